@@ -1,0 +1,121 @@
+//! Arguments of a call from the text that a provider sent.
+//!
+//! Parsed once; a key that stands twice is refused, because two readers could disagree on which one counts (ARG-15).
+
+use std::fmt;
+
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
+use serde_json::{Map, Number, Value};
+
+/// Returns the arguments that `text` writes. An empty text and `null` mean none: servers send them for tools without parameters.
+///
+/// *Errors*: the parser's message, for the model.
+pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
+    if matches!(text.trim(), "" | "null") {
+        return Ok(Map::new());
+    }
+    match serde_json::from_str::<Strict>(text) {
+        Ok(Strict(Value::Object(map))) => Ok(map),
+        Ok(Strict(_)) => Err("the arguments must be a JSON object".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A JSON value in which no key stands twice.
+struct Strict(Value);
+
+impl<'de> Deserialize<'de> for Strict {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StrictVisitor).map(Strict)
+    }
+}
+
+struct StrictVisitor;
+
+impl<'de> DeserializeSeed<'de> for StrictVisitor {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for StrictVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number that is none"))
+    }
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(value.into())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(StrictVisitor)? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if map.contains_key(&key) {
+                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+            }
+            map.insert(key, access.next_value_seed(StrictVisitor)?);
+        }
+        Ok(Value::Object(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_are_parsed_and_nothing_else() {
+        let check = |text: &str, expected: Option<Value>| {
+            assert_eq!(parse_arguments(text).ok().map(Value::Object), expected, "{text}");
+        };
+        check(
+            r#"{"a": 1, "b": [true, null, "x", 1.5, -2]}"#,
+            Some(json!({"a": 1, "b": [true, null, "x", 1.5, -2]})),
+        );
+        check("", Some(json!({})));
+        check("null", Some(json!({})));
+        check("[]", None);
+        check("\"x\"", None);
+        check(r#"{"summary": "#, None);
+        check(r#"{} {}"#, None);
+        check(&format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)), None);
+    }
+
+    // proves ARG-15
+    #[test]
+    fn a_key_that_stands_twice_is_refused() {
+        let error = parse_arguments(r#"{"file": "a", "file": "b"}"#).unwrap_err();
+        assert!(error.contains("stands twice"), "{error}");
+        assert!(parse_arguments(r#"{"x": [{"a": 1, "a": 2}]}"#).is_err());
+    }
+}

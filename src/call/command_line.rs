@@ -1,0 +1,417 @@
+//! What a tool declares, and the one way from arguments to an argv.
+//!
+//! One template element becomes exactly one argument (a list alone in its position: one for each item); nothing is split, globbed or
+//! interpreted. An element that begins with a model's value must not begin with a dash.
+
+use serde_json::{Map, Value};
+
+use super::parameters::{DEFAULT_STRING_BYTES, Parameter, Parameters, plain_number};
+use super::{Fault, interpreter, pointer_segment};
+use crate::domain::{CallError, ErrorKind};
+use crate::text::escape::is_deceptive;
+use crate::text::near::nearest;
+use crate::text::template::{Piece, Template};
+
+/// Bytes of a call's arguments in all (ARG-7).
+pub const ARGV_BYTES_LIMIT: usize = 64 * 1024;
+
+/// Bytes of a text that is used only on standard input.
+pub const STDIN_BYTES_LIMIT: usize = 1024 * 1024;
+
+/// The command line as it was declared.
+#[derive(Debug, Clone, Default)]
+pub struct Declaration {
+    /// The program as it was written.
+    pub program: String,
+    /// `args`.
+    pub args: Vec<String>,
+    /// `optional_args`, in the order of the file.
+    pub optional_args: Vec<(String, Vec<String>)>,
+    /// `stdin`.
+    pub stdin: Option<String>,
+    /// `parameters`.
+    pub parameters: Map<String, Value>,
+}
+
+/// A checked command line.
+#[derive(Debug, Clone)]
+pub struct CommandLine {
+    parameters: Parameters,
+    args: Vec<Template>,
+    optional_args: Vec<(String, Vec<Template>)>,
+    stdin: Option<Template>,
+}
+
+/// What a process is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The arguments after the program.
+    pub args: Vec<String>,
+    /// Bytes on standard input; `None` is `/dev/null`.
+    pub stdin: Option<String>,
+}
+
+impl CommandLine {
+    /// Checks a declaration.
+    ///
+    /// *Errors*: every fault, with pointers relative to the tool.
+    pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let parameters = match Parameters::compile(&declaration.parameters) {
+            Ok(parameters) => Some(parameters),
+            Err(found) => {
+                faults.extend(found);
+                None
+            }
+        };
+        let args = templates(&declaration.args, "/args", &mut faults);
+        let mut optional_args = Vec::new();
+        for (name, texts) in &declaration.optional_args {
+            let pointer = format!("/optional_args/{}", pointer_segment(name));
+            optional_args.push((name.clone(), templates(texts, &pointer, &mut faults)));
+        }
+        let stdin =
+            declaration.stdin.as_deref().and_then(|text| template(text, "/stdin", &mut faults));
+        let Some(parameters) = parameters else { return Err(faults) };
+        let command = Self { parameters, args, optional_args, stdin };
+        command.check(declaration, &mut faults);
+        if faults.is_empty() { Ok(command) } else { Err(faults) }
+    }
+
+    /// Returns the parameters.
+    #[must_use]
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Returns the arguments with defaults filled in, as they are judged, recorded and rendered.
+    ///
+    /// *Errors*: `invalid_arguments`.
+    pub fn validate(
+        &self,
+        arguments: &Map<String, Value>,
+    ) -> Result<Map<String, Value>, CallError> {
+        self.parameters.validate(arguments, |name| {
+            if self.in_argv(name) { DEFAULT_STRING_BYTES } else { STDIN_BYTES_LIMIT }
+        })
+    }
+
+    /// Renders validated arguments.
+    ///
+    /// *Errors*: `invalid_arguments`, naming the parameter: a leading dash, a control character, too many bytes.
+    pub fn render(&self, arguments: &Map<String, Value>) -> Result<Rendered, CallError> {
+        let mut args = Vec::new();
+        let mut options_ended = false;
+        for template in &self.args {
+            self.render_element(template, arguments, &mut options_ended, &mut args)?;
+        }
+        for (name, templates) in &self.optional_args {
+            if arguments.contains_key(name) {
+                for template in templates {
+                    self.render_element(template, arguments, &mut options_ended, &mut args)?;
+                }
+            }
+        }
+        let bytes: usize = args.iter().map(|arg| arg.len() + 1).sum();
+        if bytes > ARGV_BYTES_LIMIT {
+            return Err(invalid(format!(
+                "The arguments have {bytes} bytes in all, more than {ARGV_BYTES_LIMIT}. Send less."
+            )));
+        }
+        let stdin = match &self.stdin {
+            None => None,
+            Some(template) => {
+                let mut text = String::new();
+                for piece in template.pieces() {
+                    match piece {
+                        Piece::Literal(literal) => text.push_str(literal),
+                        Piece::Place(name) => {
+                            text.push_str(
+                                &arguments.get(name).and_then(scalar).unwrap_or_default(),
+                            );
+                        }
+                    }
+                }
+                Some(text)
+            }
+        };
+        Ok(Rendered { args, stdin })
+    }
+
+    /// Returns a sentence for each position through which a model could give the program an option (ARG-14).
+    #[must_use]
+    pub fn open_positions(&self) -> Vec<Fault> {
+        let mut open = Vec::new();
+        let mut options_ended = false;
+        let mut look = |templates: &[Template], pointer: &str| {
+            let mut after_option = false;
+            for (at, template) in templates.iter().enumerate() {
+                options_ended |= template.literal() == Some("--");
+                if let Some(Piece::Place(name)) = template.pieces().first()
+                    && !options_ended
+                    && !after_option
+                    && self.parameters.get(name).is_some_and(|p| p.dash_possible)
+                {
+                    open.push(
+                        Fault::new(
+                            format!("{pointer}/{at}"),
+                            format!("the model could write an option here: `{name}` has no enum and no pattern that forbids a leading dash"),
+                        )
+                        .hint("add an enum, a pattern such as ^[a-z0-9][a-z0-9-]*$, or a \"--\" before it"),
+                    );
+                }
+                after_option =
+                    template.literal().is_some_and(|text| text.starts_with('-') && text != "--");
+            }
+        };
+        look(&self.args, "/args");
+        for (name, templates) in &self.optional_args {
+            look(templates, &format!("/optional_args/{}", pointer_segment(name)));
+        }
+        open
+    }
+
+    fn in_argv(&self, name: &str) -> bool {
+        self.args
+            .iter()
+            .chain(self.optional_args.iter().flat_map(|(_, templates)| templates))
+            .any(|template| template.places().any(|place| place == name))
+    }
+
+    fn render_element(
+        &self,
+        template: &Template,
+        arguments: &Map<String, Value>,
+        options_ended: &mut bool,
+        out: &mut Vec<String>,
+    ) -> Result<(), CallError> {
+        if let Some(literal) = template.literal() {
+            *options_ended |= literal == "--";
+            out.push(literal.to_owned());
+            return Ok(());
+        }
+        if let Some(name) = template.lone_place()
+            && let Some(Value::Array(items)) = arguments.get(name)
+        {
+            for item in items {
+                let text = scalar(item).unwrap_or_default();
+                self.check_value(name, &text, arguments)?;
+                if !*options_ended {
+                    self.check_dash(name, &text, arguments)?;
+                }
+                out.push(text);
+            }
+            return Ok(());
+        }
+        let mut element = String::new();
+        let mut first = None;
+        for piece in template.pieces() {
+            let before = element.len();
+            match piece {
+                Piece::Literal(text) => element.push_str(text),
+                Piece::Place(name) => {
+                    let text = arguments.get(name).and_then(scalar).ok_or_else(|| {
+                        invalid(format!("`{name}` is missing. Give it and call again."))
+                    })?;
+                    self.check_value(name, &text, arguments)?;
+                    element.push_str(&text);
+                }
+            }
+            if before == 0 && !element.is_empty() && first.is_none() {
+                first = Some(piece);
+            }
+        }
+        if let Some(Piece::Place(name)) = first
+            && !*options_ended
+        {
+            self.check_dash(name, &element, arguments)?;
+        }
+        out.push(element);
+        Ok(())
+    }
+
+    fn check_value(
+        &self,
+        name: &str,
+        text: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), CallError> {
+        let parameter = self.parameters.get(name);
+        let multiline = parameter.is_some_and(|p| p.multiline);
+        if is_default(parameter, arguments.get(name)) {
+            return Ok(());
+        }
+        match text.chars().find(|c| is_deceptive(*c) && !(multiline && matches!(c, '\n' | '\t'))) {
+            None => Ok(()),
+            Some(c) => Err(invalid(format!(
+                "`{name}` holds the control or invisible character U+{:04X}, which is not allowed. Send it without.",
+                u32::from(c)
+            ))),
+        }
+    }
+
+    fn check_dash(
+        &self,
+        name: &str,
+        element: &str,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), CallError> {
+        let parameter = self.parameters.get(name);
+        let allowed = parameter.is_some_and(|p| {
+            p.allow_leading_dash
+                || p.choices.iter().any(|choice| {
+                    arguments.get(name).and_then(Value::as_str) == Some(choice)
+                        || (p.list && choice == element)
+                })
+        }) || is_default(parameter, arguments.get(name));
+        if element.starts_with('-') && !allowed {
+            return Err(invalid(format!(
+                "`{name}` begins with `-`, so the program would read it as an option. Send a value that does not."
+            )));
+        }
+        Ok(())
+    }
+
+    fn check(&self, declaration: &Declaration, faults: &mut Vec<Fault>) {
+        let mut used = std::collections::BTreeSet::new();
+        for (at, template) in self.args.iter().enumerate() {
+            self.check_template(template, &format!("/args/{at}"), None, &mut used, faults);
+        }
+        for (name, templates) in &self.optional_args {
+            let pointer = format!("/optional_args/{}", pointer_segment(name));
+            match self.parameters.get(name) {
+                None => faults.push(self.unknown(name, &pointer)),
+                Some(parameter) if !parameter.optional => faults.push(
+                    Fault::new(
+                        &pointer,
+                        format!("`{name}` stands in optional_args and is not optional"),
+                    )
+                    .hint("say `optional: true` at the parameter, or move it to args"),
+                ),
+                Some(_) => drop(used.insert(name.clone())),
+            }
+            for (at, template) in templates.iter().enumerate() {
+                self.check_template(
+                    template,
+                    &format!("{pointer}/{at}"),
+                    Some(name),
+                    &mut used,
+                    faults,
+                );
+            }
+        }
+        if let Some(template) = &self.stdin {
+            self.check_template(template, "/stdin", None, &mut used, faults);
+        }
+        for (name, _) in self.parameters.iter().filter(|(name, _)| !used.contains(*name)) {
+            faults.push(
+                Fault::new(format!("/parameters/{}", pointer_segment(name)), format!("the parameter `{name}` is used nowhere"))
+                    .hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or take the parameter out")),
+            );
+        }
+        self.check_interpreter(declaration, faults);
+    }
+
+    /// `guard` is the optional parameter whose presence puts this template in.
+    fn check_template(
+        &self,
+        template: &Template,
+        pointer: &str,
+        guard: Option<&str>,
+        used: &mut std::collections::BTreeSet<String>,
+        faults: &mut Vec<Fault>,
+    ) {
+        for name in template.places() {
+            let Some(parameter) = self.parameters.get(name) else {
+                faults.push(self.unknown(name, pointer));
+                continue;
+            };
+            used.insert(name.to_owned());
+            if parameter.optional && parameter.default.is_none() && guard != Some(name) {
+                faults.push(
+                    Fault::new(pointer, format!("`{name}` is optional without a default, so this would have a hole without it"))
+                        .hint(format!("move it to `optional_args: {{{name}: [...]}}`, or give it a default")),
+                );
+            }
+            if parameter.list && template.lone_place().is_none() {
+                faults.push(
+                    Fault::new(pointer, format!("the list `{name}` must stand alone in its position"))
+                        .hint(format!("write \"{{{{{name}}}}}\" as an element of its own: it becomes one argument for each item")),
+                );
+            }
+        }
+    }
+
+    fn check_interpreter(&self, declaration: &Declaration, faults: &mut Vec<Fault>) {
+        let lines = std::iter::once(("/args".to_owned(), self.args.clone(), 0)).chain(
+            self.optional_args.iter().map(|(name, templates)| {
+                let all: Vec<Template> = self.args.iter().chain(templates).cloned().collect();
+                (format!("/optional_args/{}", pointer_segment(name)), all, self.args.len())
+            }),
+        );
+        for (pointer, templates, offset) in lines {
+            for at in interpreter::program_positions(&declaration.program, &templates) {
+                let Some(template) = templates.get(at).filter(|_| at >= offset) else { continue };
+                for name in template.places() {
+                    if self.parameters.get(name).is_some_and(|p| !p.unsafe_interpreter) {
+                        faults.push(
+                            Fault::new(format!("{pointer}/{}", at - offset), format!("`{name}` would name the program or the code that `{}` runs", declaration.program))
+                                .hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn unknown(&self, name: &str, pointer: &str) -> Fault {
+        let fault = Fault::new(pointer, format!("`{name}` is no parameter of this tool"));
+        match nearest(name, self.parameters.iter().map(|(known, _)| known)) {
+            Some(known) => fault.hint(format!("did you mean `{known}`?")),
+            None => fault.hint(format!("add `{name}` to parameters")),
+        }
+    }
+}
+
+fn is_default(parameter: Option<&Parameter>, value: Option<&Value>) -> bool {
+    parameter.and_then(|p| p.default.as_ref()).is_some_and(|default| Some(default) == value)
+}
+
+fn invalid(message: String) -> CallError {
+    CallError::new(ErrorKind::InvalidArguments, message)
+}
+
+/// Returns a scalar as it stands in an argv; `None` for null, lists and objects.
+fn scalar(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => plain_number(number),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+fn templates(texts: &[String], pointer: &str, faults: &mut Vec<Fault>) -> Vec<Template> {
+    texts
+        .iter()
+        .enumerate()
+        .filter_map(|(at, text)| template(text, &format!("{pointer}/{at}"), faults))
+        .collect()
+}
+
+fn template(text: &str, pointer: &str, faults: &mut Vec<Fault>) -> Option<Template> {
+    if text.contains('\0') {
+        faults.push(Fault::new(pointer, "a NUL byte cannot stand in an argument"));
+        return None;
+    }
+    match Template::parse(text) {
+        Ok(template) => Some(template),
+        Err(error) => {
+            faults.push(Fault::new(pointer, error.to_string()));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,437 @@
+//! The parameters of a tool: one JSON Schema that the model sees and that validates its calls.
+//!
+//! Validation is stricter than the schema alone: default byte limits, no empty text unless allowed, no keyword that would be ignored. What
+//! passes here is rendered, judged, recorded and shown as it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jsonschema::{Draft, PatternOptions, Validator};
+use serde_json::{Map, Value, json};
+
+use super::{Fault, pattern, pointer_segment};
+use crate::domain::{CallError, ErrorKind};
+use crate::text::near::nearest;
+use crate::text::redact::MARKER;
+
+/// The bytes that a text may have where `maxLength` does not say otherwise (ARG-7).
+pub const DEFAULT_STRING_BYTES: usize = 4096;
+
+/// Schema problems that are told to a model at once.
+const TOLD_ERRORS: usize = 5;
+
+/// Characters of each of them.
+const TOLD_CHARACTERS: usize = 300;
+
+const SCHEMA_KEYWORDS: &[&str] = &[
+    "type",
+    "enum",
+    "const",
+    "title",
+    "description",
+    "examples",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "items",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "not",
+    "anyOf",
+    "allOf",
+    "oneOf",
+];
+
+const OWN_KEYWORDS: &[&str] =
+    &["optional", "default", "allow_leading_dash", "multiline", "unsafe_interpreter"];
+
+const FORMATS: &[&str] =
+    &["date", "date-time", "time", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "regex"];
+
+/// What kind of value a parameter takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    Boolean,
+}
+
+/// What a parameter says beyond JSON Schema, and what rendering needs of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Parameter {
+    pub(crate) list: bool,
+    pub(crate) optional: bool,
+    pub(crate) default: Option<Value>,
+    pub(crate) allow_leading_dash: bool,
+    pub(crate) multiline: bool,
+    pub(crate) unsafe_interpreter: bool,
+    /// The texts of `enum` or `const`; empty if there is none.
+    pub(crate) choices: Vec<String>,
+    /// Whether a value can begin with a dash as far as the schema knows.
+    pub(crate) dash_possible: bool,
+    has_max_length: bool,
+    may_be_empty: bool,
+}
+
+/// The compiled parameters of a tool.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    schema: Value,
+    validator: Arc<Validator>,
+    list: BTreeMap<String, Parameter>,
+}
+
+impl Parameters {
+    /// Compiles the `parameters` of a declaration.
+    ///
+    /// *Errors*: every fault, with pointers that begin with `/parameters`.
+    pub(crate) fn compile(declared: &Map<String, Value>) -> Result<Self, Vec<Fault>> {
+        let mut faults = Vec::new();
+        let mut list = BTreeMap::new();
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        for (name, declaration) in declared {
+            let pointer = format!("/parameters/{}", pointer_segment(name));
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                faults.push(Fault::new(
+                    &pointer,
+                    format!("the parameter name `{name}` must be letters, digits and `_`"),
+                ));
+                continue;
+            }
+            let Some(declaration) = declaration.as_object() else {
+                faults.push(Fault::new(&pointer, "a parameter must be a JSON Schema object"));
+                continue;
+            };
+            if let Some((parameter, schema)) = compile_one(declaration, &pointer, &mut faults) {
+                if !parameter.optional && parameter.default.is_none() {
+                    required.push(Value::from(name.as_str()));
+                }
+                list.insert(name.clone(), parameter);
+                properties.insert(name.clone(), schema);
+            }
+        }
+        if !faults.is_empty() {
+            return Err(faults);
+        }
+        let schema = json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+        let validator =
+            build(&schema).map_err(|message| vec![Fault::new("/parameters", message)])?;
+        let parameters = Self { schema, validator: Arc::new(validator), list };
+        parameters.check_defaults(&mut faults);
+        if faults.is_empty() { Ok(parameters) } else { Err(faults) }
+    }
+
+    /// Returns the JSON Schema that a model is shown.
+    #[must_use]
+    pub fn schema(&self) -> &Value {
+        &self.schema
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Parameter> {
+        self.list.get(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Parameter)> {
+        self.list.iter().map(|(name, parameter)| (name.as_str(), parameter))
+    }
+
+    /// Returns the arguments with defaults filled in, if they are what the declaration asks for.
+    ///
+    /// `text_limit` gives the bytes that a text of this parameter may have where it has no `maxLength`.
+    /// *Errors*: `invalid_arguments`, with every problem (five at most) in words for the model.
+    pub(crate) fn validate(
+        &self,
+        arguments: &Map<String, Value>,
+        text_limit: impl Fn(&str) -> usize,
+    ) -> Result<Map<String, Value>, CallError> {
+        let mut problems: Vec<String> = Vec::new();
+        let instance = Value::Object(arguments.clone());
+        for error in self.validator.iter_errors(&instance).take(TOLD_ERRORS) {
+            let path = error.instance_path().as_str().trim_start_matches('/').to_owned();
+            let text: String = error.to_string().chars().take(TOLD_CHARACTERS).collect();
+            problems.push(if path.is_empty() { text } else { format!("{path}: {text}") });
+        }
+        for (name, value) in arguments {
+            let Some(parameter) = self.list.get(name) else { continue };
+            for text in texts(value) {
+                if text.contains(MARKER) {
+                    problems.push(format!(
+                        "{name}: holds a redaction marker; give the real value or leave the call"
+                    ));
+                } else if text.is_empty() && !parameter.may_be_empty {
+                    problems.push(format!("{name}: must not be empty"));
+                } else if text.contains('\0') {
+                    problems.push(format!("{name}: holds a NUL byte"));
+                } else if !parameter.has_max_length && text.len() > text_limit(name) {
+                    problems.push(format!(
+                        "{name}: {} bytes are more than {}",
+                        text.len(),
+                        text_limit(name)
+                    ));
+                }
+            }
+            if let Some(number) = numbers(value).find(|number| plain_number(number).is_none()) {
+                problems.push(format!(
+                    "{name}: the number {number} cannot be written in plain decimal"
+                ));
+            }
+        }
+        if !problems.is_empty() {
+            problems.truncate(TOLD_ERRORS);
+            return Err(CallError::new(
+                ErrorKind::InvalidArguments,
+                format!(
+                    "The arguments are not valid, so nothing was run: {}. Correct them and call again.",
+                    problems.join("; ")
+                ),
+            ));
+        }
+        let mut filled = arguments.clone();
+        for (name, parameter) in &self.list {
+            if let Some(default) = &parameter.default
+                && !filled.contains_key(name)
+            {
+                filled.insert(name.clone(), default.clone());
+            }
+        }
+        Ok(filled)
+    }
+
+    fn check_defaults(&self, faults: &mut Vec<Fault>) {
+        for (name, parameter) in &self.list {
+            let Some(default) = &parameter.default else { continue };
+            let pointer = format!("/parameters/{}/default", pointer_segment(name));
+            let Some(schema) =
+                self.schema.pointer(&format!("/properties/{}", pointer_segment(name)))
+            else {
+                continue;
+            };
+            let fits = build(schema).is_ok_and(|validator| validator.is_valid(default));
+            if !fits {
+                faults.push(Fault::new(
+                    pointer,
+                    format!("the default {default} does not match the parameter's own schema"),
+                ));
+            }
+        }
+    }
+}
+
+/// Returns the number in plain decimal, without exponent; `None` if that cannot be done exactly (ARG-9).
+pub(crate) fn plain_number(number: &serde_json::Number) -> Option<String> {
+    /// Above this, not every integer has a floating-point number of its own.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if number.is_i64() || number.is_u64() {
+        return Some(number.to_string());
+    }
+    let float = number.as_f64().filter(|f| f.is_finite() && f.abs() < EXACT)?;
+    let plain = format!("{float}");
+    Some(if plain == "-0" { "0".to_owned() } else { plain })
+}
+
+/// Compiles a JSON Schema, offline, with linear-time patterns and formats on.
+///
+/// *Errors*: the library's words.
+pub(crate) fn build(schema: &Value) -> Result<Validator, String> {
+    jsonschema::options()
+        .with_draft(Draft::Draft7)
+        .with_pattern_options(PatternOptions::regex())
+        .should_validate_formats(true)
+        .should_ignore_unknown_formats(false)
+        .build(schema)
+        .map_err(|error| format!("this is no JSON Schema: {error}"))
+}
+
+/// Checks a schema and everything below it, and wraps its patterns so that they match whole values.
+pub(crate) fn tighten(
+    schema: &Map<String, Value>,
+    pointer: &str,
+    own: &[&str],
+    faults: &mut Vec<Fault>,
+) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (keyword, value) in schema {
+        if own.contains(&keyword.as_str()) {
+            continue;
+        }
+        let here = format!("{pointer}/{}", pointer_segment(keyword));
+        if !SCHEMA_KEYWORDS.contains(&keyword.as_str()) {
+            let known = SCHEMA_KEYWORDS.iter().chain(own).copied();
+            let fault = Fault::new(&here, format!("unknown keyword `{keyword}` in a parameter"));
+            faults.push(match nearest(keyword, known) {
+                Some(name) => fault.hint(format!("did you mean `{name}`?")),
+                None => fault,
+            });
+            continue;
+        }
+        let tightened = match (keyword.as_str(), value) {
+            ("pattern", Value::String(text)) => match pattern::whole(text) {
+                Ok(wrapped) => Value::String(wrapped),
+                Err(message) => {
+                    faults.push(Fault::new(&here, message));
+                    continue;
+                }
+            },
+            ("format", Value::String(format)) if matches!(format.as_str(), "path" | "url") => {
+                faults.push(Fault::new(&here, format!("format `{format}` is not in this version")));
+                continue;
+            }
+            ("format", Value::String(format)) if !FORMATS.contains(&format.as_str()) => {
+                faults.push(
+                    Fault::new(&here, format!("unknown format `{format}`"))
+                        .hint(format!("known are {}", FORMATS.join(", "))),
+                );
+                continue;
+            }
+            ("items" | "not", Value::Object(inner)) => {
+                Value::Object(tighten(inner, &here, &[], faults))
+            }
+            ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => Value::Array(
+                parts
+                    .iter()
+                    .enumerate()
+                    .map(|(at, part)| match part {
+                        Value::Object(inner) => {
+                            Value::Object(tighten(inner, &format!("{here}/{at}"), &[], faults))
+                        }
+                        other => other.clone(),
+                    })
+                    .collect(),
+            ),
+            _ => value.clone(),
+        };
+        out.insert(keyword.clone(), tightened);
+    }
+    out
+}
+
+fn compile_one(
+    declaration: &Map<String, Value>,
+    pointer: &str,
+    faults: &mut Vec<Fault>,
+) -> Option<(Parameter, Value)> {
+    let before = faults.len();
+    let flag = |name: &str, faults: &mut Vec<Fault>| match declaration.get(name) {
+        None => false,
+        Some(Value::Bool(value)) => *value,
+        Some(_) => {
+            faults.push(Fault::new(
+                format!("{pointer}/{name}"),
+                format!("`{name}` must be true or false"),
+            ));
+            false
+        }
+    };
+    let (optional, allow_leading_dash) =
+        (flag("optional", faults), flag("allow_leading_dash", faults));
+    let (multiline, unsafe_interpreter) =
+        (flag("multiline", faults), flag("unsafe_interpreter", faults));
+    let mut schema = tighten(declaration, pointer, OWN_KEYWORDS, faults);
+    let list = schema.get("type").and_then(Value::as_str) == Some("array");
+    let element = if list {
+        schema.get("items").and_then(Value::as_object).cloned().unwrap_or_default()
+    } else {
+        schema.clone()
+    };
+    let kind = kind_of(
+        &element,
+        if list { "items of an array parameter" } else { "a parameter" },
+        pointer,
+        faults,
+    );
+    if faults.len() > before {
+        return None;
+    }
+    if let Err(message) = build(&Value::Object(schema.clone())) {
+        faults.push(Fault::new(pointer, message));
+        return None;
+    }
+    let kind = kind?;
+    let choices: Vec<String> = match (element.get("enum"), element.get("const")) {
+        (Some(Value::Array(values)), _) => {
+            values.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        }
+        (_, Some(Value::String(value))) => vec![value.clone()],
+        _ => Vec::new(),
+    };
+    let negative_possible = !["minimum", "exclusiveMinimum"]
+        .iter()
+        .any(|bound| element.get(*bound).and_then(Value::as_f64).is_some_and(|least| least >= 0.0));
+    let dash_possible = match kind {
+        Kind::Boolean => false,
+        Kind::Number => negative_possible,
+        Kind::Text => {
+            choices.is_empty()
+                && element
+                    .get("pattern")
+                    .and_then(Value::as_str)
+                    .is_none_or(pattern::admits_leading_dash)
+        }
+    };
+    let default = declaration.get("default").cloned();
+    if let Some(default) = &default {
+        schema.insert("default".to_owned(), default.clone());
+    }
+    let parameter = Parameter {
+        list,
+        optional,
+        default,
+        allow_leading_dash,
+        multiline,
+        unsafe_interpreter,
+        dash_possible,
+        has_max_length: element.contains_key("maxLength"),
+        may_be_empty: element.get("minLength").and_then(Value::as_u64) == Some(0)
+            || choices.iter().any(String::is_empty),
+        choices,
+    };
+    Some((parameter, Value::Object(schema)))
+}
+
+fn kind_of(
+    schema: &Map<String, Value>,
+    what: &str,
+    pointer: &str,
+    faults: &mut Vec<Fault>,
+) -> Option<Kind> {
+    match schema.get("type").and_then(Value::as_str) {
+        Some("string") => Some(Kind::Text),
+        Some("integer" | "number") => Some(Kind::Number),
+        Some("boolean") => Some(Kind::Boolean),
+        other => {
+            let found = other.map_or_else(|| "missing".to_owned(), |word| format!("`{word}`"));
+            faults.push(
+                Fault::new(pointer, format!("the type of {what} is {found}"))
+                    .hint("write string, integer, number, boolean, or array with such items"),
+            );
+            None
+        }
+    }
+}
+
+fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
+    match value {
+        Value::String(text) => Box::new(std::iter::once(text.as_str())),
+        Value::Array(items) => Box::new(items.iter().filter_map(Value::as_str)),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+fn numbers(value: &Value) -> Box<dyn Iterator<Item = &serde_json::Number> + '_> {
+    match value {
+        Value::Number(number) => Box::new(std::iter::once(number)),
+        Value::Array(items) => Box::new(items.iter().filter_map(|item| match item {
+            Value::Number(number) => Some(number),
+            _ => None,
+        })),
+        _ => Box::new(std::iter::empty()),
+    }
+}

@@ -1,0 +1,88 @@
+//! The environment of the process, read once.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A snapshot of environment variables. Names and values that are no UTF-8 are left out.
+#[derive(Clone, Default)]
+pub struct Environment(BTreeMap<String, String>);
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Values may be secrets.
+        f.debug_list().entries(self.0.keys()).finish()
+    }
+}
+
+impl Environment {
+    /// Returns the environment of this process.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self(
+            std::env::vars_os()
+                .filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?)))
+                .collect(),
+        )
+    }
+
+    /// Returns the value of `name` if it is set and not empty.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Returns `path` with a leading `~/` replaced by the home directory.
+    #[must_use]
+    pub fn expand_home(&self, path: &str) -> PathBuf {
+        match (path.strip_prefix("~/"), self.get("HOME")) {
+            (Some(rest), Some(home)) => Path::new(home).join(rest),
+            _ => PathBuf::from(path),
+        }
+    }
+
+    /// Returns the absolute path of `program`, looked up in the absolute entries of `PATH` (ENV-2); a relative path with a slash is refused.
+    #[must_use]
+    pub fn find_program(&self, program: &str) -> Option<PathBuf> {
+        if program.contains('/') {
+            let path = self.expand_home(program);
+            return (path.is_absolute() && is_program(&path)).then_some(path);
+        }
+        std::env::split_paths(self.get("PATH").unwrap_or_default())
+            .filter(|directory| directory.is_absolute())
+            .map(|directory| directory.join(program))
+            .find(|path| is_program(path))
+    }
+}
+
+impl FromIterator<(String, String)> for Environment {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(iter: T) -> Self {
+        Self(iter.into_iter().collect())
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path)
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves ENV-2
+    #[test]
+    fn programs_are_found_through_absolute_entries_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let planted = dir.path().join("planted");
+        std::fs::copy("/bin/true", &planted).unwrap();
+        let with_path = |path: String| Environment::from_iter([("PATH".to_owned(), path)]);
+        assert_eq!(
+            with_path(dir.path().display().to_string()).find_program("planted"),
+            Some(planted)
+        );
+        assert_eq!(with_path(":.:bin".to_owned()).find_program("true"), None);
+        assert_eq!(with_path("/bin".to_owned()).find_program("./true"), None);
+        assert!(with_path("/bin".to_owned()).find_program("true").is_some());
+    }
+}

@@ -1,0 +1,249 @@
+//! Which files make up a configuration, and whether others could have written them (CFG-6).
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::ConfigError;
+use super::document::FILE_BYTES_LIMIT;
+use super::schema::SchemaName;
+
+/// What becomes of a file that others could have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// An error: what `serve` and `run` ask for.
+    Required,
+    /// A warning: for `validate` of a named path.
+    Advised,
+    /// Not looked at: for files that we have just written ourselves.
+    Given,
+}
+
+/// The files of a configuration, in the order in which they are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSet {
+    /// Relative paths in the files are taken from here.
+    pub directory: PathBuf,
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) jobs: Vec<PathBuf>,
+    pub(crate) tools: Vec<PathBuf>,
+    /// Whether files were named one by one, so that what is not among them is not missed.
+    pub(crate) is_partial: bool,
+}
+
+impl FileSet {
+    /// Returns the files of a configuration directory: `config.yaml`, `jobs.yaml`, `jobs.d/*.yaml`, `tools.yaml`, `tools.d/*.yaml`.
+    ///
+    /// *Errors*: the directory cannot be read, or has no jobs or tools file at all (CFG-2: a missing file is never "no jobs").
+    pub fn of_directory(directory: &Path) -> Result<Self, ConfigError> {
+        let name = directory.display().to_string();
+        if let Err(error) = std::fs::read_dir(directory) {
+            return Err(ConfigError::of_file(
+                name,
+                format!("the configuration directory cannot be read: {error}"),
+            )
+            .with_hint("`dutyd init` writes starter files; --config-dir names another directory"));
+        }
+        let with_fragments = |kind: &str| {
+            let mut files: Vec<PathBuf> = Some(directory.join(format!("{kind}.yaml")))
+                .filter(|path| path.exists())
+                .into_iter()
+                .collect();
+            files.extend(fragments(&directory.join(format!("{kind}.d"))));
+            files
+        };
+        let (jobs, tools) = (with_fragments("jobs"), with_fragments("tools"));
+        for (files, kind) in [(&jobs, "jobs"), (&tools, "tools")] {
+            if files.is_empty() {
+                return Err(ConfigError::of_file(name, format!("there is neither {kind}.yaml nor {kind}.d/*.yaml"))
+                    .with_hint(format!("`dutyd init` writes starter files; a {kind}.yaml with `{kind}: []` says that there are none")));
+            }
+        }
+        Ok(Self {
+            directory: directory.to_path_buf(),
+            config: Some(directory.join("config.yaml")).filter(|path| path.exists()),
+            jobs,
+            tools,
+            is_partial: false,
+        })
+    }
+
+    /// Returns the named files; what they are is told from their names, then from their content. Kinds that are not named are taken from the
+    /// first file's directory, where they are there.
+    ///
+    /// *Errors*: a file that cannot be read.
+    pub fn of_files(files: &[PathBuf]) -> Result<Self, ConfigError> {
+        let directory = files
+            .first()
+            .and_then(|file| file.parent())
+            .map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir })
+            .unwrap_or(Path::new("."));
+        let mut set = Self {
+            directory: directory.to_path_buf(),
+            config: None,
+            jobs: Vec::new(),
+            tools: Vec::new(),
+            is_partial: true,
+        };
+        for file in files {
+            match kind_of(file)? {
+                SchemaName::Jobs => set.jobs.push(file.clone()),
+                SchemaName::Tools => set.tools.push(file.clone()),
+                _ => set.config = Some(file.clone()),
+            }
+        }
+        let beside = |name: &str| Some(directory.join(name)).filter(|path| path.is_file());
+        set.config = set.config.or_else(|| beside("config.yaml"));
+        if set.tools.is_empty() && !set.jobs.is_empty() {
+            set.tools.extend(beside("tools.yaml"));
+            set.tools.extend(fragments(&directory.join("tools.d")));
+        }
+        Ok(set)
+    }
+}
+
+fn fragments(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn kind_of(file: &Path) -> Result<SchemaName, ConfigError> {
+    let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let parent = file
+        .parent()
+        .and_then(Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
+    for (word, kind) in
+        [("jobs", SchemaName::Jobs), ("tools", SchemaName::Tools), ("config", SchemaName::Config)]
+    {
+        if name.starts_with(word) || parent == format!("{word}.d") {
+            return Ok(kind);
+        }
+    }
+    let text = read(file)?;
+    let has_key = |key: &str| {
+        text.lines().any(|line| {
+            line.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(':'))
+        })
+    };
+    Ok(if has_key("jobs") {
+        SchemaName::Jobs
+    } else if has_key("tools") {
+        SchemaName::Tools
+    } else {
+        SchemaName::Config
+    })
+}
+
+/// Reads a configuration file, bounded.
+///
+/// *Errors*: it cannot be read, is too large, or is no UTF-8.
+pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+    use std::io::Read as _;
+    let name = path.display().to_string();
+    let fail = |reason: String| ConfigError::of_file(name.clone(), reason);
+    let meta = std::fs::metadata(path)
+        .map_err(|error| fail(format!("the file cannot be read: {error}")))?;
+    if !meta.is_file() {
+        return Err(fail("this is no regular file".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path)
+        .map_err(|error| fail(format!("the file cannot be read: {error}")))?;
+    file.take(FILE_BYTES_LIMIT as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| fail(format!("the file cannot be read: {error}")))?;
+    if bytes.len() > FILE_BYTES_LIMIT {
+        return Err(fail(format!("the file has more than {FILE_BYTES_LIMIT} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        fail(format!("the file is no UTF-8 from byte {} on", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// Returns why others could have written `path`, with the command that mends it; `None` if they could not.
+pub(crate) fn distrust(path: &Path, directory: &Path, own_uid: u32) -> Option<ConfigError> {
+    let name = path.display().to_string();
+    let meta = std::fs::metadata(path).ok()?;
+    if is_read_only_mount(path) {
+        return None;
+    }
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        let who = if mode & 0o002 != 0 { "everybody" } else { "its group" };
+        return Some(
+            ConfigError::of_file(&name, format!("{who} can write it (mode {mode:04o}), so it could grant rights that you did not"))
+                .with_hint(format!("chmod go-w {name}")),
+        );
+    }
+    if meta.uid() != 0 && meta.uid() != own_uid {
+        return Some(
+            ConfigError::of_file(
+                &name,
+                format!(
+                    "it belongs to uid {}, who is neither root nor the user of this process",
+                    meta.uid()
+                ),
+            )
+            .with_hint(format!("chown {own_uid} {name}")),
+        );
+    }
+    let real = std::fs::canonicalize(path).ok()?;
+    let inside = std::fs::canonicalize(directory).ok()?;
+    (!real.starts_with(&inside)).then(|| {
+        ConfigError::of_file(
+            &name,
+            format!(
+                "it is a symbolic link that leaves the configuration directory, to {}",
+                real.display()
+            ),
+        )
+        .with_hint("put the file itself there")
+    })
+}
+
+fn is_read_only_mount(path: &Path) -> bool {
+    rustix::fs::statvfs(path)
+        .is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    // proves CFG-6
+    #[test]
+    fn files_that_others_can_write_are_distrusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("jobs.yaml");
+        std::fs::write(&file, "x").unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        let with_mode = |mode: u32| {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+            distrust(&file, dir.path(), uid)
+        };
+        assert_eq!(with_mode(0o644), None);
+        assert!(with_mode(0o664).unwrap().message.contains("its group can write"));
+        let error = with_mode(0o666).unwrap();
+        assert!(error.message.contains("everybody"));
+        assert_eq!(error.hint.unwrap(), format!("chmod go-w {}", file.display()));
+        let link = dir.path().join("tools.yaml");
+        std::os::unix::fs::symlink("/etc/hostname", &link).unwrap();
+        assert!(
+            distrust(&link, dir.path(), uid)
+                .unwrap()
+                .message
+                .contains("leaves the configuration directory")
+        );
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(distrust(&file, dir.path(), uid + 1).is_some() == (uid != 0));
+    }
+}

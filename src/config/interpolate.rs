@@ -1,0 +1,281 @@
+//! `${NAME}`, `${credential:NAME}` and `${file:/path}` in string values, and which values are secrets.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::document::Document;
+use super::{ConfigError, Environment};
+use crate::call::pointer_segment;
+use crate::text::redact::{SHORTEST_SECRET, Secret};
+
+/// Keys below `tools[]` and `jobs[]` whose values are shown to models and to other users of the host.
+const SHOWN: &[&str] = &[
+    "cmd",
+    "args",
+    "optional_args",
+    "stdin",
+    "prompt",
+    "system_prompt",
+    "vars",
+    "parameters",
+    "description",
+];
+
+/// Names of variables of tools whose values are secrets whatever they come from.
+const SECRET_ENDINGS: &[&str] =
+    &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASS", "_CREDENTIAL", "_CREDENTIALS"];
+
+/// What interpolation found.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) errors: Vec<ConfigError>,
+    pub(crate) warnings: Vec<ConfigError>,
+}
+
+/// Resolves the references of `document` in place; with `resolve` false they are only checked for their form.
+pub(crate) fn interpolate(
+    document: &mut Document,
+    kind: &str,
+    environment: &Environment,
+    resolve: bool,
+    found: &mut Found,
+) {
+    let mut value = std::mem::take(&mut document.value);
+    walk(&mut value, "", &mut Walk { document, kind, environment, resolve, found });
+    document.value = value;
+}
+
+struct Walk<'a> {
+    document: &'a Document,
+    kind: &'a str,
+    environment: &'a Environment,
+    resolve: bool,
+    found: &'a mut Found,
+}
+
+fn walk(value: &mut Value, pointer: &str, context: &mut Walk<'_>) {
+    match value {
+        Value::String(text) => {
+            if let Some(resolved) = context.string(text, pointer) {
+                *text = resolved;
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter_mut().enumerate() {
+                walk(item, &format!("{pointer}/{at}"), context);
+            }
+        }
+        Value::Object(map) => {
+            for (key, item) in map.iter_mut() {
+                walk(item, &format!("{pointer}/{}", pointer_segment(key)), context);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+impl Walk<'_> {
+    /// Returns the text with its references resolved; `None` if it stays as it is.
+    fn string(&mut self, text: &str, pointer: &str) -> Option<String> {
+        let segments: Vec<&str> = pointer.split('/').skip(1).collect();
+        let has_reference = text.replace("$${", "").contains("${");
+        let shown = matches!(segments.as_slice(), [list, _, key, ..] if (*list == "tools" || *list == "jobs") && SHOWN.contains(key));
+        if shown {
+            if has_reference {
+                self.found.errors.push(
+                    self.document
+                        .error(
+                            pointer,
+                            "a `${…}` would be shown here to models and to other users of the host",
+                        )
+                        .with_hint("put it into the tool's `env`; a literal `${` is written `$${`"),
+                );
+            }
+            return text.contains("$${").then(|| text.replace("$${", "${"));
+        }
+        let tool_env = matches!(segments.as_slice(), ["tools", _, "env", _]);
+        let key = segments.last().copied().unwrap_or_default();
+        let mut out = String::with_capacity(text.len());
+        let mut secret = self.is_secret_field(&segments)
+            || (tool_env && SECRET_ENDINGS.iter().any(|ending| key.ends_with(ending)));
+        let mut name = key.to_owned();
+        let mut rest = text;
+        while let Some(at) = rest.find("${") {
+            let (before, from) = rest.split_at(at);
+            if let Some(before) = before.strip_suffix('$') {
+                out.push_str(before);
+                out.push_str("${");
+                rest = from.get(2..).unwrap_or_default();
+                continue;
+            }
+            out.push_str(before);
+            let Some((reference, tail)) = from.get(2..).and_then(|inside| inside.split_once('}'))
+            else {
+                self.found.errors.push(self.document.error(pointer, "`${` is never closed by `}`"));
+                return None;
+            };
+            rest = tail;
+            match self.resolve(reference) {
+                Ok(resolved) => {
+                    let is_file = reference.contains(':');
+                    name = reference.rsplit([':', '/']).next().unwrap_or(reference).to_owned();
+                    secret |= tool_env;
+                    if is_file || secret {
+                        self.keep(&name, &resolved, pointer);
+                    }
+                    out.push_str(&resolved);
+                }
+                Err(message) => {
+                    self.found.errors.push(self.document.error(pointer, message));
+                    return None;
+                }
+            }
+        }
+        out.push_str(rest);
+        if secret {
+            self.keep(&name, &out, pointer);
+        }
+        (out != text).then_some(out)
+    }
+
+    fn is_secret_field(&self, segments: &[&str]) -> bool {
+        self.kind == "config"
+            && match segments {
+                ["models", _, "api_key"] => true,
+                ["models", _, "headers", _] => true,
+                [.., "token"] => true,
+                _ => false,
+            }
+    }
+
+    fn keep(&mut self, name: &str, value: &str, pointer: &str) {
+        if !self.resolve || value.is_empty() {
+            return;
+        }
+        if value.len() < SHORTEST_SECRET {
+            self.found.warnings.push(self.document.error(
+                pointer,
+                format!("the secret `{name}` has fewer than {SHORTEST_SECRET} characters and cannot be kept out of outputs"),
+            ));
+        }
+        let secret = Secret { name: name.to_owned(), value: value.to_owned() };
+        if !self.found.secrets.contains(&secret) {
+            self.found.secrets.push(secret);
+        }
+    }
+
+    fn resolve(&self, reference: &str) -> Result<String, String> {
+        let whole = format!("${{{reference}}}");
+        let path = match reference.split_once(':') {
+            Some(("credential", name)) if !name.is_empty() && !name.contains('/') => {
+                let directory = self.environment.get("CREDENTIALS_DIRECTORY");
+                if !self.resolve {
+                    return Ok(whole);
+                }
+                let directory = directory.ok_or_else(|| format!("`{whole}`: CREDENTIALS_DIRECTORY is not set; systemd sets it for LoadCredential="))?;
+                Path::new(directory).join(name)
+            }
+            Some(("file", path)) if path.starts_with('/') => Path::new(path).to_path_buf(),
+            None if is_variable(reference) => {
+                return if self.resolve {
+                    self.environment
+                        .get(reference)
+                        .map(str::to_owned)
+                        .ok_or_else(|| format!("the environment variable {reference} is not set"))
+                } else {
+                    Ok(whole)
+                };
+            }
+            _ => {
+                return Err(format!(
+                    "`{whole}` is no reference: write ${{NAME}}, ${{credential:NAME}} or ${{file:/path}}"
+                ));
+            }
+        };
+        if !self.resolve {
+            return Ok(whole);
+        }
+        read_secret(&path).map_err(|reason| format!("`{whole}`: {reason}"))
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// Reads a key file; one that others can read is refused (SEC-5).
+fn read_secret(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let meta =
+        std::fs::metadata(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    if !meta.is_file() {
+        return Err(format!("{shown} is no regular file"));
+    }
+    if meta.permissions().mode() & 0o004 != 0 {
+        return Err(format!("{shown} can be read by everybody: chmod o-r {shown}"));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse_yaml;
+
+    fn run(kind: &str, text: &str, variables: &[(&str, &str)]) -> (Value, Found) {
+        let mut document = parse_yaml("f.yaml", text).0.unwrap();
+        let environment =
+            variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut found = Found::default();
+        interpolate(&mut document, kind, &environment, true, &mut found);
+        (document.value, found)
+    }
+
+    #[test]
+    fn references_are_resolved_and_secrets_are_known() {
+        let (value, found) = run(
+            "config",
+            "timezone: ${ZONE}\nmodels:\n  m:\n    api_key: ${KEY}\n    headers: {x: 'Bearer ${KEY}'}\n    base_url: 'http://a/$${b}'\n",
+            &[("ZONE", "Europe/Berlin"), ("KEY", "sk-1234567")],
+        );
+        assert_eq!(found.errors, []);
+        assert_eq!(value["timezone"], "Europe/Berlin");
+        assert_eq!(value["models"]["m"]["headers"]["x"], "Bearer sk-1234567");
+        assert_eq!(value["models"]["m"]["base_url"], "http://a/${b}");
+        let secrets: Vec<_> =
+            found.secrets.iter().map(|s| (s.name.as_str(), s.value.as_str())).collect();
+        assert_eq!(secrets, [("KEY", "sk-1234567"), ("KEY", "Bearer sk-1234567")]);
+    }
+
+    // proves SEC-1, ENV-4, SEC-5
+    #[test]
+    fn references_are_refused_where_they_would_be_seen_or_are_missing() {
+        let (_, found) = run(
+            "tools",
+            "tools:\n  - args: ['${KEY}']\n    env: {A_TOKEN: literal1, B: '${KEY}', C: '${NONE}'}\n",
+            &[("KEY", "secret-value")],
+        );
+        let messages: Vec<_> = found.errors.iter().map(|e| (e.line, e.message.as_str())).collect();
+        assert_eq!(messages.len(), 2, "{messages:?}");
+        assert!(messages[0].1.contains("shown here"));
+        assert!(messages[1].1.contains("NONE is not set"));
+        let names: Vec<_> = found.secrets.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["A_TOKEN", "KEY"]);
+
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        std::fs::write(&file, "file-secret\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let text = format!("models: {{m: {{api_key: '${{file:{}}}'}}}}\n", file.display());
+        assert_eq!(run("config", &text, &[]).0["models"]["m"]["api_key"], "file-secret");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(run("config", &text, &[]).1.errors[0].message.contains("chmod o-r"));
+    }
+}

@@ -1,0 +1,102 @@
+//! Keys and values that the design knows and this version does not build yet.
+//!
+//! They are refused by name, so that nobody believes a protection or a limit to be in force that is not.
+
+/// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
+const KEYS: &[(&str, &[&str])] = &[
+    ("config", &["budget", "web_search", "server", "retention", "notifications", "mcp_servers"]),
+    (
+        "config.security",
+        &[
+            "allowed_paths",
+            "denied_paths",
+            "allowed_domains",
+            "blocked_commands",
+            "destructive_commands",
+        ],
+    ),
+    ("config.models.*", &["profile", "price", "fallback"]),
+    ("config.telemetry", &["otlp_endpoint", "metrics"]),
+    ("jobs", &["agents"]),
+    ("jobs.defaults", &["notify"]),
+    (
+        "jobs.jobs[]",
+        &[
+            "retry",
+            "pause_after_failures",
+            "precheck",
+            "skills",
+            "recall",
+            "approval",
+            "allowed_paths",
+            "allowed_domains",
+            "budget",
+            "subagents",
+            "verify",
+            "verify_retries",
+            "output_schema",
+            "notify",
+        ],
+    ),
+    ("jobs.jobs[].tools", &["approve"]),
+    ("jobs.jobs[].limits", &["max_cost_usd", "rate", "max_files_modified", "max_lines_changed"]),
+    ("tools.tools[]", &["dry_run_args", "probe", "sandbox", "override"]),
+];
+
+/// `(where, value)`: where is the path of the value.
+const VALUES: &[(&str, &[&str])] = &[
+    ("config.models.*.provider", &["anthropic", "openai", "gemini", "ollama"]),
+    ("config.security.sandbox", &["enforce", "best_effort"]),
+    ("jobs.jobs[].mode", &["plan"]),
+    (
+        "jobs.jobs[].overlap",
+        &["buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"],
+    ),
+    ("jobs.jobs[].catchup", &["all"]),
+    ("jobs.jobs[].on_crash", &["resume"]),
+    ("jobs.jobs[].sandbox", &["enforce", "best_effort"]),
+    ("jobs.jobs[].compaction", &["auto"]),
+];
+
+/// Tells whether `key` of the object at `place` is one of a later version.
+pub(crate) fn is_later_key(place: &str, key: &str) -> bool {
+    KEYS.iter().any(|(known, keys)| *known == place && keys.contains(&key))
+}
+
+/// Tells whether `value` at `place` is one of a later version.
+pub(crate) fn is_later_value(place: &str, value: &str) -> bool {
+    let is_remote = place == "jobs.jobs[].environment"
+        && ["ssh:", "docker:", "kubernetes:"].iter().any(|kind| value.starts_with(kind));
+    is_remote || VALUES.iter().any(|(known, values)| *known == place && values.contains(&value))
+}
+
+/// Returns a JSON pointer in the form of these tables.
+pub(crate) fn place_of(file_kind: &str, pointer: &str) -> String {
+    let mut out = file_kind.to_owned();
+    let mut parent = "";
+    for segment in pointer.split('/').skip(1) {
+        if segment.bytes().all(|b| b.is_ascii_digit()) && !segment.is_empty() {
+            out.push_str("[]");
+        } else if parent == "models" {
+            out.push_str(".*");
+        } else {
+            out.push('.');
+            out.push_str(segment);
+        }
+        parent = segment;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_found_by_pointer() {
+        assert!(is_later_key(&place_of("jobs", "/jobs/3/limits"), "rate"));
+        assert!(is_later_key(&place_of("config", "/models/main"), "price"));
+        assert!(is_later_value(&place_of("jobs", "/jobs/0/environment"), "ssh:web1"));
+        assert!(!is_later_key(&place_of("jobs", "/jobs/0"), "colour"));
+    }
+}

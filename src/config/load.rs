@@ -1,0 +1,460 @@
+//! From files to a [`Config`]: everything is read, everything is checked, everything that is wrong is told at once.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::document::{self, Document};
+use super::files::{self, distrust};
+use super::interpolate::{Found, interpolate};
+use super::job::Surroundings;
+use super::raw::{RawDefaults, RawJob, RawScript, RawSettings, RawTool};
+use super::schema::FileSchema;
+use super::{
+    ConfigError, Environment, FileSet, Job, Model, Report, SchemaName, Script, Settings, Tool,
+    Trust,
+};
+use crate::call::Fault;
+use crate::domain::{JobName, ToolName};
+use crate::text::redact::{Redactor, Secret};
+
+/// Whether `${…}` references are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretsMode {
+    /// A missing one is an error.
+    Resolve,
+    /// They are left as they stand: for a machine that has none.
+    Leave,
+}
+
+/// A checked configuration. Immutable; a reload makes another one.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where it was read from.
+    pub directory: PathBuf,
+    /// SHA-256 (hex) of its files with their references unresolved.
+    pub digest: String,
+    /// The daemon's settings.
+    pub settings: Settings,
+    /// Models by name.
+    pub models: BTreeMap<String, Arc<Model>>,
+    /// Tools by name.
+    pub tools: BTreeMap<ToolName, Arc<Tool>>,
+    /// Jobs by name.
+    pub jobs: BTreeMap<JobName, Arc<Job>>,
+    /// What must not be shown.
+    pub secrets: Vec<Secret>,
+}
+
+impl Config {
+    /// Returns the model that `job` runs with: its own, else the default, else the only one; `None` if none is configured.
+    #[must_use]
+    pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
+        match job.model.as_ref().or(self.settings.default_model.as_ref()) {
+            Some(name) => self.models.get(name),
+            None if self.models.len() == 1 => self.models.values().next(),
+            None => None,
+        }
+    }
+}
+
+/// What loading gave: a configuration if there is no error, and the report in any case.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// `None` if there is any error.
+    pub config: Option<Config>,
+    /// Every error and warning.
+    pub report: Report,
+}
+
+/// Loads the files of `set`.
+///
+/// `now` is the moment after which every schedule must still fire.
+#[must_use]
+pub fn load(
+    set: &FileSet,
+    environment: &Environment,
+    trust: Trust,
+    secrets: SecretsMode,
+    own_uid: u32,
+    now: DateTime<Utc>,
+) -> Loaded {
+    let loader = Loader {
+        set,
+        environment,
+        trust,
+        own_uid,
+        resolve: secrets == SecretsMode::Resolve,
+        report: RefCell::default(),
+        digest: RefCell::new(Sha256::new()),
+        found: RefCell::default(),
+    };
+    let config = loader.load(now);
+    loader.finish(config)
+}
+
+struct Loader<'a> {
+    set: &'a FileSet,
+    environment: &'a Environment,
+    trust: Trust,
+    own_uid: u32,
+    resolve: bool,
+    report: RefCell<Report>,
+    digest: RefCell<Sha256>,
+    found: RefCell<Found>,
+}
+
+/// A file with what its schema let through.
+struct Checked {
+    document: Document,
+    value: Value,
+}
+
+impl Loader<'_> {
+    fn load(&self, now: DateTime<Utc>) -> Config {
+        self.trust_path(&self.set.directory);
+        let config = self
+            .set
+            .config
+            .as_ref()
+            .and_then(|path| self.read(path, &FileSchema::new(SchemaName::Config)));
+        let schema = FileSchema::new(SchemaName::Tools);
+        let tool_files: Vec<Checked> =
+            self.set.tools.iter().filter_map(|path| self.read(path, &schema)).collect();
+        let schema = FileSchema::new(SchemaName::Jobs);
+        let job_files: Vec<Checked> =
+            self.set.jobs.iter().filter_map(|path| self.read(path, &schema)).collect();
+
+        let raw: RawSettings = config
+            .as_ref()
+            .and_then(|file| serde_json::from_value(file.value.clone()).ok())
+            .unwrap_or_default();
+        let settings = Settings::from_raw(&raw, |pointer, message| {
+            if let Some(file) = &config {
+                self.error(file.document.error(pointer, message));
+            }
+        });
+        let (models, model_names) = self.models(&raw, config.as_ref());
+        if let (Some(name), Some(file)) = (&settings.default_model, &config)
+            && !model_names.contains(name)
+        {
+            self.error(
+                file.document
+                    .error("/default_model", format!("there is no model `{name}` in `models`")),
+            );
+        }
+        let (tools, broken_tools) = self.tools(&tool_files);
+        let jobs = self.jobs(
+            &job_files,
+            &settings,
+            &tools,
+            &broken_tools,
+            config.as_ref().map(|_| &model_names),
+            now,
+        );
+        Config {
+            directory: self.set.directory.clone(),
+            digest: String::new(),
+            settings,
+            models,
+            tools: tools.into_iter().map(|(name, tool)| (name, Arc::new(tool))).collect(),
+            jobs,
+            secrets: Vec::new(),
+        }
+    }
+
+    fn finish(self, mut config: Config) -> Loaded {
+        let found = self.found.into_inner();
+        let mut report = self.report.into_inner();
+        report.errors.extend(found.errors);
+        report.warnings.extend(found.warnings);
+        let redactor = Redactor::new(&found.secrets);
+        for error in report.errors.iter_mut().chain(&mut report.warnings) {
+            error.message = redactor.text(&error.message).into_owned();
+        }
+        report.sort();
+        config.digest = hex::encode(self.digest.into_inner().finalize());
+        config.secrets = found.secrets;
+        Loaded { config: report.errors.is_empty().then_some(config), report }
+    }
+
+    fn error(&self, error: ConfigError) {
+        self.report.borrow_mut().errors.push(error);
+    }
+
+    fn warning(&self, warning: ConfigError) {
+        self.report.borrow_mut().warnings.push(warning);
+    }
+
+    fn fault(&self, document: &Document, pointer: &str, fault: Fault) -> ConfigError {
+        let mut error = document.error(&format!("{pointer}{}", fault.pointer), fault.message);
+        error.hint = fault.hint;
+        error
+    }
+
+    fn trust_path(&self, path: &Path) {
+        if self.trust == Trust::Given {
+            return;
+        }
+        if let Some(problem) = distrust(path, &self.set.directory, self.own_uid) {
+            match self.trust {
+                Trust::Required => self.error(problem),
+                Trust::Advised | Trust::Given => self.warning(problem),
+            }
+        }
+    }
+
+    fn read(&self, path: &Path, schema: &FileSchema) -> Option<Checked> {
+        self.trust_path(path);
+        let name = path.display().to_string();
+        let text = files::read(path).map_err(|error| self.error(error)).ok()?;
+        {
+            let mut digest = self.digest.borrow_mut();
+            digest.update(text.len().to_be_bytes());
+            digest.update(&text);
+        }
+        let (document, errors) = document::parse(&name, &text);
+        errors.into_iter().for_each(|error| self.error(error));
+        let mut document = document?;
+        let kind = schema.name().as_str();
+        interpolate(
+            &mut document,
+            kind,
+            self.environment,
+            self.resolve,
+            &mut self.found.borrow_mut(),
+        );
+        let (errors, value) = schema.check(&document);
+        errors.into_iter().for_each(|error| self.error(error));
+        Some(Checked { document, value })
+    }
+
+    /// Returns the text of a file that another one names; relative to the configuration directory.
+    fn beside(&self, path: &str) -> Result<(PathBuf, String), ConfigError> {
+        let path = self.set.directory.join(self.environment.expand_home(path));
+        self.trust_path(&path);
+        let text = files::read(&path)?;
+        self.digest.borrow_mut().update(&text);
+        Ok((path, text))
+    }
+
+    fn models(
+        &self,
+        raw: &RawSettings,
+        file: Option<&Checked>,
+    ) -> (BTreeMap<String, Arc<Model>>, BTreeSet<String>) {
+        let mut models = BTreeMap::new();
+        let mut names = BTreeSet::new();
+        let Some(file) = file else { return (models, names) };
+        for (name, raw) in raw.models.iter().flatten() {
+            let pointer = format!("/models/{}", crate::call::pointer_segment(name));
+            names.insert(name.clone());
+            let complain = |below: &str, message: String| {
+                self.error(file.document.error(&format!("{pointer}{below}"), message))
+            };
+            let script =
+                |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
+            if let Some(model) = Model::from_raw(name, raw, complain, script) {
+                models.insert(name.clone(), Arc::new(model));
+            }
+        }
+        (models, names)
+    }
+
+    fn script(&self, path: &str, referrer: &Document, pointer: &str) -> Option<Script> {
+        let (path, text) = self
+            .beside(path)
+            .map_err(|error| {
+                self.error(referrer.error(pointer, format!("{}: {}", error.file, error.message)))
+            })
+            .ok()?;
+        let (document, errors) = document::parse(&path.display().to_string(), &text);
+        let broken = !errors.is_empty();
+        errors.into_iter().for_each(|error| self.error(error));
+        let document = document?;
+        let (errors, value) = FileSchema::new(SchemaName::Script).check(&document);
+        if broken || !errors.is_empty() {
+            errors.into_iter().for_each(|error| self.error(error));
+            return None;
+        }
+        let raw: RawScript = self.decode(value, &document, "", true)?;
+        Some(Script::from_raw(&raw, |pointer, message| {
+            self.error(document.error(pointer, message))
+        }))
+    }
+
+    /// Decodes an entry. One that its schema has already complained about may fail in silence.
+    fn decode<T: DeserializeOwned>(
+        &self,
+        value: Value,
+        document: &Document,
+        pointer: &str,
+        must: bool,
+    ) -> Option<T> {
+        match serde_json::from_value(value) {
+            Ok(raw) => Some(raw),
+            Err(error) => {
+                if must {
+                    self.error(document.error(pointer, format!("this cannot be read: {error}")));
+                }
+                None
+            }
+        }
+    }
+
+    fn tools(&self, files: &[Checked]) -> (BTreeMap<ToolName, Tool>, BTreeSet<String>) {
+        let mut tools = BTreeMap::new();
+        let mut broken = BTreeSet::new();
+        let mut places: BTreeMap<String, String> = BTreeMap::new();
+        for (file, at, entry) in entries(files, "tools") {
+            let document = &file.document;
+            let pointer = format!("/tools/{at}");
+            let is_whole = document.value.pointer(&pointer) == Some(entry);
+            let Some(raw) = self.decode::<RawTool>(entry.clone(), document, &pointer, is_whole)
+            else {
+                continue;
+            };
+            self.unique(&mut places, raw.name.as_deref(), "tool", document, &pointer);
+            let (tool, remarks) = Tool::from_raw(&raw, self.environment);
+            remarks
+                .errors
+                .into_iter()
+                .for_each(|fault| self.error(self.fault(document, &pointer, fault)));
+            remarks
+                .warnings
+                .into_iter()
+                .for_each(|fault| self.warning(self.fault(document, &pointer, fault)));
+            match tool {
+                Some(tool) => drop(tools.entry(tool.name.clone()).or_insert(tool)),
+                None => broken.extend(raw.name),
+            }
+        }
+        (tools, broken)
+    }
+
+    fn jobs(
+        &self,
+        files: &[Checked],
+        settings: &Settings,
+        tools: &BTreeMap<ToolName, Tool>,
+        broken_tools: &BTreeSet<String>,
+        models: Option<&BTreeSet<String>>,
+        now: DateTime<Utc>,
+    ) -> BTreeMap<JobName, Arc<Job>> {
+        let defaults_of = |file: &Checked| {
+            file.value
+                .get("defaults")
+                .cloned()
+                .and_then(|value| serde_json::from_value::<RawDefaults>(value).ok())
+        };
+        let common = files.first().and_then(defaults_of).unwrap_or_default();
+        let mut jobs = BTreeMap::new();
+        let mut places = BTreeMap::new();
+        let prompt_file = |path: &str| {
+            self.beside(path)
+                .map(|(_, text)| text)
+                .map_err(|error| format!("{}: {}", error.file, error.message))
+        };
+        for file in files {
+            let own = defaults_of(file).unwrap_or_default();
+            let defaults = RawDefaults {
+                model: own.model.or_else(|| common.model.clone()),
+                timezone: own.timezone.or_else(|| common.timezone.clone()),
+            };
+            let around = Surroundings {
+                environment: self.environment,
+                default_zone: settings.timezone,
+                defaults: &defaults,
+                tools: (!self.set.tools.is_empty()).then_some(tools),
+                broken_tools,
+                models,
+                prompt_file: &prompt_file,
+                now,
+            };
+            for (file, at, entry) in entries(std::slice::from_ref(file), "jobs") {
+                let document = &file.document;
+                let pointer = format!("/jobs/{at}");
+                let is_whole = document.value.pointer(&pointer) == Some(entry);
+                let Some(raw) = self.decode::<RawJob>(entry.clone(), document, &pointer, is_whole)
+                else {
+                    continue;
+                };
+                self.unique(&mut places, raw.name.as_deref(), "job", document, &pointer);
+                let (job, faults, warnings) = Job::from_raw(&raw, &around);
+                faults
+                    .into_iter()
+                    .for_each(|fault| self.error(self.fault(document, &pointer, fault)));
+                warnings
+                    .into_iter()
+                    .for_each(|fault| self.warning(self.fault(document, &pointer, fault)));
+                let Some(job) = job else { continue };
+                if !self.set.is_partial && job.model.is_none() && settings.default_model.is_none() {
+                    self.no_model(models, document, &pointer, &job);
+                }
+                jobs.insert(job.name.clone(), Arc::new(job));
+            }
+        }
+        jobs
+    }
+
+    fn no_model(
+        &self,
+        models: Option<&BTreeSet<String>>,
+        document: &Document,
+        pointer: &str,
+        job: &Job,
+    ) {
+        match models.map_or(0, BTreeSet::len) {
+            1 => {}
+            0 => self.warning(
+                document.error(pointer, format!("no model is configured, so every run of `{}` fails its preflight", job.name)).with_hint("add `models:` to config.yaml"),
+            ),
+            _ => self.error(
+                document.error(pointer, format!("`{}` names no model, and config.yaml has several and no `default_model`", job.name)).with_hint("add `default_model:` to config.yaml, or `model:` here"),
+            ),
+        }
+    }
+
+    fn unique(
+        &self,
+        places: &mut BTreeMap<String, String>,
+        name: Option<&str>,
+        what: &str,
+        document: &Document,
+        pointer: &str,
+    ) {
+        let Some(name) = name else { return };
+        let error =
+            document.error(&format!("{pointer}/name"), format!("the {what} `{name}` stands twice"));
+        let place = format!("{}:{}", error.file, error.line);
+        match places.get(name) {
+            Some(first) => self.error(error.with_hint(format!("first at {first}"))),
+            None => drop(places.insert(name.to_owned(), place)),
+        }
+    }
+}
+
+/// Returns the entries of `list` in all files, with their positions.
+fn entries<'a>(
+    files: &'a [Checked],
+    list: &'a str,
+) -> impl Iterator<Item = (&'a Checked, usize, &'a Value)> {
+    files.iter().flat_map(move |file| {
+        file.value
+            .get(list)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(move |(at, entry)| (file, at, entry))
+    })
+}
+
+#[cfg(test)]
+mod tests;

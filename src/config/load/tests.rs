@@ -1,0 +1,255 @@
+use super::*;
+
+fn now() -> DateTime<Utc> {
+    DateTime::from_timestamp(1_790_000_000, 0).unwrap()
+}
+
+fn environment() -> Environment {
+    [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into_iter().collect()
+}
+
+fn load_texts(files: &[(&str, &str)]) -> Loaded {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let set = FileSet::of_directory(dir.path()).unwrap();
+    load(&set, &environment(), Trust::Given, SecretsMode::Resolve, 0, now())
+}
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: df, description: Disk use, category: read, cmd: df, args: [-h]}
+  - name: scale
+    description: Scale a deployment
+    category: write
+    cmd: 'true'
+    args: ['{{deployment}}', '{{replicas}}']
+    parameters:
+      deployment: {type: string, pattern: '[a-z][a-z-]*'}
+      replicas: {type: integer, minimum: 0}
+";
+
+const CONFIG: &str = "models:
+  main: {provider: openai_chat, model: m, base_url: 'http://127.0.0.1:1/v1'}
+";
+
+#[test]
+fn a_small_configuration_has_its_defaults() {
+    let loaded = load_texts(&[
+        ("config.yaml", CONFIG),
+        ("tools.yaml", TOOLS),
+        (
+            "jobs.yaml",
+            "version: 1\ndefaults: {timezone: Europe/Berlin}\njobs:\n  - {name: a, schedule: '0 9 * * *', prompt: Look.}\n",
+        ),
+        (
+            "jobs.d/b.yaml",
+            "version: 1\njobs:\n  - name: b\n    every: 10m\n    prompt: 'In {{ns}}'\n    vars: {ns: 5}\n    tools: {write: [{tool: scale, args: {replicas: {maximum: 3}}}]}\n",
+        ),
+    ]);
+    assert_eq!(loaded.report.render(), "");
+    let config = loaded.config.unwrap();
+    let a = &config.jobs["a"];
+    assert_eq!(a.schedule.as_ref().unwrap().fingerprint(), "0 9 * * * Europe/Berlin");
+    assert_eq!(
+        (a.limits.max_iterations, a.limits.max_tool_calls, a.loop_window),
+        (20, 200, Some(10))
+    );
+    assert!(a.double_confirmation && a.enabled);
+    assert_eq!(config.model_of(a).unwrap().name, "main");
+    let b = &config.jobs["b"];
+    assert_eq!(b.vars["ns"], "5");
+    assert_eq!(b.schedule.as_ref().unwrap().zone().name(), "Europe/Berlin");
+    assert_eq!(b.policy.to_json()["write"][0]["tool"], "scale");
+}
+
+// proves CFG-3, POL-4, POL-8, CRON-7
+#[test]
+fn ten_mistakes_are_ten_errors_each_with_its_place() {
+    let loaded = load_texts(&[
+        ("config.yaml", CONFIG),
+        (
+            "tools.yaml",
+            "version: 1
+tools:
+  - name: one
+    description: No category
+    cmd: df
+  - name: two
+    description: Wrong category
+    category: reed
+    cmd: df
+    args: ['{{missing}}']
+",
+        ),
+        (
+            "jobs.yaml",
+            "version: 1
+jobs:
+  - name: a
+    shedule: '* * * * *'
+    prompt: x
+  - name: a
+    schedule: '61 * * * *'
+    prompt: x
+    limits: {max_iterations: 101, max_duration: 5}
+  - name: b
+    timezone: Europe/Berln
+    prompt: 'in {{space}}'
+    overlap: buffer_one
+    verify: []
+    tools: {write: [nope], read: 5}
+",
+        ),
+    ]);
+    assert!(loaded.config.is_none());
+    let found: Vec<String> = loaded
+        .report
+        .errors
+        .iter()
+        .map(|e| {
+            format!("{}:{}:{} {}", e.file.rsplit('/').next().unwrap(), e.line, e.column, e.message)
+        })
+        .collect();
+    let expected = [
+        "jobs.yaml:4:5 unknown key `shedule`",
+        "jobs.yaml:6:11 the job `a` stands twice",
+        "jobs.yaml:7:15 `61 * * * *` is no cron expression",
+        "jobs.yaml:9:30 101 is greater than the maximum of 100",
+        "jobs.yaml:9:49 expected a text, found `5`",
+        "jobs.yaml:11:15 `Europe/Berln` is no time zone",
+        "jobs.yaml:12:13 `{{space}}` is no entry of `vars`",
+        "jobs.yaml:13:14 `buffer_one` is not in this version",
+        "jobs.yaml:14:5 `verify` is not in this version",
+        "jobs.yaml:15:21 there is no tool `nope`",
+        "jobs.yaml:15:34 expected `all` or a list, found `5`",
+        "tools.yaml:3:5 `category` is missing",
+        "tools.yaml:8:15 expected `read` or `write` or `admin`, found the text `reed`",
+        "tools.yaml:10:12 `missing` is no parameter",
+    ];
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}\nis not\n{expected}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn a_later_key_is_never_read_and_ignored() {
+    for (file, text, word) in [
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: a, prompt: x, output_schema: {}}\n",
+            "output_schema",
+        ),
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: a, prompt: x, limits: {max_cost_usd: 1}}\n",
+            "max_cost_usd",
+        ),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, sandbox: enforce}\n", "enforce"),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, on_crash: resume}\n", "resume"),
+        ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
+        ("config.yaml", "models: {m: {provider: anthropic, model: x}}\n", "anthropic"),
+        (
+            "tools.yaml",
+            "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, probe: {}}\n",
+            "probe",
+        ),
+    ] {
+        let mut files = vec![
+            ("config.yaml", CONFIG),
+            ("tools.yaml", TOOLS),
+            ("jobs.yaml", "version: 1\njobs: []\n"),
+        ];
+        files.retain(|(name, _)| *name != file);
+        files.push((file, text));
+        let report = load_texts(&files).report;
+        assert_eq!(report.errors.len(), 1, "{}", report.render());
+        assert_eq!(report.errors[0].message, format!("`{word}` is not in this version"));
+    }
+}
+
+// proves CFG-2
+#[test]
+fn empty_and_missing_files_are_never_no_jobs() {
+    assert!(
+        load_texts(&[("tools.yaml", TOOLS), ("jobs.yaml", "")]).report.errors[0]
+            .message
+            .contains("empty")
+    );
+    let dir = tempfile::tempdir().unwrap();
+    assert!(FileSet::of_directory(dir.path()).unwrap_err().message.contains("neither jobs.yaml"));
+    assert!(
+        FileSet::of_directory(&dir.path().join("x"))
+            .unwrap_err()
+            .hint
+            .unwrap()
+            .contains("dutyd init")
+    );
+}
+
+#[test]
+fn examples_of_a_tool_must_hold() {
+    let tools = "version: 1
+tools:
+  - name: get
+    description: d
+    category: read
+    cmd: 'true'
+    args: ['--', '{{x}}']
+    parameters: {x: {type: string, enum: [a, b]}}
+    examples: {accept: [{x: a}, {x: c}], reject: [{x: '--evil'}, {x: b}]}
+";
+    let report =
+        load_texts(&[("tools.yaml", tools), ("jobs.yaml", "version: 1\njobs: []\n")]).report;
+    let messages: Vec<_> = report
+        .errors
+        .iter()
+        .map(|e| (e.field.as_str(), e.message.split(':').next().unwrap()))
+        .collect();
+    assert_eq!(
+        messages,
+        [
+            ("tools[0].examples.accept[1]", "this example must be accepted and is refused"),
+            ("tools[0].examples.reject[1]", "this example must be refused and is accepted"),
+        ]
+    );
+}
+
+#[test]
+fn secrets_are_never_in_a_report() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(
+        dir.path().join("config.yaml"),
+        "models: {m: {provider: openai_chat, model: m, api_key: '${K}', base_url: '${K}'}}\n",
+    )
+    .unwrap();
+    std::fs::write(dir.path().join("tools.yaml"), TOOLS).unwrap();
+    std::fs::write(dir.path().join("jobs.yaml"), "version: 1\njobs: []\n").unwrap();
+    let environment = [("K".to_owned(), "hunter2hunter2".to_owned())].into_iter().collect();
+    let set = FileSet::of_directory(dir.path()).unwrap();
+    let loaded = load(&set, &environment, Trust::Given, SecretsMode::Resolve, 0, now());
+    assert_eq!(loaded.report.errors.len(), 1);
+    assert!(!loaded.report.render().contains("hunter2"), "{}", loaded.report.render());
+    let loaded = load(&set, &Environment::default(), Trust::Given, SecretsMode::Leave, 0, now());
+    assert_eq!(loaded.report.errors, [], "validate --no-secrets checks everything else");
+}
+
+#[test]
+fn the_digest_is_of_the_files_as_they_are_typed() {
+    let digest = |config: &str| {
+        load_texts(&[
+            ("config.yaml", config),
+            ("tools.yaml", TOOLS),
+            ("jobs.yaml", "version: 1\njobs: []\n"),
+        ])
+        .config
+        .unwrap()
+        .digest
+    };
+    assert_eq!(digest(CONFIG), digest(CONFIG));
+    assert_ne!(digest(CONFIG), digest(&format!("{CONFIG}max_concurrent_runs: 2\n")));
+}

@@ -1,0 +1,36 @@
+//! Configuration: files → located tree → JSON Schema → checked [`Config`], with every error at once.
+//!
+//! What was typed is a `Raw…` type, whose generated schema is what `dutyd schema` prints and what validates the files; what it means is
+//! [`Config`], [`Job`], [`Tool`], [`Model`], with every default filled in. A reader of these never looks at a file. The environment is read
+//! here and nowhere else.
+
+mod dirs;
+mod document;
+mod environment;
+mod error;
+mod files;
+mod interpolate;
+mod job;
+mod later;
+mod load;
+mod model;
+mod raw;
+mod schema;
+mod script;
+mod settings;
+mod starter;
+mod tool;
+
+pub use dirs::{DirError, Dirs};
+pub use document::{Document, parse as parse_yaml};
+pub use environment::Environment;
+pub use error::{ConfigError, Report};
+pub use files::{FileSet, Trust};
+pub use job::{Autonomy, Catchup, Job, Limits, Listed, Policy, ReadPolicy};
+pub use load::{Config, Loaded, SecretsMode, load};
+pub use model::{ChatModel, Model, Provider};
+pub use schema::{SchemaName, json_schema};
+pub use script::{Script, ScriptCall, ScriptStep};
+pub use settings::{LogFormat, LogRotation, LogSettings, Settings};
+pub use starter::{STARTER_FILES, StarterFile};
+pub use tool::{Program, Tool};

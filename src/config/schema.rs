@@ -1,0 +1,342 @@
+//! JSON Schemas from the raw types, and files held against them.
+//!
+//! The schema that is printed is the schema that validates. Every violation becomes one error with its place; what is wrong is then cut out
+//! of a copy, so that the rest of an entry can be checked for its meaning as well.
+
+use std::borrow::Cow;
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{ValidationError, Validator};
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use super::document::Document;
+use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
+use super::{ConfigError, later};
+use crate::domain::{Event, Line};
+use crate::text::near::nearest;
+
+/// What a schema describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchemaName {
+    /// `config.yaml`
+    Config,
+    /// `jobs.yaml`
+    Jobs,
+    /// `tools.yaml`
+    Tools,
+    /// A scripted model's file.
+    Script,
+    /// A line of a transcript.
+    Event,
+}
+
+impl SchemaName {
+    /// Returns the word of `dutyd schema`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Config => "config",
+            Self::Jobs => "jobs",
+            Self::Tools => "tools",
+            Self::Script => "script",
+            Self::Event => "event",
+        }
+    }
+}
+
+/// Returns the JSON Schema (draft-07) of a file.
+#[must_use]
+pub fn json_schema(name: SchemaName) -> Value {
+    let generator = SchemaSettings::draft07().into_generator();
+    let schema = match name {
+        SchemaName::Config => generator.into_root_schema_for::<RawSettings>(),
+        SchemaName::Jobs => generator.into_root_schema_for::<RawJobs>(),
+        SchemaName::Tools => generator.into_root_schema_for::<RawTools>(),
+        SchemaName::Script => generator.into_root_schema_for::<RawScript>(),
+        SchemaName::Event => return generator.into_root_schema_for::<Line<Event>>().to_value(),
+    };
+    let mut schema = schema.to_value();
+    without_null(&mut schema);
+    if let Some(title) = schema.get_mut("title") {
+        *title = format!("dutyd {}", name.as_str()).into();
+    }
+    schema
+}
+
+/// Takes null out of the types of optional keys: a key that is there has a value.
+fn without_null(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::Array(types)) = map.get_mut("type") {
+                types.retain(|word| word != "null");
+                if let [only] = types.as_slice() {
+                    let only = only.clone();
+                    map.insert("type".to_owned(), only);
+                }
+            }
+            if let Some(Value::Array(branches)) = map.get_mut("anyOf") {
+                branches.retain(|branch| branch.get("type").is_none_or(|word| word != "null"));
+                if let [only] = branches.as_slice() {
+                    let only = only.clone();
+                    map.remove("anyOf");
+                    map.insert("allOf".to_owned(), Value::Array(vec![only]));
+                }
+            }
+            map.values_mut().for_each(without_null);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_null),
+        _ => {}
+    }
+}
+
+/// A compiled schema of one kind of file.
+pub(crate) struct FileSchema {
+    name: SchemaName,
+    schema: Value,
+    validator: Option<Validator>,
+}
+
+impl FileSchema {
+    pub(crate) fn new(name: SchemaName) -> Self {
+        let schema = json_schema(name);
+        let validator = jsonschema::draft7::options().build(&schema).ok();
+        Self { name, schema, validator }
+    }
+
+    pub(crate) fn name(&self) -> SchemaName {
+        self.name
+    }
+
+    /// Holds `document` against the schema; returns the errors, and the value without what is wrong.
+    pub(crate) fn check(&self, document: &Document) -> (Vec<ConfigError>, Value) {
+        let mut value = document.value.clone();
+        let mut errors = Vec::new();
+        let Some(validator) = &self.validator else {
+            errors.push(ConfigError::of_file(
+                &document.file,
+                "the built-in schema does not compile; this is a fault of dutyd",
+            ));
+            return (errors, value);
+        };
+        for error in validator.iter_errors(&document.value) {
+            self.explain(document, &error, &mut errors, &mut value);
+        }
+        (errors, value)
+    }
+
+    fn explain(
+        &self,
+        document: &Document,
+        error: &ValidationError<'_>,
+        errors: &mut Vec<ConfigError>,
+        value: &mut Value,
+    ) {
+        let pointer = error.instance_path().as_str();
+        let place = later::place_of(self.name.as_str(), pointer);
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                let known = self.known_keys(error.schema_path().as_str());
+                for name in unexpected {
+                    let below = format!("{pointer}/{}", crate::call::pointer_segment(name));
+                    errors.push(if later::is_later_key(&place, name) {
+                        document
+                            .key_error(&below, format!("`{name}` is not in this version"))
+                            .with_hint("take it out; nothing would obey it")
+                    } else {
+                        let error = document.key_error(&below, format!("unknown key `{name}`"));
+                        match nearest(name, known.iter().map(String::as_str)) {
+                            Some(known) => error.with_hint(format!("did you mean `{known}`?")),
+                            None => error.with_hint(format!("known here: {}", known.join(", "))),
+                        }
+                    });
+                    cut(value, &below);
+                }
+            }
+            ValidationErrorKind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                errors.push(
+                    document
+                        .error(pointer, format!("`{name}` is missing"))
+                        .with_hint(format!("add `{name}:`")),
+                );
+            }
+            ValidationErrorKind::AnyOf { context }
+            | ValidationErrorKind::OneOfNotValid { context } => {
+                // The branch whose type fits is the one that was meant; its own errors say more.
+                let fits = |branch: &&Vec<ValidationError<'static>>| {
+                    !branch.iter().any(|nested| {
+                        nested.instance_path().as_str() == pointer
+                            && matches!(nested.kind(), ValidationErrorKind::Type { .. })
+                    })
+                };
+                let choices: Vec<String> =
+                    context.iter().flatten().flat_map(|nested| choices_of(nested.kind())).collect();
+                match context.iter().find(fits) {
+                    Some(branch) if choices.is_empty() => branch
+                        .iter()
+                        .for_each(|nested| self.explain(document, nested, errors, value)),
+                    _ => errors.push(wrong_value(
+                        document,
+                        pointer,
+                        &place,
+                        error.instance(),
+                        &choices,
+                        &kinds_of(context),
+                    )),
+                }
+                cut(value, pointer);
+            }
+            kind => {
+                let choices = choices_of(kind);
+                errors.push(match kind {
+                    ValidationErrorKind::Type { kind } => wrong_value(
+                        document,
+                        pointer,
+                        &place,
+                        error.instance(),
+                        &[],
+                        &type_words(kind),
+                    ),
+                    _ if !choices.is_empty() => {
+                        wrong_value(document, pointer, &place, error.instance(), &choices, &[])
+                    }
+                    ValidationErrorKind::Pattern { pattern } => {
+                        document.error(pointer, pattern_message(pattern, error.instance()))
+                    }
+                    _ => document.error(pointer, error.to_string()),
+                });
+                cut(value, pointer);
+            }
+        }
+    }
+
+    /// Returns the keys that the object knows whose `additionalProperties` failed.
+    fn known_keys(&self, schema_path: &str) -> Vec<String> {
+        schema_path
+            .rsplit_once('/')
+            .and_then(|(parent, _)| self.schema.pointer(parent))
+            .and_then(|parent| parent.get("properties"))
+            .and_then(Value::as_object)
+            .map(|properties| properties.keys().cloned().collect())
+            .unwrap_or_default()
+    }
+}
+
+fn wrong_value(
+    document: &Document,
+    pointer: &str,
+    place: &str,
+    found: &Value,
+    choices: &[String],
+    kinds: &[&str],
+) -> ConfigError {
+    if let Some(text) = found.as_str()
+        && later::is_later_value(place, text)
+    {
+        let only = choices.join(" or ");
+        return document
+            .error(pointer, format!("`{text}` is not in this version"))
+            .with_hint(format!("write {only}"));
+    }
+    let mut expected: Vec<Cow<'_, str>> =
+        choices.iter().map(|choice| Cow::Owned(format!("`{choice}`"))).collect();
+    // A choice is a text already.
+    expected.extend(
+        kinds
+            .iter()
+            .filter(|kind| choices.is_empty() || **kind != "a text")
+            .map(|kind| Cow::Borrowed(*kind)),
+    );
+    let error = document
+        .error(pointer, format!("expected {}, found {}", expected.join(" or "), describe(found)));
+    match found.as_str().and_then(|text| nearest(text, choices.iter().map(String::as_str))) {
+        Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+        None => error,
+    }
+}
+
+fn choices_of(kind: &ValidationErrorKind) -> Vec<String> {
+    match kind {
+        ValidationErrorKind::Enum { options } => options
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|option| option.as_str().map(str::to_owned))
+            .collect(),
+        ValidationErrorKind::Constant { expected_value } => {
+            expected_value.as_str().map(str::to_owned).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn kinds_of(context: &[Vec<ValidationError<'static>>]) -> Vec<&'static str> {
+    let mut kinds: Vec<&'static str> = context
+        .iter()
+        .flatten()
+        .filter_map(|nested| match nested.kind() {
+            ValidationErrorKind::Type { kind } => Some(type_words(kind)),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+fn type_words(kind: &TypeKind) -> Vec<&'static str> {
+    let word = |name: &str| match name {
+        "string" => "a text",
+        "integer" => "a whole number",
+        "number" => "a number",
+        "boolean" => "true or false",
+        "array" => "a list",
+        "object" => "a mapping",
+        _ => "nothing",
+    };
+    match kind {
+        TypeKind::Single(name) => vec![word(name.as_str())],
+        TypeKind::Multiple(names) => names.iter().map(|name| word(name.as_str())).collect(),
+    }
+}
+
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Bool(_) | Value::Number(_) => format!("`{value}`"),
+        Value::String(text) => format!("the text `{}`", text.chars().take(60).collect::<String>()),
+        Value::Array(_) => "a list".to_owned(),
+        Value::Object(_) => "a mapping".to_owned(),
+    }
+}
+
+fn pattern_message(pattern: &str, found: &Value) -> String {
+    let found = found.as_str().unwrap_or_default();
+    match pattern {
+        DURATION => format!(
+            "`{found}` is no duration: write a number and a unit, such as 90s, 15m, 2h or 1d"
+        ),
+        SIZE => format!("`{found}` is no size: write a number and a unit, such as 200KB or 64MiB"),
+        _ => format!("`{found}` does not match {pattern}"),
+    }
+}
+
+/// Takes the value at `pointer` out of its object, or the list that holds it out of its own.
+fn cut(value: &mut Value, pointer: &str) {
+    let Some((parent, last)) = pointer.rsplit_once('/') else { return };
+    let last = last.replace("~1", "/").replace("~0", "~");
+    match value.pointer_mut(parent) {
+        Some(Value::Object(map)) => drop(map.shift_remove(&last)),
+        Some(Value::Array(items)) => {
+            match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
+                // An entry of `jobs` or `tools` keeps its place, so that the others keep theirs.
+                Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
+                Some(_) => cut(value, parent),
+                None => {}
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,78 @@
+//! The script of a scripted model: what it says and calls, one response a step.
+
+use serde_json::{Map, Value};
+
+use super::raw::{RawCalls, RawScript};
+
+/// A call of a script.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScriptCall {
+    /// The tool.
+    pub tool: String,
+    /// Its arguments; texts are minijinja templates over `vars`, `job` and `results`.
+    pub arguments: Map<String, Value>,
+}
+
+/// One response of a script.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ScriptStep {
+    /// The calls.
+    pub calls: Vec<ScriptCall>,
+    /// The text, a template.
+    pub say: Option<String>,
+}
+
+/// A script.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Script {
+    /// Its steps, at least one.
+    pub steps: Vec<ScriptStep>,
+}
+
+impl Script {
+    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
+    pub(crate) fn from_raw(raw: &RawScript, mut complain: impl FnMut(&str, String)) -> Self {
+        let mut steps = Vec::new();
+        let environment = minijinja::Environment::new();
+        for (at, step) in raw.steps.iter().enumerate() {
+            let mut check = |pointer: String, text: &str| {
+                if let Err(error) = environment.template_from_str(text) {
+                    complain(&pointer, format!("this is no template: {error}"));
+                }
+            };
+            let calls: Vec<_> = match &step.call {
+                None => Vec::new(),
+                Some(RawCalls::One(call)) => vec![(format!("/steps/{at}/call/args"), call)],
+                Some(RawCalls::Many(calls)) => calls
+                    .iter()
+                    .enumerate()
+                    .map(|(nth, call)| (format!("/steps/{at}/call/{nth}/args"), call))
+                    .collect(),
+            };
+            if let Some(text) = &step.say {
+                check(format!("/steps/{at}/say"), text);
+            }
+            for (pointer, call) in &calls {
+                for (name, value) in call.args.iter().flatten() {
+                    if let Some(text) = value.as_str() {
+                        check(format!("{pointer}/{}", crate::call::pointer_segment(name)), text);
+                    }
+                }
+            }
+            if calls.is_empty() && step.say.is_none() {
+                complain(&format!("/steps/{at}"), "a step needs `call:` or `say:`".to_owned());
+            }
+            steps.push(ScriptStep {
+                calls: calls
+                    .into_iter()
+                    .map(|(_, call)| ScriptCall {
+                        tool: call.tool.clone(),
+                        arguments: call.args.clone().unwrap_or_default(),
+                    })
+                    .collect(),
+                say: step.say.clone(),
+            });
+        }
+        Self { steps }
+    }
+}

@@ -1,0 +1,179 @@
+//! What `config.yaml` means, but for its models.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+
+use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
+use crate::text::quantity;
+
+/// Variables of the daemon that every tool gets, where they are set.
+const ENV_ALLOWLIST: &[&str] =
+    &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TERM", "SHELL", "TMPDIR", "TZ"];
+
+/// The form of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// How often a new log file begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogRotation {
+    /// At each hour, in UTC.
+    Hourly,
+    /// At midnight, in UTC.
+    Daily,
+}
+
+/// The daemon's own log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The form of a line.
+    pub format: LogFormat,
+    /// `error`, `warn`, `info` or `debug`.
+    pub level: &'static str,
+    /// Whether there are files too, and how many are kept.
+    pub files: Option<(LogRotation, u32)>,
+}
+
+/// The settings of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The zone of schedules that name none.
+    pub timezone: Tz,
+    /// Over this, runs wait.
+    pub max_concurrent_runs: usize,
+    /// How long runs may finish at a stop.
+    pub shutdown_grace: Duration,
+    /// The model of jobs that name none.
+    pub default_model: Option<String>,
+    /// Variables that tools get.
+    pub env_allowlist: BTreeSet<String>,
+    /// The daemon's own log.
+    pub log: LogSettings,
+}
+
+impl Settings {
+    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
+    pub(crate) fn from_raw(raw: &RawSettings, mut complain: impl FnMut(&str, String)) -> Self {
+        let timezone = zone(raw.timezone.as_deref().unwrap_or("local")).unwrap_or_else(|message| {
+            complain("/timezone", message);
+            Tz::UTC
+        });
+        let shutdown_grace = match raw.shutdown_grace.as_deref().map(quantity::duration) {
+            Some(Ok(grace)) => grace,
+            Some(Err(message)) => {
+                complain("/shutdown_grace", message);
+                Duration::ZERO
+            }
+            None => Duration::from_secs(30),
+        };
+        let mut env_allowlist: BTreeSet<String> =
+            ENV_ALLOWLIST.iter().map(|name| (*name).to_owned()).collect();
+        for (at, name) in
+            raw.security.iter().flat_map(|security| &security.env_allowlist).flatten().enumerate()
+        {
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+                complain(
+                    &format!("/security/env_allowlist/{at}"),
+                    format!("`{name}` is no name of an environment variable"),
+                );
+            } else if is_hijacking(name) {
+                complain(
+                    &format!("/security/env_allowlist/{at}"),
+                    format!(
+                        "`{name}` changes what programs load or run and is never inherited; write it with its value into the `env` of a tool"
+                    ),
+                );
+            }
+            env_allowlist.insert(name.clone());
+        }
+        let log = raw.telemetry.as_ref().and_then(|telemetry| telemetry.log.as_ref());
+        Self {
+            timezone,
+            max_concurrent_runs: raw.max_concurrent_runs.unwrap_or(8) as usize,
+            shutdown_grace,
+            default_model: raw.default_model.clone(),
+            env_allowlist,
+            log: LogSettings {
+                format: match log.and_then(|log| log.format) {
+                    Some(RawLogFormat::Json) => LogFormat::Json,
+                    Some(RawLogFormat::Text) | None => LogFormat::Text,
+                },
+                level: match log.and_then(|log| log.level) {
+                    Some(RawLevel::Error) => "error",
+                    Some(RawLevel::Warn) => "warn",
+                    Some(RawLevel::Info) | None => "info",
+                    Some(RawLevel::Debug) => "debug",
+                },
+                files: log.and_then(|log| {
+                    let rotation = match log.rotate? {
+                        RawRotate::Hourly => LogRotation::Hourly,
+                        RawRotate::Daily => LogRotation::Daily,
+                    };
+                    Some((rotation, log.keep.unwrap_or(14)))
+                }),
+            },
+        }
+    }
+}
+
+/// Tells whether a variable makes programs load or run something else (ENV-5).
+pub(crate) fn is_hijacking(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        "BASH_ENV",
+        "ENV",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "PYTHONHOME",
+        "PERL5LIB",
+        "PERL5OPT",
+        "RUBYLIB",
+        "RUBYOPT",
+        "NODE_OPTIONS",
+        "NODE_PATH",
+        "JAVA_TOOL_OPTIONS",
+        "PAGER",
+        "EDITOR",
+        "VISUAL",
+        "BROWSER",
+        "GIT_SSH",
+        "GIT_SSH_COMMAND",
+        "GIT_EDITOR",
+        "GIT_PAGER",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_ASKPASS",
+        "SSH_ASKPASS",
+        "IFS",
+        "PS4",
+        "PROMPT_COMMAND",
+        "SYSTEMD_PAGER",
+        "LESSOPEN",
+    ];
+    EXACT.contains(&name)
+        || ["LD_", "DYLD_", "GIT_CONFIG", "BASH_FUNC_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix))
+}
+
+/// Returns the zone that `name` means.
+///
+/// *Errors*: a sentence.
+pub(crate) fn zone(name: &str) -> Result<Tz, String> {
+    let name = match name {
+        "local" => match iana_time_zone::get_timezone() {
+            // Machines without a zone keep UTC, under several names.
+            Ok(name) if name.parse::<Tz>().is_ok() => name,
+            _ => "UTC".to_owned(),
+        },
+        other => other.to_owned(),
+    };
+    name.parse().map_err(|_| {
+        format!("`{name}` is no time zone: write an IANA name such as Europe/Berlin, UTC, or local")
+    })
+}

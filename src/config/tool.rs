@@ -1,0 +1,229 @@
+//! What a tool of `tools.yaml` means.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use super::Environment;
+use super::raw::RawTool;
+use super::settings::is_hijacking;
+use crate::call::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
+use crate::domain::{Category, ToolName};
+use crate::text::quantity;
+
+/// The longest time that one call may take.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+
+/// The program of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// As it stands in the file.
+    pub written: String,
+    /// Where it was found; `None` if it was not.
+    pub path: Option<PathBuf>,
+}
+
+/// A declared tool.
+#[derive(Debug, Clone)]
+pub struct Tool {
+    /// Its name.
+    pub name: ToolName,
+    /// What it does, for the model.
+    pub description: String,
+    /// What it may do to the world.
+    pub category: Category,
+    /// What is started.
+    pub program: Program,
+    /// From arguments to argv.
+    pub command: CommandLine,
+    /// Variables besides the allowlist.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts, if not where the job works.
+    pub working_dir: Option<PathBuf>,
+    /// Time of one call, if it sets one.
+    pub timeout: Option<Duration>,
+    /// Characters that the model sees, if it sets them.
+    pub output_limit: Option<usize>,
+    /// Exit codes that mean success.
+    pub success_codes: Vec<i32>,
+    /// Any of these makes a call an admin call.
+    pub destructive_when: Vec<ArgumentConditions>,
+}
+
+/// What stands out about a tool.
+#[derive(Debug, Default)]
+pub(crate) struct Remarks {
+    pub(crate) errors: Vec<Fault>,
+    pub(crate) warnings: Vec<Fault>,
+}
+
+impl Tool {
+    /// Returns what `raw` means, with everything that is wrong or odd, by pointers below the tool.
+    pub(crate) fn from_raw(raw: &RawTool, environment: &Environment) -> (Option<Self>, Remarks) {
+        let mut remarks = Remarks::default();
+        let timeout = timeout(raw, &mut remarks);
+        let working_dir = raw.working_dir.as_deref().map(|text| environment.expand_home(text));
+        if working_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
+            remarks.errors.push(fault(
+                "/working_dir",
+                "a working directory must be an absolute path".to_owned(),
+            ));
+        }
+        let program = raw.cmd.as_deref().map(|cmd| program(cmd, environment, &mut remarks));
+        for name in raw.env.iter().flat_map(BTreeMap::keys) {
+            let pointer = format!("/env/{}", pointer_segment(name));
+            if name.is_empty() || name.contains(['=', '\0']) {
+                remarks.errors.push(fault(
+                    &pointer,
+                    format!("`{name}` is no name of an environment variable"),
+                ));
+            } else if is_hijacking(name) {
+                remarks.warnings.push(fault(
+                    &pointer,
+                    format!("`{name}` changes what the program loads or runs"),
+                ));
+            }
+        }
+        let command = Self::command(raw, &mut remarks);
+        let destructive_when = command
+            .as_ref()
+            .map(|command| conditions(raw, command, &mut remarks))
+            .unwrap_or_default();
+        if let Some(command) = &command {
+            remarks.warnings.extend(command.open_positions());
+            examples(raw, command, &mut remarks);
+        }
+        let name = raw.name.as_deref().and_then(|name| ToolName::parse(name).ok());
+        let built = || {
+            Some(Self {
+                name: name?,
+                description: raw.description.clone()?,
+                category: raw.category?,
+                program: program?,
+                command: command?,
+                env: raw.env.clone().unwrap_or_default(),
+                working_dir,
+                timeout,
+                output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+                success_codes: raw.success_codes.clone().unwrap_or_else(|| vec![0]),
+                destructive_when,
+            })
+        };
+        (built(), remarks)
+    }
+
+    fn command(raw: &RawTool, remarks: &mut Remarks) -> Option<CommandLine> {
+        let mut optional_args = Vec::new();
+        for (name, value) in raw.optional_args.iter().flatten() {
+            let texts: Option<Vec<String>> = value.as_array().map(|items| {
+                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+            });
+            match texts {
+                Some(texts) if Some(texts.len()) == value.as_array().map(Vec::len) => {
+                    optional_args.push((name.clone(), texts))
+                }
+                _ => remarks.errors.push(fault(
+                    &format!("/optional_args/{}", pointer_segment(name)),
+                    "expected a list of texts".to_owned(),
+                )),
+            }
+        }
+        let declaration = Declaration {
+            program: raw.cmd.clone().unwrap_or_default(),
+            args: raw.args.clone().unwrap_or_default(),
+            optional_args,
+            stdin: raw.stdin.clone(),
+            parameters: raw.parameters.clone().unwrap_or_default(),
+        };
+        CommandLine::compile(&declaration).map_err(|faults| remarks.errors.extend(faults)).ok()
+    }
+}
+
+fn timeout(raw: &RawTool, remarks: &mut Remarks) -> Option<Duration> {
+    match quantity::duration(raw.timeout.as_deref()?) {
+        Ok(timeout) if timeout.is_zero() || timeout > LONGEST_TIMEOUT => {
+            remarks.errors.push(fault(
+                "/timeout",
+                "a timeout must be more than zero and at most 1d".to_owned(),
+            ));
+            None
+        }
+        Ok(timeout) => Some(timeout),
+        Err(message) => {
+            remarks.errors.push(fault("/timeout", message));
+            None
+        }
+    }
+}
+
+fn program(cmd: &str, environment: &Environment, remarks: &mut Remarks) -> Program {
+    let path = environment.find_program(cmd);
+    if cmd.contains('/') && !environment.expand_home(cmd).is_absolute() {
+        remarks.errors.push(fault(
+            "/cmd",
+            format!(
+                "`{cmd}` is a relative path: write a name that is in PATH, or an absolute path"
+            ),
+        ));
+    } else if cmd.contains("{{") {
+        remarks.errors.push(fault(
+            "/cmd",
+            "the program is fixed: a parameter cannot stand in `cmd`".to_owned(),
+        ));
+    } else if path.is_none() {
+        remarks.warnings.push(fault(
+            "/cmd",
+            format!(
+                "`{cmd}` was not found, so the tool is not offered to models and a call of it fails"
+            ),
+        ));
+    }
+    Program { written: cmd.to_owned(), path }
+}
+
+fn conditions(
+    raw: &RawTool,
+    command: &CommandLine,
+    remarks: &mut Remarks,
+) -> Vec<ArgumentConditions> {
+    let mut compiled = Vec::new();
+    for (at, condition) in raw.destructive_when.iter().flatten().enumerate() {
+        match ArgumentConditions::compile(&condition.args, command.parameters()) {
+            Ok(conditions) => compiled.push(conditions),
+            Err(faults) => remarks.errors.extend(faults.into_iter().map(|mut fault| {
+                fault.pointer = format!("/destructive_when/{at}/args{}", fault.pointer);
+                fault
+            })),
+        }
+    }
+    compiled
+}
+
+fn examples(raw: &RawTool, command: &CommandLine, remarks: &mut Remarks) {
+    let Some(examples) = &raw.examples else { return };
+    let verdict = |arguments: &Map<String, Value>| {
+        command.validate(arguments).and_then(|arguments| command.render(&arguments))
+    };
+    for (at, arguments) in examples.accept.iter().flatten().enumerate() {
+        if let Err(error) = verdict(arguments) {
+            remarks.errors.push(fault(
+                &format!("/examples/accept/{at}"),
+                format!("this example must be accepted and is refused: {error}"),
+            ));
+        }
+    }
+    for (at, arguments) in examples.reject.iter().flatten().enumerate() {
+        if verdict(arguments).is_ok() {
+            remarks.errors.push(fault(
+                &format!("/examples/reject/{at}"),
+                "this example must be refused and is accepted".to_owned(),
+            ));
+        }
+    }
+}
+
+fn fault(pointer: &str, message: String) -> Fault {
+    Fault { pointer: pointer.to_owned(), message, hint: None }
+}

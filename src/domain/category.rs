@@ -1,0 +1,36 @@
+//! What a tool may do to the world, in three steps.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a tool may do to the world. Ordered: a category is never lowered, only raised.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// Looks, and changes nothing.
+    Read,
+    /// Changes something that the job is there to change.
+    Write,
+    /// Changes what a person should decide each time.
+    Admin,
+}
+
+impl Category {
+    /// Returns the word that stands in files and transcripts.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+impl std::fmt::Display for Category {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,22 @@
+//! The nouns: ids, categories, turns, calls, events and outcomes.
+//!
+//! Plain data without I/O, clock or async. Every name and shape here is a contract with readers of transcripts; it knows nothing of the
+//! rest of the program.
+
+mod call;
+mod category;
+mod event;
+mod ids;
+mod outcome;
+mod turn;
+
+pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
+pub use category::Category;
+pub use event::{
+    CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
+    LiveEvent, PolicyDecision, PreflightItem, SandboxFacts, SessionEnd, SessionStart, Trigger,
+    Usage,
+};
+pub use ids::{CallId, IdError, JobName, RunId, ToolName};
+pub use outcome::{Outcome, StopReason};
+pub use turn::{AssistantTurn, FinishReason, ToolResult, Turn};

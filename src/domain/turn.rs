@@ -1,0 +1,76 @@
+//! The history of a session: what was said, asked for and answered.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::call::ToolCall;
+use super::event::Usage;
+use super::ids::CallId;
+
+/// Why a model stopped talking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// It was done.
+    Stop,
+    /// It waits for the results of its calls.
+    ToolCalls,
+    /// The token limit cut it.
+    Length,
+    /// It declined.
+    Refusal,
+    /// The provider's filter cut it.
+    ContentFilter,
+    /// It wants the same history back, to go on.
+    Pause,
+    /// The provider says that its model wrote a call that is none.
+    InvalidToolCall,
+}
+
+/// What a model answered, whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AssistantTurn {
+    /// The text, without reasoning.
+    pub text: String,
+    /// The reasoning, where the provider shows it.
+    pub reasoning: Option<String>,
+    /// The calls it asks for, in order.
+    pub tool_calls: Vec<ToolCall>,
+    /// Why it stopped.
+    pub finish_reason: FinishReason,
+    /// The provider's own word for that.
+    pub stop_reason: Option<String>,
+    /// Tokens, where the provider counted them.
+    pub usage: Option<Usage>,
+    /// The provider's id of this answer.
+    pub response_id: Option<String>,
+    /// What the provider needs back, untouched.
+    pub provider_data: Option<Value>,
+}
+
+/// The one answer to a call, as the model sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolResult {
+    /// The call it answers.
+    pub call_id: CallId,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The model's view of the output.
+    pub content: String,
+    /// Whether it failed.
+    pub is_error: bool,
+}
+
+/// One entry of a history.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Turn {
+    /// What the job or a person asked.
+    User(String),
+    /// What the model answered.
+    Assistant(AssistantTurn),
+    /// One result for each call of the turn before, in call order.
+    ToolResults(Vec<ToolResult>),
+    /// Text put in while the run works; a user message on the wire.
+    Steering(String),
+}

@@ -1,0 +1,8 @@
+//! The gate: one function decides every tool call, and nothing is executed that did not pass it.
+//!
+//! Pure: what it needs to know comes in as arguments. The decision is recorded before the call starts; how a call is executed is not known
+//! here. Rules are asked in a fixed order, and the first that denies decides (POL-5).
+
+mod decision;
+
+pub use decision::{Decision, Facts, decide, is_visible};

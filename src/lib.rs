@@ -1,0 +1,13 @@
+//! dutyd runs language-model agents on a schedule, unattended, on machines that matter.
+//!
+//! `ARCHITECTURE.md` tells how data flows through these modules. Each may import only from those above it in this list:
+//! `domain`, `text`, `call`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
+//! `server`, `cli`; `tests/tidy.rs` enforces it.
+
+pub mod call;
+pub mod clock;
+pub mod config;
+pub mod domain;
+pub mod gate;
+pub mod schedule;
+pub mod text;

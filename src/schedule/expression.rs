@@ -1,0 +1,316 @@
+//! When a job is due: one or more cron expressions in a zone, or an interval counted from the epoch.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use chrono_tz::Tz;
+use croner::Cron;
+use croner::errors::CronError;
+use croner::parser::{CronParser, Seconds, Year};
+
+/// The lowest and highest value of each field of a seven-field expression.
+const FIELDS: [(&str, u32, u32); 7] = [
+    ("second", 0, 59),
+    ("minute", 0, 59),
+    ("hour", 0, 23),
+    ("day of month", 1, 31),
+    ("month", 1, 12),
+    ("day of week", 0, 7),
+    ("year", 1, 9999),
+];
+
+/// Why an expression cannot be a schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Neither 5, 6 nor 7 fields.
+    #[error(
+        "`{expression}` has {count} fields: write 5 (minute hour day month weekday), 6 (second first) or 7 (year last)"
+    )]
+    FieldCount {
+        /// What was written.
+        expression: String,
+        /// How many fields it has.
+        count: usize,
+    },
+    /// A field that is not understood.
+    #[error("`{expression}` is no cron expression: {reason}")]
+    Malformed {
+        /// What was written.
+        expression: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A date that does not exist or lies in the past.
+    #[error("`{expression}` never fires")]
+    NeverFires {
+        /// What was written.
+        expression: String,
+    },
+    /// An interval under a second.
+    #[error("an interval must be at least 1s")]
+    IntervalTooShort,
+}
+
+/// When a job is due.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    zone: Tz,
+    rule: Rule,
+}
+
+#[derive(Debug, Clone)]
+enum Rule {
+    Cron(Vec<(String, Cron)>),
+    Every(Duration),
+}
+
+impl Schedule {
+    /// Returns a schedule of cron expressions in `zone`, of which each must fire again after `now`.
+    ///
+    /// *Errors*: [`ScheduleError`], the first one.
+    pub fn cron(
+        expressions: &[String],
+        zone: Tz,
+        now: DateTime<Utc>,
+    ) -> Result<Self, ScheduleError> {
+        let crons = expressions
+            .iter()
+            .map(|expression| {
+                parse(expression, zone, now).map(|cron| (expression.trim().to_owned(), cron))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { zone, rule: Rule::Cron(crons) })
+    }
+
+    /// Returns a schedule that is due at every multiple of `interval` since the beginning of 1970 in UTC.
+    ///
+    /// *Errors*: [`ScheduleError::IntervalTooShort`].
+    pub fn every(interval: Duration, zone: Tz) -> Result<Self, ScheduleError> {
+        if interval < Duration::from_secs(1) {
+            return Err(ScheduleError::IntervalTooShort);
+        }
+        Ok(Self { zone, rule: Rule::Every(interval) })
+    }
+
+    /// Returns the zone.
+    #[must_use]
+    pub fn zone(&self) -> Tz {
+        self.zone
+    }
+
+    /// Returns the first due time after `after`, exclusive; `None` if there is none.
+    #[must_use]
+    pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        match &self.rule {
+            Rule::Cron(crons) => {
+                crons.iter().filter_map(|(_, cron)| next(cron, self.zone, after)).min()
+            }
+            Rule::Every(interval) => {
+                let step = i64::try_from(interval.as_millis()).ok()?;
+                let next =
+                    after.timestamp_millis().div_euclid(step).checked_add(1)?.checked_mul(step)?;
+                DateTime::from_timestamp_millis(next)
+            }
+        }
+    }
+
+    /// Returns the due times after `after`, exclusive, in order.
+    pub fn iter_after(&self, after: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> + '_ {
+        std::iter::successors(self.next_after(after), |due| self.next_after(*due))
+    }
+
+    /// Returns the schedule as it was written, for people.
+    #[must_use]
+    pub fn as_written(&self) -> String {
+        match &self.rule {
+            Rule::Cron(crons) => {
+                crons.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(", ")
+            }
+            Rule::Every(interval) => format!("every {}", humantime::format_duration(*interval)),
+        }
+    }
+
+    /// Returns what makes two schedules the same.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
+        format!("{} {}", self.as_written(), self.zone)
+    }
+}
+
+fn next(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    let found = cron.find_next_occurrence(&after.with_timezone(&zone), false).ok()?;
+    Some(found.with_timezone(&Utc))
+}
+
+fn parse(expression: &str, zone: Tz, now: DateTime<Utc>) -> Result<Cron, ScheduleError> {
+    let text = expression.trim();
+    let malformed =
+        |reason: String| ScheduleError::Malformed { expression: text.to_owned(), reason };
+    let pattern = if text.starts_with('@') {
+        text.to_owned()
+    } else {
+        plain_fields(text).map_err(|problem| match problem {
+            Problem::Count(count) => {
+                ScheduleError::FieldCount { expression: text.to_owned(), count }
+            }
+            Problem::Field(reason) => malformed(reason),
+        })?
+    };
+    let cron = CronParser::builder()
+        .seconds(Seconds::Optional)
+        .year(Year::Optional)
+        .dom_and_dow(false)
+        .build()
+        .parse(&pattern)
+        .map_err(|error| malformed(error.to_string()))?;
+    match cron.find_next_occurrence(&(now - TimeDelta::seconds(1)).with_timezone(&zone), false) {
+        Ok(_) => Ok(cron),
+        Err(CronError::TimeSearchLimitExceeded) => {
+            Err(ScheduleError::NeverFires { expression: text.to_owned() })
+        }
+        Err(error) => Err(malformed(error.to_string())),
+    }
+}
+
+enum Problem {
+    Count(usize),
+    Field(String),
+}
+
+/// Checks the number of fields and the steps, and writes `N/S` as `N-max/S`.
+fn plain_fields(text: &str) -> Result<String, Problem> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let first = match fields.len() {
+        5 => 1,
+        6 | 7 => 0,
+        count => return Err(Problem::Count(count)),
+    };
+    let mut out = Vec::with_capacity(fields.len());
+    for (field, (name, least, most)) in fields.iter().zip(FIELDS.iter().skip(first)) {
+        let mut parts = Vec::new();
+        for part in field.split(',') {
+            if part.is_empty() {
+                return Err(Problem::Field(format!(
+                    "the {name} field `{field}` has an empty part"
+                )));
+            }
+            parts.push(match part.split_once('/') {
+                Some((start, step)) => {
+                    let step: u32 = step.parse().map_err(|_| {
+                        Problem::Field(format!(
+                            "the step `{step}` of the {name} field is no number"
+                        ))
+                    })?;
+                    if step == 0 || step > most - least + 1 {
+                        return Err(Problem::Field(format!(
+                            "a step of {step} does not fit into the {name} field"
+                        )));
+                    }
+                    match start.parse::<u32>() {
+                        Ok(number) => format!("{number}-{most}/{step}"),
+                        Err(_) => part.to_owned(),
+                    }
+                }
+                None => part.to_owned(),
+            });
+        }
+        out.push(parts.join(","));
+    }
+    Ok(out.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(text: &str) -> DateTime<Utc> {
+        DateTime::parse_from_rfc3339(text).unwrap().to_utc()
+    }
+
+    fn dues(
+        expression: &str,
+        zone: Tz,
+        from: &str,
+        count: usize,
+    ) -> Result<Vec<String>, ScheduleError> {
+        let schedule = Schedule::cron(&[expression.to_owned()], zone, at(from))?;
+        Ok(schedule
+            .iter_after(at(from))
+            .take(count)
+            .map(|due| due.with_timezone(&zone).format("%d %H:%M:%S %z").to_string())
+            .collect())
+    }
+
+    // proves CRON-2
+    #[test]
+    fn fixed_times_fire_once_around_a_change_of_the_clock() {
+        let berlin = Tz::Europe__Berlin;
+        assert_eq!(
+            dues("30 2 * * *", berlin, "2026-03-28T12:00:00Z", 2).unwrap(),
+            ["29 03:00:00 +0200", "30 02:30:00 +0200"]
+        );
+        assert_eq!(
+            dues("30 2 * * *", berlin, "2026-10-24T12:00:00Z", 2).unwrap(),
+            ["25 02:30:00 +0200", "26 02:30:00 +0100"]
+        );
+        assert_eq!(
+            dues("0 * * * *", berlin, "2026-10-24T23:30:00Z", 3).unwrap(),
+            ["25 02:00:00 +0200", "25 02:00:00 +0100", "25 03:00:00 +0100"]
+        );
+    }
+
+    // proves CRON-7
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_reason() {
+        let error = |expression: &str| {
+            dues(expression, Tz::UTC, "2026-05-04T00:00:00Z", 1).unwrap_err().to_string()
+        };
+        assert!(error("0 0 30 2 *").contains("never fires"));
+        assert!(error("0 0 0 1 1 * 2025").contains("never fires"));
+        assert!(error("* * * *").contains("has 4 fields"));
+        assert!(error("").contains("has 0 fields"));
+        assert!(error("*/90 * * * *").contains("step of 90"));
+        assert!(error("*/0 * * * *").contains("step of 0"));
+        assert!(error("1,,2 * * * *").contains("empty part"));
+        for wrong in
+            ["60 * * * *", "0 24 * * *", "0 0 * * MON#6", "0 0 * * 8", "@reboot", "a b c d e"]
+        {
+            assert!(error(wrong).contains("is no cron expression"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_start_with_a_step_means_to_the_end() {
+        assert_eq!(
+            dues("50/5 * * * *", Tz::UTC, "2026-05-04T10:00:00Z", 3).unwrap(),
+            ["04 10:50:00 +0000", "04 10:55:00 +0000", "04 11:50:00 +0000"]
+        );
+    }
+
+    #[test]
+    fn intervals_count_from_the_epoch() {
+        let schedule = Schedule::every(Duration::from_secs(600), Tz::UTC).unwrap();
+        let dues: Vec<String> = schedule
+            .iter_after(at("2026-05-04T10:07:00.5Z"))
+            .take(2)
+            .map(|d| d.to_rfc3339())
+            .collect();
+        assert_eq!(dues, ["2026-05-04T10:10:00+00:00", "2026-05-04T10:20:00+00:00"]);
+        assert_eq!(
+            Schedule::every(Duration::from_millis(900), Tz::UTC).unwrap_err(),
+            ScheduleError::IntervalTooShort
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn due_times_grow(second in 1_700_000_000_i64..1_900_000_000, step in 1u32..60) {
+            let from = DateTime::from_timestamp(second, 0).unwrap();
+            let schedule = Schedule::cron(&[format!("*/{step} * * * *"), "30 2 * * *".into()], Tz::Europe__Berlin, from).unwrap();
+            let dues: Vec<_> = schedule.iter_after(from).take(20).collect();
+            prop_assert!(dues.windows(2).all(|pair| pair[0] < pair[1]) && dues[0] > from);
+        }
+    }
+}

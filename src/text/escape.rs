@@ -1,0 +1,101 @@
+//! Characters that lie to a reader: controls, line separators, bidirectional overrides, invisible tags.
+//!
+//! One list for all who need it: arguments refuse them, transcripts write them as `\u`, terminals show them. A character that is missing
+//! here is missing everywhere.
+
+use std::fmt::Write as _;
+
+/// Tells whether `c` is a C0 or C1 control, DEL, a line or paragraph separator, a bidirectional control, a tag or another invisible character.
+pub(crate) fn is_deceptive(c: char) -> bool {
+    c.is_control() || is_invisible(c)
+}
+
+/// Tells whether `c` is deceptive but is no control: what a terminal passes on and a person does not see.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{061C}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}'
+        | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
+}
+
+/// Returns serialized JSON with every deceptive character of its strings written as `\u`.
+///
+/// Outside of strings JSON is ASCII without such characters, so that the text can be treated as a whole.
+pub(crate) fn json_line(json: String) -> String {
+    if !json.chars().any(is_deceptive) {
+        return json;
+    }
+    let mut out = String::with_capacity(json.len() + 32);
+    for c in json.chars() {
+        if is_deceptive(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Returns `text` for people: newlines and tabs stay, every other deceptive character is shown as `\u{…}`.
+pub(crate) fn for_terminal(text: &str) -> String {
+    escape_with(text, |c| matches!(c, '\n' | '\t'))
+}
+
+/// Returns `text` for people on one line: newlines are shown too.
+pub(crate) fn one_line(text: &str) -> String {
+    escape_with(text, |_| false)
+}
+
+fn escape_with(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if keep(c) || !is_deceptive(c) => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c => {
+                let _ = write!(out, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // proves LOG-1
+    #[test]
+    fn a_line_shows_every_deceptive_character_and_reads_back_the_same() {
+        let nasty = "a\u{7f}b\u{9b}31m\u{2028}\u{202e}\u{e0041}\u{200b}\n\u{1b}[2J";
+        let line = json_line(serde_json::json!({ "output": nasty }).to_string());
+        assert!(line.is_ascii(), "{line}");
+        assert!(!line.contains('\n'));
+        let back: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(back["output"], nasty);
+    }
+
+    // proves LOG-4
+    #[test]
+    fn a_terminal_gets_no_control() {
+        assert_eq!(
+            for_terminal("ok\n\u{1b}[2J\u{9b}0m\u{202e}x"),
+            "ok\n\\u{1b}[2J\\u{9b}0m\\u{202e}x"
+        );
+        assert_eq!(one_line("a\nb\tc"), "a\\nb\\tc");
+    }
+
+    proptest! {
+        #[test]
+        fn any_string_survives_a_line(text in ".*") {
+            let line = json_line(serde_json::json!(text).to_string());
+            prop_assert!(!line.chars().any(is_deceptive));
+            prop_assert_eq!(serde_json::from_str::<String>(&line).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Pure functions over text: escaping for terminals, near names, templates, truncation, redaction.
+//!
+//! Nothing here knows what a run is, and nothing reads a file.
+
+pub(crate) mod escape;
+pub(crate) mod near;
+pub(crate) mod quantity;
+pub mod redact;
+pub mod template;
+pub mod truncate;

@@ -1,0 +1,28 @@
+//! The nearest known name, for errors that help.
+
+/// Returns the name of `known` that `name` was most likely meant to be, if any is near.
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = name.to_lowercase();
+    known
+        .into_iter()
+        .map(|candidate| {
+            (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= 1.max(candidate.len().min(name.len()) / 3))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn near_names_are_found_and_far_ones_are_not() {
+        let known = ["schedule", "prompt", "timezone", "name"];
+        assert_eq!(nearest("shedule", known), Some("schedule"));
+        assert_eq!(nearest("Time_zone", known), Some("timezone"));
+        assert_eq!(nearest("nmae", known), Some("name"));
+        assert_eq!(nearest("colour", known), None);
+    }
+}

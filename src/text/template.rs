@@ -1,0 +1,164 @@
+//! `{{name}}` templates: literal pieces and places for values, parsed once, rendered in one pass.
+//!
+//! A value is never looked at for braces (ARG-3), and nothing is split, globbed or expanded. The same grammar serves tool arguments, where a
+//! place is a parameter, and prompts, where it is an entry of `vars`.
+
+/// One piece of a template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Text as it stands.
+    Literal(String),
+    /// The place of a named value.
+    Place(String),
+}
+
+/// A parsed template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    pieces: Vec<Piece>,
+}
+
+/// Why a text is no template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// `{{` without its `}}`.
+    #[error("`{{{{` is never closed by `}}}}`")]
+    Unclosed,
+    /// What stands between the braces is no name.
+    #[error("`{{{{{0}}}}}` holds no name: letters, digits and `_` only")]
+    NotAName(String),
+    /// A single brace before a name and two after it.
+    #[error("`{{{0}}}}}` opens with one brace and closes with two")]
+    HalfOpen(String),
+}
+
+impl Template {
+    /// Parses `text`.
+    ///
+    /// *Errors*: [`TemplateError`], the first one met. A single `{` is a literal.
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("{{") {
+            check_literal(before)?;
+            let (inside, tail) = after.split_once("}}").ok_or(TemplateError::Unclosed)?;
+            let name = inside.trim();
+            if !is_name(name) {
+                return Err(TemplateError::NotAName(inside.to_owned()));
+            }
+            push_literal(&mut pieces, before);
+            pieces.push(Piece::Place(name.to_owned()));
+            rest = tail;
+        }
+        check_literal(rest)?;
+        push_literal(&mut pieces, rest);
+        Ok(Self { pieces })
+    }
+
+    /// Returns the pieces in order; none for an empty text.
+    #[must_use]
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Returns the names of all places, in order, repeated as often as they stand there.
+    pub fn places(&self) -> impl Iterator<Item = &str> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Place(name) => Some(name.as_str()),
+            Piece::Literal(_) => None,
+        })
+    }
+
+    /// Returns the text if there is no place in it.
+    #[must_use]
+    pub fn literal(&self) -> Option<&str> {
+        match self.pieces.as_slice() {
+            [] => Some(""),
+            [Piece::Literal(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns the name if the template is one place and nothing else.
+    #[must_use]
+    pub fn lone_place(&self) -> Option<&str> {
+        match self.pieces.as_slice() {
+            [Piece::Place(name)] => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Renders the template in one pass; `None` if a place has no value.
+    pub fn render<'a>(&'a self, mut value: impl FnMut(&str) -> Option<&'a str>) -> Option<String> {
+        let mut out = String::new();
+        for piece in &self.pieces {
+            match piece {
+                Piece::Literal(text) => out.push_str(text),
+                Piece::Place(name) => out.push_str(value(name)?),
+            }
+        }
+        Some(out)
+    }
+}
+
+fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
+    if !text.is_empty() {
+        pieces.push(Piece::Literal(text.to_owned()));
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+/// Refuses `{name}}`, which was surely meant to be a place; `{"a":{"b":1}}` is a literal.
+fn check_literal(text: &str) -> Result<(), TemplateError> {
+    for (before, _) in text.match_indices("}}").map(|(at, _)| text.split_at(at)) {
+        if let Some((_, inside)) = before.rsplit_once('{')
+            && is_name(inside.trim())
+        {
+            return Err(TemplateError::HalfOpen(inside.to_owned()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn templates_are_parsed_or_refused() {
+        let places = |text: &str| {
+            Template::parse(text).map(|t| t.places().map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert_eq!(places("--from={{ since }}"), Ok(vec!["since".to_owned()]));
+        assert_eq!(places("{.items[*].name}"), Ok(vec![]));
+        assert_eq!(places(r#"{"spec":{"replicas":{{n}}}}"#), Ok(vec!["n".to_owned()]));
+        assert_eq!(places(r#"{"a":{"b":1}}"#), Ok(vec![]));
+        // proves ARG-11
+        assert_eq!(places("{{name"), Err(TemplateError::Unclosed));
+        assert_eq!(places("{{name}"), Err(TemplateError::Unclosed));
+        assert_eq!(places("{{}}"), Err(TemplateError::NotAName(String::new())));
+        assert_eq!(places("{{.Names}}"), Err(TemplateError::NotAName(".Names".into())));
+        assert_eq!(places("{name}}"), Err(TemplateError::HalfOpen("name".into())));
+    }
+
+    proptest! {
+        // proves ARG-3
+        #[test]
+        fn values_are_never_expanded(value in ".*") {
+            let template = Template::parse("a{{x}}b{{x}}").unwrap();
+            prop_assert_eq!(template.render(|_| Some(&value)), Some(format!("a{value}b{value}")));
+        }
+
+        #[test]
+        fn any_text_parses_or_is_refused(text in ".*") {
+            if let Ok(template) = Template::parse(&text) && template.literal().is_some() {
+                prop_assert_eq!(template.literal(), Some(text.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The model's view of an output: cut by characters first, then by lines, with a marker that says what is missing.
+//!
+//! The whole output is kept elsewhere; a view never splits a character and always says that it was cut.
+//! *Source*: `design/loop.md`, "Truncation".
+
+use crate::domain::Truncated;
+
+/// How much of an output a model sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewLimit {
+    /// Characters (Unicode scalar values).
+    pub characters: usize,
+    /// Lines.
+    pub lines: usize,
+}
+
+/// Returns the view of `text` and what was left out; head and tail are kept.
+///
+/// `whole` names the file that holds everything and stands in the marker.
+#[must_use]
+pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
+    let (mut view, characters) = cut_characters(text, limit.characters, whole);
+    let (by_lines, lines) = cut_lines(&view, limit.lines, whole);
+    if lines > 0 {
+        view = by_lines;
+    }
+    let cut = (characters > 0 || lines > 0)
+        .then_some(Truncated { characters: characters as u64, lines: lines as u64 });
+    (view, cut)
+}
+
+/// Returns the marker that stands where `count` characters or lines were.
+#[must_use]
+pub fn marker(count: u64, what: &str, whole: &str) -> String {
+    format!(
+        "[WARNING: Tool output was truncated. {count} {what} were removed from the middle. The whole output is in {whole}.]"
+    )
+}
+
+fn cut_characters(text: &str, limit: usize, whole: &str) -> (String, usize) {
+    let total = if text.len() <= limit { text.len().min(limit) } else { text.chars().count() };
+    if total <= limit {
+        return (text.to_owned(), 0);
+    }
+    let head_len = limit / 2;
+    let removed = total - limit;
+    let head: String = text.chars().take(head_len).collect();
+    let tail: String = text.chars().skip(head_len + removed).collect();
+    (format!("{head}\n\n{}\n\n{tail}", marker(removed as u64, "characters", whole)), removed)
+}
+
+fn cut_lines(text: &str, limit: usize, whole: &str) -> (String, usize) {
+    let total = text.lines().count();
+    if total <= limit {
+        return (String::new(), 0);
+    }
+    let head_len = limit / 2;
+    let removed = total - limit;
+    let head: Vec<&str> = text.lines().take(head_len).collect();
+    let tail: Vec<&str> = text.lines().skip(head_len + removed).collect();
+    let view = format!(
+        "{}\n{}\n{}",
+        head.join("\n"),
+        marker(removed as u64, "lines", whole),
+        tail.join("\n")
+    );
+    (view, removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn short_text_is_whole() {
+        let limit = ViewLimit { characters: 10, lines: 3 };
+        assert_eq!(head_and_tail("äöü\nx", limit, "f"), ("äöü\nx".to_owned(), None));
+    }
+
+    #[test]
+    fn long_text_keeps_head_and_tail_and_counts() {
+        let limit = ViewLimit { characters: 10, lines: 100 };
+        let (view, cut) =
+            head_and_tail(&format!("{}{}", "ä".repeat(50), "z".repeat(50)), limit, "output/c.txt");
+        assert_eq!(cut, Some(Truncated { characters: 90, lines: 0 }));
+        assert!(view.starts_with("äääää\n"), "{view}");
+        assert!(view.ends_with("\nzzzzz"), "{view}");
+        assert!(view.contains("90 characters") && view.contains("output/c.txt"));
+    }
+
+    #[test]
+    fn many_lines_keep_head_and_tail() {
+        let text: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
+        let (view, cut) =
+            head_and_tail(&text.join("\n"), ViewLimit { characters: 30_000, lines: 256 }, "f");
+        assert_eq!(cut, Some(Truncated { characters: 0, lines: 744 }));
+        assert_eq!(view.lines().count(), 257);
+        assert!(view.starts_with("0\n1\n") && view.ends_with("\n999"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_view_never_passes_its_limit_by_more_than_the_marker(text in "(?s).{0,400}", characters in 1usize..100, lines in 1usize..20) {
+            let (view, cut) = head_and_tail(&text, ViewLimit { characters, lines }, "f");
+            let markers = 2 * (marker(u64::MAX, "characters", "f").chars().count() + 4);
+            prop_assert!(view.chars().count() <= characters + markers);
+            prop_assert_eq!(cut.is_none(), view == text);
+        }
+    }
+}
