@@ -4,6 +4,7 @@
 //! `domain`, `text`, `call`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
 //! `server`, `cli`; `tests/tidy.rs` enforces it.
 
+pub mod agent;
 pub mod call;
 pub mod clock;
 pub mod config;

@@ -91,6 +91,14 @@ text_id!(
     CallId, "a call id", "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", call_id
 );
 
+impl CallId {
+    /// Returns the id of a call that no result can be paired with.
+    #[must_use]
+    pub fn unpaired() -> Self {
+        Self("call_unpaired".to_owned())
+    }
+}
+
 impl RunId {
     /// Returns the run id of a ULID.
     #[must_use]

@@ -1,0 +1,68 @@
+//! What a run has used up, and how large its history is.
+
+use std::collections::BTreeSet;
+
+use super::model::ModelReply;
+use crate::domain::{Turn, Usage};
+
+/// Characters that make a token, as long as no provider has counted.
+const CHARACTERS_PER_TOKEN: u64 = 4;
+
+/// What a run has used up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Model responses.
+    pub iterations: u64,
+    /// Calls that the gate let through.
+    pub tool_calls: u64,
+    /// Their tools.
+    pub tools_used: BTreeSet<String>,
+    /// Tokens.
+    pub usage: Usage,
+    /// The size of the history at the last count of a provider, and the history's length then.
+    counted: Option<(u64, usize)>,
+}
+
+impl Counters {
+    /// Counts an answer; where the provider gave no numbers, estimates stand in.
+    pub(crate) fn answer(&mut self, reply: &ModelReply, history_len: usize, estimated_input: u64) {
+        self.iterations += 1;
+        let usage = reply.usage.unwrap_or_else(|| Usage {
+            input_tokens: estimated_input,
+            output_tokens: tokens(
+                reply.text.len()
+                    + reply.calls.iter().map(|call| call.arguments.len()).sum::<usize>(),
+            ),
+            ..Usage::default()
+        });
+        self.usage.add(&usage);
+        if reply.usage.is_some_and(|usage| usage.input_tokens > 0) {
+            self.counted = Some((usage.total(), history_len));
+        }
+    }
+
+    /// Returns how many tokens a request with this history is about.
+    pub(crate) fn estimate(&self, system: &str, tools_bytes: usize, history: &[Turn]) -> u64 {
+        match self.counted {
+            Some((counted, len)) => {
+                counted.saturating_add(history.iter().skip(len).map(turn_tokens).sum())
+            }
+            None => tokens(system.len() + tools_bytes)
+                .saturating_add(history.iter().map(turn_tokens).sum()),
+        }
+    }
+}
+
+fn tokens(characters: usize) -> u64 {
+    (characters as u64).div_ceil(CHARACTERS_PER_TOKEN)
+}
+
+fn turn_tokens(turn: &Turn) -> u64 {
+    tokens(match turn {
+        Turn::User(text) | Turn::Steering(text) => text.len(),
+        Turn::Assistant(turn) => {
+            turn.text.len() + turn.tool_calls.iter().map(|call| call.name.len() + 40).sum::<usize>()
+        }
+        Turn::ToolResults(results) => results.iter().map(|result| result.content.len()).sum(),
+    })
+}

@@ -1,0 +1,606 @@
+//! The loop as a pure machine: (state, input) → (events, action).
+//!
+//! It decides what is said, run and stopped, and never does any of it. The driver records the events *before* it does the action, so that the
+//! record is ahead of the world. *Source*: `design/loop.md`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::counters::Counters;
+use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use super::plan::{PlannedCall, plan_calls};
+use super::repetition::{Window, signature};
+use super::tool::Toolbox;
+use crate::call::parse_arguments;
+use crate::config::{Limits, Policy};
+use crate::domain::{
+    Arguments, AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason,
+    ToolCall, ToolResult, Turn,
+};
+
+/// Detections of a repetition that end a run.
+const LAST_DETECTION: u64 = 3;
+
+/// Malformed calls in a row that the model is told about; the next one ends the run.
+const MALFORMED_TOLD: u32 = 2;
+
+/// The part of a budget or of the window, in percent, from which on something is said.
+const NOTICE_PERCENT: u64 = 80;
+
+const CONFIRMATION: &str = "Before this is accepted as the final answer: check that every part of the task is done and that each claim rests on what the tools returned. If something is left, go on working. If all is done, restate the final answer in full.";
+
+/// What a session runs under; frozen at its start.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// The job's name.
+    pub job: String,
+    /// What it may use.
+    pub policy: Policy,
+    /// Where it ends.
+    pub limits: Limits,
+    /// Whether the first answer without calls is asked for once more.
+    pub confirm: bool,
+    /// How many calls are looked at for repetitions.
+    pub loop_window: Option<usize>,
+    /// Tokens that the model can take in.
+    pub context_window: u64,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// The task.
+    Start(String),
+    /// The model answered.
+    Reply {
+        /// The answer.
+        reply: Box<ModelReply>,
+        /// From the request to the last byte.
+        latency_ms: u64,
+        /// From the request to the first text.
+        first_token_ms: Option<u64>,
+    },
+    /// It did not, after all retries.
+    ModelFailed(ModelError),
+    /// Every call of the last answer has its result, in call order.
+    Results(Vec<CallOutcome>),
+    /// The run is to end now.
+    Stop(StopReason),
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallOutcome {
+    /// The call.
+    pub call_id: CallId,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The model's view.
+    pub content: String,
+    /// How it failed, if it did.
+    pub error_kind: Option<ErrorKind>,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Ask the model, with [`Machine::history`].
+    CallModel,
+    /// Answer or run these calls.
+    RunCalls(Vec<PlannedCall>),
+    /// Nothing more.
+    End(End),
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Why.
+    pub stop_reason: StopReason,
+    /// The final text.
+    pub result: Option<String>,
+    /// What went wrong, for the operator.
+    pub error: Option<String>,
+}
+
+/// What is to be recorded, and then done.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// In order.
+    pub events: Vec<Event>,
+    /// After they are recorded.
+    pub action: Action,
+}
+
+/// The loop's state.
+#[derive(Debug)]
+pub struct Machine {
+    rules: Rules,
+    toolbox: Arc<Toolbox>,
+    system: String,
+    tools_bytes: usize,
+    history: Vec<Turn>,
+    counters: Counters,
+    call_ids: BTreeSet<CallId>,
+    confirmed: bool,
+    last_text: String,
+    failed_in_a_row: u64,
+    malformed_in_a_row: u32,
+    calls_denied_by_budget: bool,
+    window: Option<Window>,
+    detections: u64,
+    over_window: bool,
+    noticed: BTreeSet<&'static str>,
+}
+
+impl Machine {
+    /// Returns a machine that waits for its task.
+    #[must_use]
+    pub fn new(rules: Rules, toolbox: Arc<Toolbox>, system: String) -> Self {
+        let tools_bytes = toolbox
+            .offered()
+            .iter()
+            .map(|tool| tool.description.len() + tool.parameters.to_string().len())
+            .sum();
+        Self {
+            confirmed: !rules.confirm || toolbox.offered().is_empty(),
+            window: rules.loop_window.map(Window::new),
+            rules,
+            toolbox,
+            system,
+            tools_bytes,
+            history: Vec::new(),
+            counters: Counters::default(),
+            call_ids: BTreeSet::new(),
+            last_text: String::new(),
+            failed_in_a_row: 0,
+            malformed_in_a_row: 0,
+            calls_denied_by_budget: false,
+            detections: 0,
+            over_window: false,
+            noticed: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the history as it stands.
+    #[must_use]
+    pub fn history(&self) -> &[Turn] {
+        &self.history
+    }
+
+    /// Returns the system prompt.
+    #[must_use]
+    pub fn system(&self) -> &str {
+        &self.system
+    }
+
+    /// Returns the tools of the run.
+    #[must_use]
+    pub fn toolbox(&self) -> &Arc<Toolbox> {
+        &self.toolbox
+    }
+
+    /// Returns the rules of the run.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Returns what has been used up.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes what happened; returns what is to be recorded and then done.
+    pub fn step(&mut self, input: Input) -> Step {
+        let mut events = Vec::new();
+        let action = match input {
+            Input::Start(text) => {
+                events.push(Event::SystemPrompt { text: self.system.clone() });
+                self.say(text, InputSource::Job, &mut events);
+                self.ask_or_stop(&mut events)
+            }
+            Input::Reply { reply, latency_ms, first_token_ms } => {
+                self.on_reply(*reply, latency_ms, first_token_ms, &mut events)
+            }
+            Input::ModelFailed(error) => self.on_failure(error, &mut events),
+            Input::Results(results) => self.on_results(results, &mut events),
+            Input::Stop(reason) => self.on_stop(reason, &mut events),
+        };
+        Step { events, action }
+    }
+
+    fn on_reply(
+        &mut self,
+        reply: ModelReply,
+        latency_ms: u64,
+        first_token_ms: Option<u64>,
+        events: &mut Vec<Event>,
+    ) -> Action {
+        let estimated = self.counters.estimate(&self.system, self.tools_bytes, &self.history);
+        self.counters.answer(&reply, self.history.len() + 1, estimated);
+        let turn = self.assistant_turn(reply);
+        events.push(assistant_event(&turn, latency_ms, first_token_ms));
+        let finish_reason = turn.finish_reason;
+        let calls = turn.tool_calls.clone();
+        let text = turn.text.clone();
+        self.history.push(Turn::Assistant(turn));
+        if !text.trim().is_empty() {
+            self.last_text.clone_from(&text);
+        }
+        if finish_reason != FinishReason::InvalidToolCall {
+            self.malformed_in_a_row = 0;
+        }
+        match finish_reason {
+            FinishReason::Refusal | FinishReason::ContentFilter => {
+                let error = format!(
+                    "the provider {} the content",
+                    if finish_reason == FinishReason::Refusal { "refused" } else { "filtered" }
+                );
+                self.end(StopReason::Refused, Some(error), events)
+            }
+            FinishReason::InvalidToolCall => {
+                self.on_malformed("the provider could not read the call", events)
+            }
+            FinishReason::Pause => self.ask_or_stop(events),
+            _ if !calls.is_empty() => {
+                let (plans, decisions) = plan_calls(
+                    &calls,
+                    finish_reason,
+                    &self.rules,
+                    &self.toolbox,
+                    self.counters.tool_calls,
+                );
+                self.note_plans(&plans, &decisions);
+                events.extend(decisions);
+                Action::RunCalls(plans)
+            }
+            _ if !self.confirmed => {
+                self.confirmed = true;
+                self.say(CONFIRMATION.to_owned(), InputSource::Confirmation, events);
+                self.ask_or_stop(events)
+            }
+            _ => {
+                if text.trim().is_empty() {
+                    events
+                        .push(Event::warning("empty_answer", "the run ends with an empty answer"));
+                } else if finish_reason == FinishReason::Length {
+                    events.push(Event::warning(
+                        "answer_cut",
+                        "the final answer was cut by the token limit",
+                    ));
+                }
+                self.end(StopReason::Completed, None, events)
+            }
+        }
+    }
+
+    fn on_failure(&mut self, error: ModelError, events: &mut Vec<Event>) -> Action {
+        if error.class == ErrorClass::BadToolGeneration {
+            return self.on_malformed(&error.message, events);
+        }
+        events.push(Event::Error {
+            code: error.class.as_str().to_owned(),
+            message: error.message.clone(),
+        });
+        self.end(error.class.stop_reason(), Some(error.message), events)
+    }
+
+    fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {
+        self.malformed_in_a_row += 1;
+        if self.malformed_in_a_row > MALFORMED_TOLD {
+            let message = format!(
+                "the model wrote a malformed call {} times in a row: {reason}",
+                self.malformed_in_a_row
+            );
+            events.push(Event::Error {
+                code: ErrorClass::BadToolGeneration.as_str().to_owned(),
+                message: message.clone(),
+            });
+            return self.end(StopReason::ProviderUnavailable, Some(message), events);
+        }
+        let text = format!(
+            "Your last tool call was malformed and was not run: {reason}. Send it again with a known tool name and arguments that match its schema."
+        );
+        self.say(text, InputSource::Correction, events);
+        self.ask_or_stop(events)
+    }
+
+    fn on_results(&mut self, results: Vec<CallOutcome>, events: &mut Vec<Event>) -> Action {
+        let counted = || {
+            results
+                .iter()
+                .filter(|result| result.error_kind.is_none_or(ErrorKind::counts_as_failure))
+        };
+        if counted().any(|result| result.error_kind.is_none()) {
+            self.failed_in_a_row = 0;
+        } else if counted().next().is_some() {
+            self.failed_in_a_row += 1;
+        }
+        let turn = results
+            .into_iter()
+            .map(|result| ToolResult {
+                call_id: result.call_id,
+                name: result.name,
+                is_error: result.error_kind.is_some(),
+                content: result.content,
+            })
+            .collect();
+        self.history.push(Turn::ToolResults(turn));
+        if self.failed_in_a_row >= self.rules.limits.error_threshold {
+            events.push(Event::TurnLimit {
+                limit: "error_threshold".to_owned(),
+                value: self.rules.limits.error_threshold,
+            });
+            let error =
+                format!("{} responses in a row had only calls that failed", self.failed_in_a_row);
+            return self.close(
+                StopReason::ErrorThreshold,
+                "Stopped: every call of the last responses failed.",
+                Some(error),
+                events,
+            );
+        }
+        match self.detect_repetition(events) {
+            Some(action) => action,
+            None => self.ask_or_stop(events),
+        }
+    }
+
+    fn on_stop(&mut self, reason: StopReason, events: &mut Vec<Event>) -> Action {
+        match reason {
+            StopReason::MaxDuration => {
+                let seconds = self.rules.limits.max_duration.as_secs();
+                events.push(Event::TurnLimit { limit: "max_duration".to_owned(), value: seconds });
+                self.close(
+                    reason,
+                    "Stopped: maximum duration reached.",
+                    Some(format!("the run took longer than {seconds} s")),
+                    events,
+                )
+            }
+            _ => self.end(reason, None, events),
+        }
+    }
+
+    /// Looks for repetitions among the calls of the last answer; the third one ends the run.
+    fn detect_repetition(&mut self, events: &mut Vec<Event>) -> Option<Action> {
+        let window = self.window.as_mut()?;
+        let calls = self.history.iter().rev().find_map(|turn| match turn {
+            Turn::Assistant(turn) => Some(&turn.tool_calls),
+            _ => None,
+        })?;
+        let length =
+            calls.iter().fold(None, |found, call| window.push(signature(call)).or(found))?;
+        self.detections += 1;
+        let message = "The last calls repeat themselves without progress. Try another way, or give the final answer with what is known and say what could not be done.";
+        events.push(Event::LoopDetection {
+            message: message.to_owned(),
+            pattern_length: length as u64,
+            count: self.detections,
+        });
+        if self.detections >= LAST_DETECTION {
+            let error = format!("the calls repeated themselves {} times", self.detections);
+            return Some(self.close(
+                StopReason::LoopDetected,
+                "Stopped: the calls kept repeating themselves.",
+                Some(error),
+                events,
+            ));
+        }
+        self.steer(message.to_owned(), "loop_detection", events);
+        None
+    }
+
+    /// Checks the limits; below them the model is asked.
+    fn ask_or_stop(&mut self, events: &mut Vec<Event>) -> Action {
+        let limits = self.rules.limits.clone();
+        if self.counters.iterations >= limits.max_iterations {
+            events.push(Event::TurnLimit {
+                limit: "max_iterations".to_owned(),
+                value: limits.max_iterations,
+            });
+            let error = format!("the task was not done after {} iterations", limits.max_iterations);
+            return self.close(
+                StopReason::MaxIterations,
+                "Stopped: maximum iteration limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        if self.calls_denied_by_budget {
+            events.push(Event::TurnLimit {
+                limit: "max_tool_calls".to_owned(),
+                value: limits.max_tool_calls,
+            });
+            let error = format!("the task was not done after {} tool calls", limits.max_tool_calls);
+            return self.close(
+                StopReason::MaxToolCalls,
+                "Stopped: maximum tool call limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        let input = self.counters.estimate(&self.system, self.tools_bytes, &self.history);
+        if let Some(most) = limits.max_tokens
+            && self.counters.usage.total().saturating_add(input) > most
+        {
+            events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most });
+            let error = format!(
+                "{} tokens are used, and the next request has about {input}: more than {most} together",
+                self.counters.usage.total()
+            );
+            return self.close(
+                StopReason::BudgetExceeded,
+                "Stopped: token limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        self.note_window(input, events);
+        self.note_budgets(events);
+        Action::CallModel
+    }
+
+    fn note_window(&mut self, input: u64, events: &mut Vec<Event>) {
+        let over =
+            input.saturating_mul(100) > self.rules.context_window.saturating_mul(NOTICE_PERCENT);
+        if over && !self.over_window {
+            events.push(Event::warning(
+                "context_window",
+                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the {} that the model takes", self.rules.context_window),
+            ));
+        }
+        self.over_window = over;
+    }
+
+    /// Tells the model once when most of a budget is used.
+    fn note_budgets(&mut self, events: &mut Vec<Event>) {
+        let limits = &self.rules.limits;
+        let budgets = [
+            ("iterations", self.counters.iterations, limits.max_iterations),
+            ("tool calls", self.counters.tool_calls, limits.max_tool_calls),
+            ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),
+        ];
+        for (name, used, most) in budgets {
+            if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
+                && self.noticed.insert(name)
+            {
+                self.steer(format!("{used} of {most} {name} are used. Come to an end: finish what matters and give the final answer."), "budget", events);
+            }
+        }
+    }
+
+    fn note_plans(&mut self, plans: &[PlannedCall], decisions: &[Event]) {
+        for plan in plans {
+            if matches!(plan.work, super::plan::Work::Run { .. }) {
+                self.counters.tool_calls += 1;
+                self.counters.tools_used.insert(plan.name.clone());
+            }
+        }
+        self.calls_denied_by_budget |= decisions.iter().any(
+            |event| matches!(event, Event::PolicyDecision(decision) if decision.rule == "budget"),
+        );
+    }
+
+    fn say(&mut self, text: String, source: InputSource, events: &mut Vec<Event>) {
+        events.push(Event::UserInput { text: text.clone(), source });
+        self.history.push(Turn::User(text));
+    }
+
+    fn steer(&mut self, text: String, source: &str, events: &mut Vec<Event>) {
+        events.push(Event::SteeringInjected { text: text.clone(), source: source.to_owned() });
+        self.history.push(Turn::Steering(text));
+    }
+
+    /// Ends at a limit, with the closing assistant message.
+    fn close(
+        &mut self,
+        stop_reason: StopReason,
+        message: &str,
+        error: Option<String>,
+        events: &mut Vec<Event>,
+    ) -> Action {
+        let turn = AssistantTurn {
+            text: message.to_owned(),
+            reasoning: None,
+            tool_calls: Vec::new(),
+            finish_reason: FinishReason::Stop,
+            stop_reason: None,
+            usage: None,
+            response_id: None,
+            provider_data: None,
+        };
+        events.push(assistant_event(&turn, 0, None));
+        self.history.push(Turn::Assistant(turn));
+        message.clone_into(&mut self.last_text);
+        self.end(stop_reason, error, events)
+    }
+
+    fn end(
+        &mut self,
+        stop_reason: StopReason,
+        error: Option<String>,
+        events: &mut Vec<Event>,
+    ) -> Action {
+        events.push(Event::ProcessingEnd { iterations: self.counters.iterations });
+        let result = Some(self.last_text.clone()).filter(|text| !text.is_empty());
+        Action::End(End { stop_reason, result, error })
+    }
+
+    fn assistant_turn(&mut self, reply: ModelReply) -> AssistantTurn {
+        let calls = reply
+            .calls
+            .into_iter()
+            .enumerate()
+            .map(|(at, call)| self.adopt(call, at, reply.finish_reason))
+            .collect();
+        AssistantTurn {
+            text: reply.text,
+            reasoning: reply.reasoning,
+            tool_calls: calls,
+            finish_reason: reply.finish_reason,
+            stop_reason: reply.stop_reason,
+            usage: reply.usage,
+            response_id: reply.response_id,
+            provider_data: reply.provider_data,
+        }
+    }
+
+    /// Gives a call an id of its own in this run: the provider's, if it can serve (LLM-6).
+    fn adopt(&mut self, call: RequestedCall, at: usize, finish_reason: FinishReason) -> ToolCall {
+        let theirs = call
+            .id
+            .as_deref()
+            .and_then(|id| CallId::parse(id).ok())
+            .filter(|id| !self.call_ids.contains(id));
+        let made_up = (0_u32..).filter_map(|nth| {
+            let suffix = if nth == 0 { String::new() } else { format!("_{nth}") };
+            CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()
+        });
+        let call_id = theirs.into_iter().chain(made_up).find(|id| !self.call_ids.contains(id));
+        // The chain above is endless; a default could only pair with nothing.
+        let call_id = call_id.unwrap_or_else(CallId::unpaired);
+        self.call_ids.insert(call_id.clone());
+        let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();
+        let arguments = match parse_arguments(&call.arguments) {
+            Ok(_) if cut => {
+                Arguments::Invalid { text: call.arguments, message: "they are missing".to_owned() }
+            }
+            Ok(arguments) => Arguments::Parsed(arguments),
+            Err(message) => Arguments::Invalid { text: call.arguments, message },
+        };
+        ToolCall { call_id, name: call.name, arguments }
+    }
+}
+
+fn assistant_event(turn: &AssistantTurn, latency_ms: u64, first_token_ms: Option<u64>) -> Event {
+    let tool_calls: Vec<Value> = turn
+        .tool_calls
+        .iter()
+        .map(|call| match &call.arguments {
+            Arguments::Parsed(arguments) => {
+                json!({"call_id": call.call_id, "name": call.name, "arguments": arguments})
+            }
+            Arguments::Invalid { text, .. } => {
+                json!({"call_id": call.call_id, "name": call.name, "arguments_text": text})
+            }
+        })
+        .collect();
+    Event::AssistantTextEnd {
+        text: turn.text.clone(),
+        reasoning: turn.reasoning.clone(),
+        tool_calls,
+        finish_reason: turn.finish_reason,
+        stop_reason: turn.stop_reason.clone(),
+        usage: turn.usage,
+        cost_usd: None,
+        latency_ms,
+        first_token_ms,
+        response_id: turn.response_id.clone(),
+        provider_data: turn.provider_data.clone(),
+    }
+}

@@ -1,0 +1,25 @@
+//! The agent loop: a pure machine and the thin driver around it.
+//!
+//! [`Machine::step`] decides; [`Session`] records what was decided and then does it, over the traits [`Model`], [`AgentTool`] and
+//! [`EventSink`]. Nothing here touches a disk, a database, a socket or a process; a host program brings those. It does not know that
+//! schedules exist.
+
+mod counters;
+mod machine;
+mod model;
+mod plan;
+mod prompt;
+mod repetition;
+mod session;
+mod sink;
+mod tool;
+
+pub use machine::{Action, CallOutcome, End, Input, Machine, Rules, Step};
+pub use model::{
+    DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
+};
+pub use plan::{PlannedCall, Work};
+pub use prompt::{PromptFacts, system_prompt};
+pub use session::{Session, SessionParts, SessionResult};
+pub use sink::{EventSink, RecordError};
+pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition, Toolbox};

@@ -1,0 +1,132 @@
+//! From the calls of an answer to what is done about each: lookup, validate, gate.
+//!
+//! Every call gets a plan and so its one result, in its place, whatever the others get (POL-9).
+
+use super::machine::Rules;
+use super::tool::{PreparedCall, Toolbox};
+use crate::domain::{
+    Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason,
+    PolicyDecision, ToolCall,
+};
+use crate::gate::{Facts, decide};
+use crate::text::escape::one_line;
+
+/// A call and what is done about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedCall {
+    /// The call.
+    pub call_id: CallId,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// Run it, or answer it.
+    pub work: Work,
+}
+
+/// What is done about a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Work {
+    /// It is run.
+    Run {
+        /// The category that was judged.
+        category: Category,
+        /// What is run.
+        prepared: PreparedCall,
+    },
+    /// It is answered with this.
+    Reject(CallError),
+}
+
+/// Plans the calls of one answer; returns the plans and the gate's decisions.
+pub(super) fn plan_calls(
+    calls: &[ToolCall],
+    finish_reason: FinishReason,
+    rules: &Rules,
+    toolbox: &Toolbox,
+    calls_made: u64,
+) -> (Vec<PlannedCall>, Vec<Event>) {
+    let mut made = calls_made;
+    let mut decisions = Vec::new();
+    let plans = calls
+        .iter()
+        .enumerate()
+        .map(|(at, call)| {
+            let most = rules.limits.max_tool_calls_per_turn;
+            let work = if at >= most {
+                Work::Reject(CallError::new(
+                    ErrorKind::Limit,
+                    format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was number {}. Call it again.", at + 1),
+                ))
+            } else {
+                plan_one(call, finish_reason, rules, toolbox, made, &mut decisions).unwrap_or_else(Work::Reject)
+            };
+            if matches!(work, Work::Run { .. }) {
+                made += 1;
+            }
+            PlannedCall { call_id: call.call_id.clone(), name: call.name.clone(), work }
+        })
+        .collect();
+    (plans, decisions)
+}
+
+fn plan_one(
+    call: &ToolCall,
+    finish_reason: FinishReason,
+    rules: &Rules,
+    toolbox: &Toolbox,
+    made: u64,
+    decisions: &mut Vec<Event>,
+) -> Result<Work, CallError> {
+    let arguments = match &call.arguments {
+        Arguments::Parsed(arguments) => arguments,
+        Arguments::Invalid { message, .. } => {
+            let advice = match finish_reason {
+                FinishReason::Length => {
+                    "The answer was cut by the token limit in the middle of this call, so it was not run. Send it again, shorter"
+                }
+                _ => {
+                    "Nothing was run. Send the call again with arguments that are one valid JSON object"
+                }
+            };
+            return Err(CallError::new(
+                ErrorKind::InvalidArguments,
+                format!("The arguments are not valid JSON: {message}. {advice}."),
+            ));
+        }
+    };
+    let tool = toolbox.find(&call.name).ok_or_else(|| {
+        let names: Vec<&str> = toolbox.offered().iter().map(|tool| tool.name.as_str()).collect();
+        let known = if names.is_empty() {
+            "There are none".to_owned()
+        } else {
+            format!("The tools are {}", names.join(", "))
+        };
+        let asked: String = one_line(&call.name).chars().take(80).collect();
+        CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{asked}`. {known}."))
+    })?;
+    let prepared = tool.prepare(arguments)?;
+    let facts = Facts {
+        tool: &call.name,
+        category: tool.category(),
+        destructive_when: tool.destructive_when(),
+        calls: (made, rules.limits.max_tool_calls),
+    };
+    let decision = decide(&rules.job, &rules.policy, facts, &prepared.arguments);
+    decisions.push(Event::PolicyDecision(PolicyDecision {
+        call_id: call.call_id.clone(),
+        name: call.name.clone(),
+        category: decision.category,
+        decision: decision.kind,
+        rule: decision.rule.to_owned(),
+        reason: decision.reason.clone(),
+    }));
+    match decision.kind {
+        DecisionKind::Allow => Ok(Work::Run { category: decision.category, prepared }),
+        DecisionKind::Deny => Err(CallError::new(
+            ErrorKind::Denied,
+            format!(
+                "Refused by the rule `{}`: {} (category {}). Nobody is here to allow it: work without this call, or say in the answer that it was needed.",
+                decision.rule, decision.reason, decision.category
+            ),
+        )),
+    }
+}

@@ -1,0 +1,325 @@
+//! The driver: records what the machine decided, then does it.
+//!
+//! It owns every wait of a run — the model, the tools, the pause before a retry — and each of them ends at once when the run is stopped or its
+//! time is up. When [`Session::run`] returns, nothing that it started is alive.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures_util::StreamExt as _;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::counters::Counters;
+use super::machine::{Action, CallOutcome, End, Input, Machine};
+use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
+use super::plan::{PlannedCall, Work};
+use super::sink::{EventSink, RecordError};
+use super::tool::{CallContext, CallOutput, PreparedCall};
+use crate::domain::{
+    CallEnd, CallError, CallStart, Category, ErrorKind, Event, LiveEvent, StopReason,
+};
+
+/// The shortest and longest pause before a retry, before jitter.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// The longest pause that a provider can ask for.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// What a session is made of.
+pub struct SessionParts {
+    /// The loop.
+    pub machine: Machine,
+    /// Who answers.
+    pub model: Arc<dyn Model>,
+    /// Where events go.
+    pub sink: Arc<dyn EventSink>,
+    /// Holds a stop reason as soon as the run is to end.
+    pub stop: watch::Receiver<Option<StopReason>>,
+    /// When `max_duration` is over.
+    pub deadline: Instant,
+    /// Retries of one model call.
+    pub max_retries: u32,
+}
+
+/// A running session.
+pub struct Session {
+    parts: SessionParts,
+    survivors: AtomicU64,
+}
+
+/// How a session went.
+#[derive(Debug, Clone)]
+pub struct SessionResult {
+    /// How it ended.
+    pub end: End,
+    /// What it used up.
+    pub counters: Counters,
+    /// Processes that outlived the kill of a call.
+    pub survivors: u64,
+}
+
+impl Session {
+    /// Returns a session that has not begun.
+    #[must_use]
+    pub fn new(parts: SessionParts) -> Self {
+        Self { parts, survivors: AtomicU64::new(0) }
+    }
+
+    /// Works off one task.
+    ///
+    /// A record that cannot be written ends it with `record_failed`; nothing further is done then. *Cancel*: end it through `stop`, not by
+    /// dropping the future: only so are the processes of its tools ended before it returns.
+    pub async fn run(mut self, task: String) -> SessionResult {
+        let end = match self.drive(task).await {
+            Ok(end) => end,
+            Err(error) => End {
+                stop_reason: StopReason::RecordFailed,
+                result: None,
+                error: Some(error.to_string()),
+            },
+        };
+        SessionResult {
+            end,
+            counters: self.parts.machine.counters().clone(),
+            survivors: self.survivors.load(Ordering::Relaxed),
+        }
+    }
+
+    async fn drive(&mut self, task: String) -> Result<End, RecordError> {
+        let mut step = self.parts.machine.step(Input::Start(task));
+        loop {
+            for event in std::mem::take(&mut step.events) {
+                self.parts.sink.record(event).await?;
+            }
+            let input = match step.action {
+                Action::End(end) => return Ok(end),
+                Action::CallModel => self.call_model().await?,
+                Action::RunCalls(plans) => self.run_calls(plans).await?,
+            };
+            step = self.parts.machine.step(input);
+        }
+    }
+
+    /// Returns why the run is to end, as soon as it is.
+    async fn stopped(&self) -> StopReason {
+        let mut stop = self.parts.stop.clone();
+        tokio::select! {
+            biased;
+            reason = async { stop.wait_for(Option::is_some).await.map(|reason| *reason) } => match reason {
+                Ok(Some(reason)) => reason,
+                // Whoever could stop us is gone, and with it the daemon.
+                Ok(None) | Err(_) => StopReason::Interrupted,
+            },
+            () = tokio::time::sleep_until(self.parts.deadline) => StopReason::MaxDuration,
+        }
+    }
+
+    async fn call_model(&self) -> Result<Input, RecordError> {
+        tokio::select! {
+            biased;
+            reason = self.stopped() => Ok(Input::Stop(reason)),
+            input = self.call_with_retries() => input,
+        }
+    }
+
+    async fn call_with_retries(&self) -> Result<Input, RecordError> {
+        let retries = usize::try_from(self.parts.max_retries).unwrap_or(usize::MAX);
+        let mut pauses = ExponentialBuilder::default()
+            .with_min_delay(RETRY_PAUSE.0)
+            .with_max_delay(RETRY_PAUSE.1)
+            .with_max_times(retries)
+            .build();
+        loop {
+            let started = Instant::now();
+            let deltas = Deltas {
+                sink: self.parts.sink.as_ref(),
+                started,
+                first_ms: AtomicU64::new(u64::MAX),
+            };
+            let error = match self.attempt(&deltas).await {
+                Ok(reply) => {
+                    let first = deltas.first_ms.load(Ordering::Relaxed);
+                    return Ok(Input::Reply {
+                        reply: Box::new(reply),
+                        latency_ms: millis(started.elapsed()),
+                        first_token_ms: (first != u64::MAX).then_some(first),
+                    });
+                }
+                Err(error) => error,
+            };
+            let may_retry =
+                error.class.is_retryable() && error.class != ErrorClass::BadToolGeneration;
+            let Some(pause) = may_retry.then(|| pauses.next()).flatten() else {
+                return Ok(Input::ModelFailed(error));
+            };
+            // Full jitter, so that many jobs that failed together do not come back together.
+            let pause = pause
+                .mul_f64(fastrand::f64())
+                .max(error.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER));
+            let message = format!(
+                "{}: {}; trying again in {} ms",
+                error.class.as_str(),
+                error.message,
+                pause.as_millis()
+            );
+            self.parts.sink.record(Event::warning("model_retry", message)).await?;
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn attempt(&self, deltas: &Deltas<'_>) -> Result<ModelReply, ModelError> {
+        let machine = &self.parts.machine;
+        let request = ModelRequest {
+            system: machine.system(),
+            history: machine.history(),
+            tools: machine.toolbox().offered(),
+        };
+        self.parts.sink.live(LiveEvent::AssistantTextStart);
+        self.parts.model.call(request, deltas).await
+    }
+
+    /// Answers and runs the calls; neighbouring reads together, everything else alone and in its place.
+    async fn run_calls(&self, plans: Vec<PlannedCall>) -> Result<Input, RecordError> {
+        let cancel = CancellationToken::new();
+        let work = self.run_all(&plans, &cancel);
+        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            reason = self.stopped() => {
+                cancel.cancel();
+                // Tools end within their grace; their results are recorded before the run ends.
+                work.await?;
+                Ok(Input::Stop(reason))
+            }
+            results = &mut work => Ok(Input::Results(results?)),
+        }
+    }
+
+    async fn run_all(
+        &self,
+        plans: &[PlannedCall],
+        cancel: &CancellationToken,
+    ) -> Result<Vec<CallOutcome>, RecordError> {
+        let parallel = self.parts.machine.rules().limits.parallel_reads;
+        let is_read = |plan: &PlannedCall| !matches!(&plan.work, Work::Run { category, .. } if *category != Category::Read);
+        let mut results = Vec::with_capacity(plans.len());
+        let mut rest = plans;
+        while let Some(first) = rest.first() {
+            let together = if is_read(first) {
+                rest.iter().take_while(|plan| is_read(plan)).count()
+            } else {
+                1
+            };
+            let (batch, tail) = rest.split_at(together);
+            let futures: Vec<_> = batch.iter().map(|plan| self.run_one(plan, cancel)).collect();
+            let done: Vec<Result<CallOutcome, RecordError>> =
+                futures_util::stream::iter(futures).buffered(parallel).collect().await;
+            for result in done {
+                results.push(result?);
+            }
+            rest = tail;
+        }
+        Ok(results)
+    }
+
+    async fn run_one(
+        &self,
+        plan: &PlannedCall,
+        cancel: &CancellationToken,
+    ) -> Result<CallOutcome, RecordError> {
+        let started = Instant::now();
+        let output = match &plan.work {
+            Work::Reject(error) => CallOutput::of_error(error),
+            Work::Run { .. } if cancel.is_cancelled() => CallOutput::of_error(&CallError::new(
+                ErrorKind::Skipped,
+                "Not run: the run is being stopped.",
+            )),
+            Work::Run { category, prepared } => {
+                match self.run_tool(plan, *category, prepared, cancel).await {
+                    Ok(output) => output,
+                    Err(error) => {
+                        // What runs beside it cannot be recorded either.
+                        cancel.cancel();
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        self.survivors.fetch_add(output.survivors, Ordering::Relaxed);
+        let outcome = CallOutcome {
+            call_id: plan.call_id.clone(),
+            name: plan.name.clone(),
+            content: output.content.clone(),
+            error_kind: output.error_kind,
+        };
+        let end = CallEnd {
+            call_id: plan.call_id.clone(),
+            name: plan.name.clone(),
+            is_error: output.error_kind.is_some(),
+            error_kind: output.error_kind,
+            output: output.output,
+            output_file: output.output_file,
+            output_bytes: output.output_bytes,
+            truncated: output.truncated,
+            lossy: output.lossy,
+            exit_code: output.exit_code,
+            signal: output.signal,
+            timed_out: output.timed_out,
+            duration_ms: millis(started.elapsed()),
+        };
+        self.parts.sink.record(Event::ToolCallEnd(Box::new(end))).await?;
+        Ok(outcome)
+    }
+
+    async fn run_tool(
+        &self,
+        plan: &PlannedCall,
+        category: Category,
+        prepared: &PreparedCall,
+        cancel: &CancellationToken,
+    ) -> Result<CallOutput, RecordError> {
+        let Some(tool) = self.parts.machine.toolbox().find(&plan.name) else {
+            return Ok(CallOutput::of_error(&CallError::new(
+                ErrorKind::UnknownTool,
+                "The tool is gone.",
+            )));
+        };
+        let start = CallStart {
+            call_id: plan.call_id.clone(),
+            name: plan.name.clone(),
+            category,
+            arguments: prepared.arguments.clone(),
+            argv: prepared.argv.clone(),
+            working_dir: prepared.working_dir.clone(),
+            sandboxed: false,
+        };
+        self.parts.sink.record(Event::ToolCallStart(start)).await?;
+        let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };
+        Ok(tool.run(prepared, &context).await)
+    }
+}
+
+/// Forwards text as it is made, and remembers when the first came.
+struct Deltas<'a> {
+    sink: &'a dyn EventSink,
+    started: Instant,
+    first_ms: AtomicU64,
+}
+
+impl DeltaSink for Deltas<'_> {
+    fn delta(&self, text: &str) {
+        self.first_ms.fetch_min(millis(self.started.elapsed()), Ordering::Relaxed);
+        self.sink.live(LiveEvent::AssistantTextDelta { text: text.to_owned() });
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

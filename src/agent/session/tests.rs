@@ -1,0 +1,512 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+
+use super::super::{AgentTool, Rules, ToolDefinition, Toolbox};
+use super::*;
+use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
+use crate::domain::{FinishReason, ToolName};
+
+#[derive(Default)]
+struct Record {
+    events: Mutex<Vec<Value>>,
+    fail_at: Option<usize>,
+}
+
+#[async_trait]
+impl EventSink for Record {
+    async fn record(&self, event: Event) -> Result<(), RecordError> {
+        let mut events = self.events.lock().unwrap();
+        if self.fail_at == Some(events.len()) {
+            return Err(RecordError("no space left".into()));
+        }
+        events.push(serde_json::to_value(event).unwrap());
+        Ok(())
+    }
+    fn live(&self, _: LiveEvent) {}
+}
+
+/// Plays answers and errors; checks that every request pairs each call with its one result.
+struct Script(Mutex<std::collections::VecDeque<Result<ModelReply, ModelError>>>);
+
+#[async_trait]
+impl Model for Script {
+    async fn call(
+        &self,
+        request: ModelRequest<'_>,
+        _: &dyn DeltaSink,
+    ) -> Result<ModelReply, ModelError> {
+        assert_paired(request);
+        let next = self.0.lock().unwrap().pop_front();
+        match next {
+            Some(answer) => answer,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn assert_paired(request: ModelRequest<'_>) {
+    use crate::domain::Turn;
+    let mut open: Vec<String> = Vec::new();
+    for turn in request.history {
+        match turn {
+            Turn::Assistant(turn) => {
+                assert!(open.is_empty());
+                open = turn.tool_calls.iter().map(|call| call.call_id.to_string()).collect();
+            }
+            Turn::ToolResults(results) => {
+                let ids: Vec<String> =
+                    results.iter().map(|result| result.call_id.to_string()).collect();
+                assert_eq!(std::mem::take(&mut open), ids);
+            }
+            _ => assert!(open.is_empty()),
+        }
+    }
+    assert!(open.is_empty());
+}
+
+/// Sleeps as long as its argument says; counts how many run at once.
+struct Sleeper {
+    definition: ToolDefinition,
+    category: Category,
+    running: AtomicU64,
+    most: AtomicU64,
+}
+
+#[async_trait]
+impl AgentTool for Sleeper {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+    fn category(&self) -> Category {
+        self.category
+    }
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        if arguments.contains_key("bad") {
+            return Err(CallError::new(ErrorKind::InvalidArguments, "bad"));
+        }
+        Ok(PreparedCall {
+            arguments: arguments.clone(),
+            argv: vec![self.definition.name.clone()],
+            working_dir: "/".into(),
+            stdin: None,
+        })
+    }
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        let seconds = call.arguments.get("s").and_then(Value::as_u64).unwrap_or(0);
+        let mut output = CallOutput { content: "ok".into(), ..CallOutput::default() };
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(seconds)) => {}
+            () = context.cancel.cancelled() => output.error_kind = Some(ErrorKind::Interrupted),
+        }
+        if call.arguments.contains_key("fail") {
+            output.error_kind = Some(ErrorKind::ExitCode);
+        }
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        output
+    }
+}
+
+fn sleeper(name: &str, category: Category) -> Arc<Sleeper> {
+    let definition =
+        ToolDefinition { name: name.into(), description: name.into(), parameters: json!({}) };
+    Arc::new(Sleeper { definition, category, running: AtomicU64::new(0), most: AtomicU64::new(0) })
+}
+
+fn limits() -> Limits {
+    Limits {
+        max_iterations: 20,
+        max_tool_calls: 200,
+        max_tool_calls_per_turn: 5,
+        max_duration: Duration::from_secs(3600),
+        max_tokens: None,
+        error_threshold: 3,
+        tool_timeout: Duration::from_secs(120),
+        output_limit: 30_000,
+        max_output_bytes: 1 << 20,
+        parallel_reads: 4,
+    }
+}
+
+fn say(text: &str) -> Result<ModelReply, ModelError> {
+    Ok(reply(text, &[]))
+}
+
+fn reply(text: &str, calls: &[(&str, &str)]) -> ModelReply {
+    ModelReply {
+        text: text.into(),
+        reasoning: None,
+        calls: calls
+            .iter()
+            .enumerate()
+            .map(|(at, (name, arguments))| super::super::RequestedCall {
+                id: Some(format!("id{at}")),
+                name: (*name).into(),
+                arguments: (*arguments).into(),
+            })
+            .collect(),
+        finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
+        stop_reason: None,
+        usage: None,
+        response_id: None,
+        provider_data: None,
+    }
+}
+
+fn call(calls: &[(&str, &str)]) -> Result<ModelReply, ModelError> {
+    Ok(reply("", calls))
+}
+
+fn fail(class: ErrorClass) -> Result<ModelReply, ModelError> {
+    Err(ModelError::new(class, "no"))
+}
+
+struct Bench {
+    limits: Limits,
+    confirm: bool,
+    record: Arc<Record>,
+    read: Arc<Sleeper>,
+    stop: watch::Sender<Option<StopReason>>,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self {
+            limits: limits(),
+            confirm: false,
+            record: Arc::default(),
+            read: sleeper("look", Category::Read),
+            stop: watch::channel(None).0,
+        }
+    }
+}
+
+impl Bench {
+    async fn run(&self, script: Vec<Result<ModelReply, ModelError>>) -> SessionResult {
+        let tools: Vec<Arc<dyn AgentTool>> = vec![
+            self.read.clone(),
+            sleeper("change", Category::Write),
+            sleeper("other", Category::Write),
+        ];
+        let policy = Policy {
+            autonomy: Autonomy::Supervised,
+            read: ReadPolicy::All,
+            write: vec![Listed { tool: ToolName::parse("change").unwrap(), args: None }],
+            admin: vec![],
+            deny: [].into(),
+        };
+        let rules = Rules {
+            job: "j".into(),
+            policy,
+            limits: self.limits.clone(),
+            confirm: self.confirm,
+            loop_window: Some(10),
+            context_window: 1000,
+        };
+        Session::new(SessionParts {
+            machine: Machine::new(rules, Arc::new(Toolbox::new(tools, |_| true)), "system".into()),
+            model: Arc::new(Script(Mutex::new(script.into()))),
+            sink: self.record.clone(),
+            stop: self.stop.subscribe(),
+            deadline: Instant::now() + self.limits.max_duration,
+            max_retries: 2,
+        })
+        .run("task".into())
+        .await
+    }
+
+    fn types(&self) -> Vec<String> {
+        self.record
+            .events
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|event| event["type"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn all(&self, kind: &str) -> Vec<Value> {
+        self.record
+            .events
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|event| event["type"] == kind)
+            .cloned()
+            .collect()
+    }
+}
+
+#[tokio::test]
+async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
+    let bench = Bench { confirm: true, ..Bench::default() };
+    let result = bench.run(vec![call(&[("look", "{}")]), say("done"), say("really done")]).await;
+    assert_eq!(
+        (result.end.stop_reason, result.end.result.as_deref()),
+        (StopReason::Completed, Some("really done"))
+    );
+    assert_eq!(
+        bench.types(),
+        [
+            "system_prompt",
+            "user_input",
+            "assistant_text_end",
+            "policy_decision",
+            "tool_call_start",
+            "tool_call_end",
+            "assistant_text_end",
+            "user_input",
+            "assistant_text_end",
+            "processing_end"
+        ]
+    );
+    assert_eq!(bench.all("user_input")[1]["source"], "confirmation");
+    assert_eq!((result.counters.iterations, result.counters.tool_calls), (3, 1));
+}
+
+// proves POL-3, POL-9, ARG-15, LLM-6
+#[tokio::test]
+async fn every_call_has_its_one_result() {
+    let bench = Bench::default();
+    let mut answer = reply(
+        "",
+        &[
+            ("look", "{}"),
+            ("Look", "{}"),
+            ("other", "{}"),
+            ("change", "{\"a\":1,\"a\":2}"),
+            ("change", "{}"),
+            ("look", "{}"),
+        ],
+    );
+    for (at, id) in ["same", "same", "", "../x", "ok", "ok2"].iter().enumerate() {
+        answer.calls[at].id = Some((*id).to_owned());
+    }
+    bench.run(vec![Ok(answer), say("done")]).await;
+    let ends: Vec<_> = bench
+        .all("tool_call_end")
+        .iter()
+        .map(|e| (e["call_id"].as_str().unwrap().to_owned(), e["error_kind"].clone()))
+        .collect();
+    let kinds: std::collections::BTreeMap<String, Value> = ends.iter().cloned().collect();
+    assert_eq!(ends.len(), 6);
+    assert_eq!(kinds.len(), 6, "six different ids: {ends:?}");
+    assert_eq!(kinds["same"], Value::Null);
+    assert_eq!(kinds["call_1_2"], "unknown_tool");
+    assert_eq!(kinds["call_1_3"], "denied");
+    assert_eq!(kinds["call_1_4"], "invalid_arguments");
+    assert_eq!(kinds["ok"], Value::Null);
+    assert_eq!(kinds["ok2"], "limit");
+    assert_eq!(bench.all("tool_call_start").len(), 2);
+    let decisions: Vec<_> = bench
+        .all("policy_decision")
+        .iter()
+        .map(|e| (e["call_id"].clone(), e["rule"].clone()))
+        .collect();
+    assert_eq!(
+        decisions,
+        [
+            (json!("same"), json!("allowed")),
+            (json!("call_1_3"), json!("category")),
+            (json!("ok"), json!("allowed"))
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_run_together_and_writes_alone() {
+    let bench = Bench { limits: Limits { parallel_reads: 2, ..limits() }, ..Bench::default() };
+    let started = Instant::now();
+    let slow = "{\"s\":10}";
+    bench
+        .run(vec![
+            call(&[
+                ("look", slow),
+                ("look", slow),
+                ("look", slow),
+                ("change", slow),
+                ("look", slow),
+            ]),
+            say("done"),
+        ])
+        .await;
+    assert_eq!(started.elapsed().as_secs(), 40, "two reads, one read, the write, one read");
+    assert_eq!(bench.read.most.load(Ordering::SeqCst), 2);
+}
+
+// proves LLM-4
+#[tokio::test]
+async fn every_limit_has_its_own_stop_reason() {
+    let check = |limits: Limits,
+                 script: Vec<Result<ModelReply, ModelError>>,
+                 expected: StopReason| async move {
+        let bench = Bench { limits, ..Bench::default() };
+        assert_eq!(bench.run(script).await.end.stop_reason, expected);
+        bench
+    };
+    let looks = |count: usize| {
+        (0..count).map(|n| call(&[("look", &format!("{{\"n\":{n}}}"))])).collect::<Vec<_>>()
+    };
+    let bench =
+        check(Limits { max_iterations: 3, ..limits() }, looks(9), StopReason::MaxIterations).await;
+    assert_eq!(
+        bench.all("turn_limit")[0],
+        json!({"type": "turn_limit", "limit": "max_iterations", "value": 3})
+    );
+    assert_eq!(
+        bench.all("assistant_text_end").last().unwrap()["text"],
+        "Stopped: maximum iteration limit reached."
+    );
+    let bench =
+        check(Limits { max_tool_calls: 2, ..limits() }, looks(9), StopReason::MaxToolCalls).await;
+    assert_eq!(bench.all("tool_call_start").len(), 2);
+    assert_eq!(bench.all("policy_decision")[2]["rule"], "budget");
+    check(Limits { max_tokens: Some(40), ..limits() }, looks(9), StopReason::BudgetExceeded).await;
+    let fails: Vec<_> =
+        (0..9).map(|n| call(&[("look", &format!("{{\"n\":{n},\"fail\":1}}"))])).collect();
+    let bench = check(limits(), fails, StopReason::ErrorThreshold).await;
+    assert_eq!(bench.all("tool_call_end").len(), 3);
+    let denied: Vec<_> = (0..9).map(|n| call(&[("other", &format!("{{\"n\":{n}}}"))])).collect();
+    check(limits(), denied, StopReason::ErrorThreshold).await;
+    let same: Vec<_> = (0..40).map(|_| call(&[("look", "{}")])).collect();
+    let bench =
+        check(Limits { max_iterations: 100, ..limits() }, same, StopReason::LoopDetected).await;
+    assert_eq!(
+        bench
+            .all("loop_detection")
+            .iter()
+            .map(|e| e["count"].as_u64().unwrap())
+            .collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert_eq!(bench.all("tool_call_start").len(), 30);
+}
+
+#[tokio::test]
+async fn one_call_that_works_starts_the_count_of_errors_anew() {
+    let fail = "{\"fail\":1}";
+    let script = vec![
+        call(&[("look", fail)]),
+        call(&[("look", fail)]),
+        call(&[("look", fail), ("look", "{}")]),
+        call(&[("look", fail)]),
+        call(&[("look", fail)]),
+        say("done"),
+    ];
+    assert_eq!(Bench::default().run(script).await.end.stop_reason, StopReason::Completed);
+}
+
+#[tokio::test]
+async fn a_cut_call_is_not_run_and_a_whole_one_beside_it_is() {
+    let bench = Bench::default();
+    let mut cut = reply("", &[("look", "{}"), ("change", "{\"summary\": ")]);
+    cut.finish_reason = FinishReason::Length;
+    let mut empty = reply("", &[("change", "")]);
+    empty.finish_reason = FinishReason::Length;
+    bench.run(vec![Ok(cut), Ok(empty), say("done")]).await;
+    assert_eq!(bench.all("tool_call_start").len(), 1);
+    let ends = bench.all("tool_call_end");
+    let cut = ends.iter().find(|end| end["call_id"] == "id1").unwrap();
+    assert!(cut["output"].as_str().unwrap().contains("shorter"), "{ends:?}");
+    assert_eq!(ends[2]["error_kind"], "invalid_arguments");
+    assert_eq!(
+        bench.all("assistant_text_end")[0]["tool_calls"][1]["arguments_text"],
+        "{\"summary\": "
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_model_are_retried_or_end_the_run() {
+    for (script, expected, retries) in [
+        (
+            vec![fail(ErrorClass::Overloaded), fail(ErrorClass::StreamInterrupted), say("ok")],
+            StopReason::Completed,
+            2,
+        ),
+        (
+            vec![fail(ErrorClass::Server), fail(ErrorClass::Server), fail(ErrorClass::Server)],
+            StopReason::ProviderUnavailable,
+            2,
+        ),
+        (vec![fail(ErrorClass::QuotaExhausted)], StopReason::ProviderUnavailable, 0),
+        (vec![fail(ErrorClass::Auth)], StopReason::ProviderAuth, 0),
+        (vec![fail(ErrorClass::BadRequest)], StopReason::ProviderRejected, 0),
+        (vec![fail(ErrorClass::ContextLength)], StopReason::ContextOverflow, 0),
+        (vec![fail(ErrorClass::BadToolGeneration), say("ok")], StopReason::Completed, 0),
+        (
+            vec![
+                fail(ErrorClass::BadToolGeneration),
+                fail(ErrorClass::BadToolGeneration),
+                fail(ErrorClass::BadToolGeneration),
+            ],
+            StopReason::ProviderUnavailable,
+            0,
+        ),
+    ] {
+        let bench = Bench::default();
+        let result = bench.run(script).await;
+        assert_eq!(result.end.stop_reason, expected);
+        assert_eq!(bench.all("warning").len(), retries);
+    }
+    let mut waits = ModelError::new(ErrorClass::RateLimit, "slow down");
+    waits.retry_after = Some(Duration::from_secs(40));
+    let started = Instant::now();
+    Bench::default().run(vec![Err(waits), say("ok")]).await;
+    assert_eq!(started.elapsed().as_secs(), 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_ends_whatever_is_going_on() {
+    let bench = Bench::default();
+    bench.stop.send_replace(Some(StopReason::Cancelled));
+    assert_eq!(bench.run(vec![]).await.end.stop_reason, StopReason::Cancelled);
+
+    let bench = Bench {
+        limits: Limits { max_duration: Duration::from_secs(5), ..limits() },
+        ..Bench::default()
+    };
+    let result = bench.run(vec![call(&[("change", "{\"s\":100}"), ("change", "{}")])]).await;
+    assert_eq!(result.end.stop_reason, StopReason::MaxDuration);
+    let kinds: Vec<_> =
+        bench.all("tool_call_end").iter().map(|e| e["error_kind"].clone()).collect();
+    assert_eq!(kinds, ["interrupted", "skipped"]);
+    assert_eq!(bench.all("turn_limit")[0]["limit"], "max_duration");
+}
+
+// proves LOG-6
+#[tokio::test]
+async fn what_cannot_be_recorded_does_not_happen() {
+    for at in 0..6 {
+        let bench = Bench {
+            record: Arc::new(Record { fail_at: Some(at), ..Record::default() }),
+            ..Bench::default()
+        };
+        let result = bench.run(vec![call(&[("change", "{}")]), say("done")]).await;
+        assert_eq!(result.end.stop_reason, StopReason::RecordFailed);
+        assert_eq!(bench.types().len(), at);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_answer_and_a_refusal_are_said() {
+    let bench = Bench::default();
+    assert_eq!(bench.run(vec![say("")]).await.end.result, None);
+    assert_eq!(bench.all("warning")[0]["code"], "empty_answer");
+    let mut refused = reply("I cannot.", &[]);
+    refused.finish_reason = FinishReason::Refusal;
+    assert_eq!(Bench::default().run(vec![Ok(refused)]).await.end.stop_reason, StopReason::Refused);
+}
+
+#[tokio::test]
+async fn budgets_are_told_once_at_eighty_percent() {
+    let bench = Bench { limits: Limits { max_iterations: 5, ..limits() }, ..Bench::default() };
+    let looks =
+        (0..4).map(|n| call(&[("look", &format!("{{\"n\":{n}}}"))])).chain([say("done")]).collect();
+    assert_eq!(bench.run(looks).await.end.stop_reason, StopReason::Completed);
+    let told = bench.all("steering_injected");
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0]["source"], "budget");
+}

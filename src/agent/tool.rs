@@ -1,0 +1,152 @@
+//! What the loop asks of a tool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::ArgumentConditions;
+use crate::domain::{CallError, CallId, Category, ErrorKind, Truncated};
+
+/// A tool as a model is shown it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolDefinition {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
+/// A call that was validated and rendered: what is judged, recorded and run are the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreparedCall {
+    /// The arguments with defaults filled in.
+    pub arguments: Map<String, Value>,
+    /// The program with its arguments.
+    pub argv: Vec<String>,
+    /// Where it starts.
+    pub working_dir: String,
+    /// What it reads on standard input.
+    pub stdin: Option<String>,
+}
+
+/// What a call is given besides its arguments.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    /// The call.
+    pub call_id: CallId,
+    /// Cancelled when the run ends: the call must end within 3 s.
+    pub cancel: CancellationToken,
+}
+
+/// What a call gave.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CallOutput {
+    /// The model's view.
+    pub content: String,
+    /// How it failed, if it did.
+    pub error_kind: Option<ErrorKind>,
+    /// The whole output, where it is small.
+    pub output: Option<String>,
+    /// The file of the whole output, where it is not.
+    pub output_file: Option<String>,
+    /// Bytes that were written.
+    pub output_bytes: u64,
+    /// What the view leaves out.
+    pub truncated: Option<Truncated>,
+    /// Whether bytes were no UTF-8.
+    pub lossy: bool,
+    /// The exit code.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether the deadline passed.
+    pub timed_out: bool,
+    /// Processes that outlived the kill.
+    pub survivors: u64,
+}
+
+impl CallOutput {
+    /// Returns the output of a call that was not run.
+    #[must_use]
+    pub fn of_error(error: &CallError) -> Self {
+        Self {
+            content: error.message.clone(),
+            error_kind: Some(error.kind),
+            output: Some(error.message.clone()),
+            output_bytes: error.message.len() as u64,
+            ..Self::default()
+        }
+    }
+}
+
+/// A tool.
+#[async_trait]
+pub trait AgentTool: Send + Sync {
+    /// Returns its definition.
+    fn definition(&self) -> &ToolDefinition;
+
+    /// Returns its own category.
+    fn category(&self) -> Category;
+
+    /// Returns the conditions of which any makes a call an admin call.
+    fn destructive_when(&self) -> &[ArgumentConditions] {
+        &[]
+    }
+
+    /// Validates and renders a call.
+    ///
+    /// *Errors*: why it cannot be run, for the model.
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError>;
+
+    /// Runs a prepared call. A failure is content, not an error.
+    ///
+    /// *Cancel*: by `context.cancel` only; the future is then to be awaited to its end, so that nothing of the call is left alive.
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput;
+}
+
+/// The tools of a run.
+#[derive(Clone, Default)]
+pub struct Toolbox {
+    tools: BTreeMap<String, Arc<dyn AgentTool>>,
+    offered: Vec<ToolDefinition>,
+}
+
+impl std::fmt::Debug for Toolbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.tools.keys()).finish()
+    }
+}
+
+impl Toolbox {
+    /// Returns a toolbox; `is_offered` tells whether a model is shown a tool.
+    pub fn new(
+        tools: impl IntoIterator<Item = Arc<dyn AgentTool>>,
+        is_offered: impl Fn(&dyn AgentTool) -> bool,
+    ) -> Self {
+        let tools: BTreeMap<_, _> =
+            tools.into_iter().map(|tool| (tool.definition().name.clone(), tool)).collect();
+        let offered = tools
+            .values()
+            .filter(|tool| is_offered(tool.as_ref()))
+            .map(|tool| tool.definition().clone())
+            .collect();
+        Self { tools, offered }
+    }
+
+    /// Returns the tool of exactly this name (POL-3).
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Arc<dyn AgentTool>> {
+        self.tools.get(name)
+    }
+
+    /// Returns the tools that the model is shown, by name.
+    #[must_use]
+    pub fn offered(&self) -> &[ToolDefinition] {
+        &self.offered
+    }
+}
