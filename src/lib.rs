@@ -10,5 +10,6 @@ pub mod clock;
 pub mod config;
 pub mod domain;
 pub mod gate;
+pub mod process;
 pub mod schedule;
 pub mod text;

@@ -1,0 +1,299 @@
+//! The shim: runs one program, and sees to it that nothing of it is left.
+//!
+//! Single-threaded and blocking, so that forking is safe and waiting is simple. It is told what to do over its standard input, which is the
+//! lifeline, and writes nothing to the tool's output. *Source*: `prctl(2)`, PR_SET_CHILD_SUBREAPER; `pidfd_open(2)`; `signalfd(2)`.
+#![expect(unsafe_code, reason = "fork and exec; each use says why it is sound")]
+
+use std::ffi::CString;
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, SigSet, Signal, killpg, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::WaitStatus;
+use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
+
+use super::wire::{Ending, FRAME_LIMIT, Order, Report, Sandbox, Step, frame};
+use super::{GRACE, tree};
+
+/// Bytes that one file of a tool may reach.
+const FILE_BYTES: u64 = 16 << 30;
+/// Descriptors that a tool may have.
+const OPEN_FILES: u64 = 4096;
+/// Processes that an ordinary user's tool may start; root has no such limit in the kernel.
+const PROCESSES: u64 = 4096;
+
+/// Runs the shim to its end; returns the exit code.
+#[must_use]
+pub fn run_shim() -> i32 {
+    match shim() {
+        Ok(()) => 0,
+        // Nobody reads this but a person who starts the verb by hand.
+        Err(Errno::ENOTSOCK) => 2,
+        Err(_) => 1,
+    }
+}
+
+fn shim() -> Result<(), Errno> {
+    // SAFETY: descriptor 0 was opened by whoever started us and nothing else in this process uses it.
+    let lifeline = unsafe { OwnedFd::from_raw_fd(0) };
+    // Out of the way of the tool's own descriptors, and closed when it is executed.
+    let mut lifeline =
+        UnixStream::from(lifeline.try_clone().map_err(|_| Errno::ENOTSOCK).map(|clone| {
+            std::mem::forget(lifeline);
+            clone
+        })?);
+    let order = read_order(&mut lifeline).ok_or(Errno::ENOTSOCK)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+    let _ = setsid();
+    let mut mask = SigSet::empty();
+    for each in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        mask.add(each);
+    }
+    mask.thread_block()?;
+    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let report = match start(&order) {
+        Err((step, errno)) => Report {
+            end: Ending::SpawnFailed { errno: errno as i32, step },
+            timed_out: false,
+            stopped: false,
+            survivors: 0,
+        },
+        Ok(leader) => watch(leader, Duration::from_millis(order.timeout_ms), &lifeline, &signals),
+    };
+    if let Ok(bytes) = frame(&report) {
+        let _ = lifeline.write_all(&bytes);
+    }
+    Ok(())
+}
+
+fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
+    let mut length = [0; 4];
+    lifeline.read_exact(&mut length).ok()?;
+    let length =
+        usize::try_from(u32::from_be_bytes(length)).ok().filter(|length| *length <= FRAME_LIMIT)?;
+    let mut json = vec![0; length];
+    lifeline.read_exact(&mut json).ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// Everything that the child needs, made before the fork.
+struct Prepared {
+    program: CString,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    working_dir: CString,
+    stdin: OwnedFd,
+}
+
+fn prepare(order: &Order) -> Result<Prepared, Errno> {
+    let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
+    let stdin = match &order.stdin {
+        None => OwnedFd::from(std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?),
+        Some(input) => {
+            // A file in memory needs no feeding: the tool reads it at its own pace, and we only watch.
+            let fd = rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)
+                .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+            let mut file = std::fs::File::from(fd);
+            file.write_all(input.as_bytes()).map_err(|e| errno_of(&e))?;
+            std::io::Seek::rewind(&mut file).map_err(|e| errno_of(&e))?;
+            OwnedFd::from(file)
+        }
+    };
+    Ok(Prepared {
+        program: text(&order.program)?,
+        argv: order.argv.iter().map(|arg| text(arg)).collect::<Result<_, _>>()?,
+        env: order
+            .env
+            .iter()
+            .map(|(name, value)| text(&format!("{name}={value}")))
+            .collect::<Result<_, _>>()?,
+        working_dir: text(&order.working_dir)?,
+        stdin,
+    })
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// Starts the tool; returns its pid once the program runs.
+fn start(order: &Order) -> Result<Pid, (Step, Errno)> {
+    let prepared = prepare(order).map_err(|errno| (Step::Prepare, errno))?;
+    let (mut failed, failing) =
+        std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
+    // SAFETY: this process has one thread, so that the child may do what any process may.
+    match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
+        ForkResult::Child => {
+            let (step, errno) = become_tool(&prepared, order.sandbox);
+            let step = Step::ALL.iter().position(|known| *known == step).unwrap_or(0);
+            let mut message = vec![u8::try_from(step).unwrap_or(0)];
+            message.extend((errno as i32).to_be_bytes());
+            let _ = (&failing).write_all(&message);
+            // SAFETY: ends the child without running what belongs to its parent.
+            unsafe { libc::_exit(127) }
+        }
+        ForkResult::Parent { child } => {
+            drop(failing);
+            release_output();
+            let mut message = Vec::new();
+            let _ = failed.read_to_end(&mut message);
+            match message.split_first() {
+                // The pipe was closed by the exec: the program runs.
+                None => Ok(child),
+                Some((step, errno)) => {
+                    let _ = nix::sys::wait::waitpid(child, None);
+                    let errno = errno.try_into().map_or(libc::EIO, i32::from_be_bytes);
+                    Err((
+                        Step::ALL.get(usize::from(*step)).copied().unwrap_or(Step::Prepare),
+                        Errno::from_raw(errno),
+                    ))
+                }
+            }
+        }
+    }
+}
+
+/// Lets go of the tool's output, so that its end is seen when the tool's own copies are closed.
+fn release_output() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = dup2_stdout(&null);
+        let _ = dup2_stderr(&null);
+    }
+}
+
+/// Runs in the child: puts everything in place and executes the program. Returns what failed.
+fn become_tool(prepared: &Prepared, sandbox: Sandbox) -> (Step, Errno) {
+    match put_in_place(prepared, sandbox) {
+        Err(failure) => failure,
+        Ok(()) => (Step::Exec, exec(prepared)),
+    }
+}
+
+fn put_in_place(prepared: &Prepared, sandbox: Sandbox) -> Result<(), (Step, Errno)> {
+    let failed = |errno| (Step::Prepare, errno);
+    setsid().map_err(failed)?;
+    umask(Mode::from_bits_truncate(0o077));
+    chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
+    dup2_stdin(prepared.stdin.as_fd()).map_err(failed)?;
+    dup2_stderr(std::io::stdout().as_fd()).map_err(failed)?;
+    close_on_exec_from(3);
+    limit(Resource::RLIMIT_CORE, 0).map_err(failed)?;
+    limit(Resource::RLIMIT_FSIZE, FILE_BYTES).map_err(failed)?;
+    limit(Resource::RLIMIT_NOFILE, OPEN_FILES).map_err(failed)?;
+    if !nix::unistd::geteuid().is_root() {
+        limit(Resource::RLIMIT_NPROC, PROCESSES).map_err(failed)?;
+    }
+    nix::sys::prctl::set_no_new_privs().map_err(failed)?;
+    match sandbox {
+        // Landlock and seccomp are applied here, after everything that needs more rights than the tool.
+        Sandbox::Off => {}
+    }
+    for number in 1..32 {
+        if let Ok(each) = Signal::try_from(number) {
+            // SAFETY: the default disposition runs none of our code. SIGKILL and SIGSTOP refuse, which is as it should be.
+            let _ = unsafe { signal(each, SigHandler::SigDfl) };
+        }
+    }
+    SigSet::empty().thread_set_mask().map_err(failed)
+}
+
+/// Executes the program. Not by `execvp`, which gives a file without `#!` to a shell.
+fn exec(prepared: &Prepared) -> Errno {
+    match nix::unistd::execve(&prepared.program, &prepared.argv, &prepared.env) {
+        Err(errno) => errno,
+    }
+}
+
+fn limit(resource: Resource, most: u64) -> Result<(), Errno> {
+    let (soft, hard) = getrlimit(resource)?;
+    setrlimit(resource, soft.min(most), hard.min(most))
+}
+
+fn close_on_exec_from(first: RawFd) {
+    let first = libc::c_uint::try_from(first).unwrap_or(3);
+    // SAFETY: only sets a flag on descriptors; where the kernel does not know the call, our own were opened with it already.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    };
+}
+
+/// Waits for the end of the call, whatever brings it, and then ends whatever is left.
+fn watch(leader: Pid, timeout: Duration, lifeline: &UnixStream, signals: &SignalFd) -> Report {
+    let deadline = Instant::now().checked_add(timeout);
+    let mut kill_at: Option<Instant> = None;
+    let mut status = None;
+    let (mut timed_out, mut stopped) = (false, false);
+    loop {
+        let reaped = tree::reap(leader);
+        status = status.or(reaped.leader);
+        let now = Instant::now();
+        match kill_at {
+            // Its own end ends the call at once; whoever is left is killed.
+            None if status.is_some() => break,
+            None if deadline.is_some_and(|deadline| now >= deadline) => timed_out = true,
+            Some(at) if reaped.none_left || now >= at => break,
+            _ => {}
+        }
+        if kill_at.is_none() && (timed_out || stopped) {
+            kill_at = Some(now + GRACE);
+            // The leader was not reaped yet, so that the group is still its own.
+            let _ = killpg(leader, Signal::SIGTERM);
+            continue;
+        }
+        stopped |= wait(kill_at.or(deadline), lifeline, signals, kill_at.is_none());
+    }
+    if status.is_none() {
+        let _ = killpg(leader, Signal::SIGKILL);
+    }
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let survivors = if tree::reap(leader).none_left { 0 } else { finish(leader, own, &mut status) };
+    let end = match status {
+        Some(WaitStatus::Exited(_, code)) => Ending::Exited(code),
+        Some(WaitStatus::Signaled(_, number, _)) => Ending::Signaled(number as i32),
+        _ => Ending::Signaled(libc::SIGKILL),
+    };
+    Report { end, timed_out, stopped, survivors }
+}
+
+/// Kills what is below us until nothing is.
+fn finish(leader: Pid, own: i32, status: &mut Option<WaitStatus>) -> u64 {
+    let survivors = tree::kill_below(own, &|_| false);
+    *status = status.or(tree::reap(leader).leader);
+    survivors
+}
+
+/// Waits for a signal, the end of the lifeline or the given moment; returns whether the call is to be ended.
+fn wait(
+    until: Option<Instant>,
+    lifeline: &UnixStream,
+    signals: &SignalFd,
+    with_lifeline: bool,
+) -> bool {
+    /// `poll` counts milliseconds; a moment that is further away is looked at again.
+    const LONGEST: Duration = Duration::from_secs(30);
+    let rest =
+        until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()).min(LONGEST));
+    let timeout =
+        PollTimeout::try_from(rest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+    let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
+    if with_lifeline {
+        fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
+    }
+    let _ = poll(&mut fds, timeout);
+    let ended = with_lifeline
+        && fds.last().and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
+    let mut told = false;
+    while let Ok(Some(info)) = signals.read_signal() {
+        told |= i32::try_from(info.ssi_signo).is_ok_and(|number| number != libc::SIGCHLD);
+    }
+    ended || told
+}

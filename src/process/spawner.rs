@@ -1,0 +1,298 @@
+//! Starts a shim for a call and follows it to its end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+use super::wire::{Ending, FRAME_LIMIT, Order, Report, Sandbox, Step, frame};
+use super::{GRACE, SHIM_MARK, SHIM_VERB, tree};
+
+/// How long output is read after the tree has ended: only a process that is not ours can still hold the pipe.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// What a shim may take beyond its tool's time: the grace, and the kill.
+const SHIM_SLACK: Duration = Duration::from_secs(4);
+
+/// Bytes that are read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Held for reading while a process is started and for writing while orphans are killed, so that no half-started shim is taken for one.
+static STARTING: RwLock<()> = RwLock::new(());
+
+/// What is started.
+#[derive(Debug, Clone)]
+pub struct ProcessSpec {
+    /// An absolute path.
+    pub program: PathBuf,
+    /// The arguments with the program's name first.
+    pub argv: Vec<String>,
+    /// The whole environment.
+    pub env: BTreeMap<String, String>,
+    /// Where it starts.
+    pub working_dir: PathBuf,
+    /// What it reads; `None` is `/dev/null`.
+    pub stdin: Option<String>,
+    /// After this it is ended.
+    pub timeout: Duration,
+}
+
+/// How a process ended. Nothing of it is alive but for `survivors`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Exit {
+    /// The exit code, if it exited.
+    pub code: Option<i32>,
+    /// The signal, if one ended it.
+    pub signal: Option<i32>,
+    /// Whether its time was up.
+    pub timed_out: bool,
+    /// Whether it was ended because of `cancel`.
+    pub cancelled: bool,
+    /// Processes that the kill did not reach.
+    pub survivors: u64,
+    /// Whether somebody held its output open after the end.
+    pub output_held: bool,
+}
+
+/// Why a process did not start, or could not be followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpawnFailure {
+    /// The kernel said no.
+    #[error("{step} failed with {errno}: {}", errno.desc())]
+    Refused {
+        /// What was being done.
+        step: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// The shim ended without a word; everything below it was killed.
+    #[error("the process that watches the tool was killed; the tool was killed as well")]
+    ShimLost,
+    /// The output could not be kept.
+    #[error("the output could not be kept: {0}")]
+    Output(String),
+    /// The order cannot be sent.
+    #[error("the call cannot be handed over: {0}")]
+    Order(String),
+}
+
+impl SpawnFailure {
+    fn refused(step: &'static str, error: &io::Error) -> Self {
+        Self::Refused { step, errno: Errno::from_raw(error.raw_os_error().unwrap_or(0)) }
+    }
+}
+
+/// Starts processes for one run.
+#[derive(Debug, Clone)]
+pub struct Spawner {
+    shim: PathBuf,
+    mark: String,
+}
+
+/// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4).
+///
+/// *Errors*: what the kernel says.
+pub fn prepare_daemon() -> io::Result<()> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    Ok(())
+}
+
+impl Spawner {
+    /// Returns a spawner that starts `shim`, a binary of ours, and marks it with `mark`, which names the run.
+    #[must_use]
+    pub fn new(shim: PathBuf, mark: String) -> Self {
+        Self { shim, mark }
+    }
+
+    /// Returns a spawner that starts this very binary.
+    #[must_use]
+    pub fn of_this_binary(mark: String) -> Self {
+        // Resolved in the child, where it is the same file even after an upgrade has replaced it on disk.
+        Self::new(PathBuf::from("/proc/self/exe"), mark)
+    }
+
+    /// Runs a process to its end and gives `output` every piece of what it writes, standard output and error in their order.
+    ///
+    /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; it then ends within 3 s. If the future is dropped, the lifeline closes and the
+    /// shim ends the tree by itself.
+    pub async fn run(
+        &self,
+        spec: &ProcessSpec,
+        cancel: &CancellationToken,
+        output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
+    ) -> Result<Exit, SpawnFailure> {
+        let order = frame(&order(spec)).map_err(SpawnFailure::Order)?;
+        let (mut shim, mut lifeline, pipe) = self.start()?;
+        if lifeline.write_all(&order).await.is_err() {
+            return Err(lost(&mut shim).await);
+        }
+        let limit = spec.timeout.saturating_add(SHIM_SLACK);
+        let followed = follow(&mut lifeline, pipe, cancel, limit, output).await;
+        let Some((report, output_held)) = followed? else {
+            return Err(lost(&mut shim).await);
+        };
+        let _ = shim.wait().await;
+        let exit = Exit {
+            timed_out: report.timed_out,
+            cancelled: report.stopped,
+            survivors: report.survivors,
+            output_held,
+            ..Exit::default()
+        };
+        match report.end {
+            Ending::Exited(code) => Ok(Exit { code: Some(code), ..exit }),
+            Ending::Signaled(signal) => Ok(Exit { signal: Some(signal), ..exit }),
+            Ending::SpawnFailed { errno, step } => {
+                let step = match step {
+                    Step::WorkingDir => "entering the working directory",
+                    Step::Prepare => "preparing the process",
+                    Step::Exec => "executing the program",
+                };
+                Err(SpawnFailure::Refused { step, errno: Errno::from_raw(errno) })
+            }
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
+    fn start(&self) -> Result<(Child, UnixStream, pipe::Receiver), SpawnFailure> {
+        let failed = |error: io::Error| SpawnFailure::refused("starting the shim", &error);
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+        let (read, write) = io::pipe().map_err(failed)?;
+        let second = write.try_clone().map_err(failed)?;
+        ours.set_nonblocking(true).map_err(failed)?;
+        let starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
+        let child = Command::new(&self.shim)
+            .arg(SHIM_VERB)
+            .env_clear()
+            .env(SHIM_MARK, &self.mark)
+            .current_dir("/")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(OwnedFd::from(write))
+            .stderr(OwnedFd::from(second))
+            .spawn()
+            .map_err(failed)?;
+        drop(starting);
+        let lifeline = UnixStream::from_std(ours).map_err(failed)?;
+        let pipe = pipe::Receiver::from_owned_fd(OwnedFd::from(read)).map_err(failed)?;
+        Ok((child, lifeline, pipe))
+    }
+}
+
+fn order(spec: &ProcessSpec) -> Order {
+    Order {
+        program: spec.program.to_string_lossy().into_owned(),
+        argv: spec.argv.clone(),
+        env: spec.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        working_dir: spec.working_dir.to_string_lossy().into_owned(),
+        stdin: spec.stdin.clone(),
+        timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+        sandbox: Sandbox::Off,
+    }
+}
+
+/// Reads output until the shim has reported and the pipe is empty; `None` if the shim was lost.
+async fn follow(
+    lifeline: &mut UnixStream,
+    mut pipe: pipe::Receiver,
+    cancel: &CancellationToken,
+    limit: Duration,
+    output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
+) -> Result<Option<(Report, bool)>, SpawnFailure> {
+    let (mut from_shim, mut to_shim) = lifeline.split();
+    let report = read_report(&mut from_shim);
+    let cancelled = async {
+        cancel.cancelled().await;
+        // The end of our side of the lifeline is the order to end it.
+        let _ = to_shim.shutdown().await;
+        tokio::time::sleep(GRACE + SHIM_SLACK).await;
+    };
+    let overdue = tokio::time::sleep(limit);
+    tokio::pin!(report, cancelled, overdue);
+    let mut chunk = vec![0; CHUNK];
+    let mut open = true;
+    let report = loop {
+        tokio::select! {
+            read = pipe.read(&mut chunk), if open => match read {
+                Ok(0) | Err(_) => open = false,
+                Ok(count) => keep(output, &chunk, count)?,
+            },
+            report = &mut report => break report,
+            () = &mut cancelled => break None,
+            () = &mut overdue => break None,
+        }
+    };
+    let Some(report) = report else { return Ok(None) };
+    let drained = tokio::time::timeout(DRAIN, async {
+        while open {
+            match pipe.read(&mut chunk).await {
+                Ok(0) | Err(_) => open = false,
+                Ok(count) => keep(output, &chunk, count)?,
+            }
+        }
+        Ok(())
+    })
+    .await;
+    match drained {
+        Ok(kept) => kept.map(|()| Some((report, false))),
+        Err(_) => Ok(Some((report, true))),
+    }
+}
+
+fn keep(
+    output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
+    chunk: &[u8],
+    count: usize,
+) -> Result<(), SpawnFailure> {
+    output(chunk.get(..count).unwrap_or_default())
+        .map_err(|error| SpawnFailure::Output(error.to_string()))
+}
+
+async fn read_report(from_shim: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<Report> {
+    let length = usize::try_from(from_shim.read_u32().await.ok()?)
+        .ok()
+        .filter(|length| *length <= FRAME_LIMIT)?;
+    let mut json = vec![0; length];
+    from_shim.read_exact(&mut json).await.ok()?;
+    serde_json::from_slice(&json).ok()
+}
+
+/// The shim is gone or does not answer: kills it, and what it left, which is now below us.
+async fn lost(shim: &mut Child) -> SpawnFailure {
+    let _ = shim.kill().await;
+    let swept = tokio::task::spawn_blocking(|| {
+        let _none_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        let binary = std::fs::read_link("/proc/self/exe").ok();
+        let _ = tree::kill_below(own, &|seen| is_below_shim(seen.pid, own, binary.as_deref()));
+    });
+    let _ = swept.await;
+    SpawnFailure::ShimLost
+}
+
+/// Tells whether `pid` or a process between it and `own` runs our binary.
+fn is_below_shim(pid: i32, own: i32, binary: Option<&std::path::Path>) -> bool {
+    let mut at = pid;
+    for _ in 0..64 {
+        if at == own || at <= 1 {
+            return false;
+        }
+        if std::fs::read_link(format!("/proc/{at}/exe")).ok().as_deref() == binary {
+            return true;
+        }
+        match tree::parent(at) {
+            Some(parent) => at = parent,
+            None => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,145 @@
+//! The tree of processes below one, and how it is ended.
+//!
+//! Reads `/proc`; a process is only signalled through a pidfd that was checked to be the one that was seen, so that a reused pid is never hit
+//! (PROC-8).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How long a killed tree may take to be gone. A process that the kernel holds in a device wait can outlast it, and is counted.
+const KILL_LIMIT: Duration = Duration::from_millis(900);
+
+/// One process as `/proc` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) pid: i32,
+    parent: i32,
+    /// In clock ticks since boot; tells a reused pid.
+    started: u64,
+}
+
+/// Returns the process `pid`; `None` if there is none.
+pub(crate) fn look(pid: i32) -> Option<Seen> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; the fields begin after the last one.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let state = *fields.first()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    Some(Seen { pid, parent: fields.get(1)?.parse().ok()?, started: fields.get(19)?.parse().ok()? })
+}
+
+/// Returns every process that there is.
+pub(crate) fn all() -> Vec<Seen> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| look(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+/// Returns the processes below `root`, without it.
+pub(crate) fn descendants(root: i32) -> Vec<Seen> {
+    let mut children: BTreeMap<i32, Vec<Seen>> = BTreeMap::new();
+    for seen in all() {
+        children.entry(seen.parent).or_default().push(seen);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        for seen in children.remove(&pid).unwrap_or_default() {
+            open.push(seen.pid);
+            found.push(seen);
+        }
+    }
+    found
+}
+
+/// Signals exactly the process that was seen.
+pub(crate) fn signal(seen: Seen, signal: Signal) {
+    let Some(pid) = rustix::process::Pid::from_raw(seen.pid).filter(|_| seen.pid > 1) else {
+        return;
+    };
+    let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+    if look(seen.pid).is_some_and(|now| now.started == seen.started) {
+        let _ = pidfd_send_signal(&fd, signal);
+    }
+}
+
+/// Kills everything below `root` and reaps what became our child; returns how many are left.
+///
+/// All are stopped before any is killed, so that nothing can fork its way out.
+pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
+    let until = Instant::now() + KILL_LIMIT;
+    loop {
+        let mut stopped = BTreeSet::new();
+        loop {
+            let fresh: Vec<Seen> = descendants(root)
+                .into_iter()
+                .filter(|seen| !spare(*seen) && !stopped.contains(&seen.pid))
+                .collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for seen in fresh {
+                signal(seen, Signal::STOP);
+                stopped.insert(seen.pid);
+            }
+            if Instant::now() > until {
+                break;
+            }
+        }
+        let victims: Vec<Seen> =
+            descendants(root).into_iter().filter(|seen| !spare(*seen)).collect();
+        for seen in &victims {
+            signal(*seen, Signal::KILL);
+        }
+        if victims.is_empty() {
+            return 0;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        for seen in &victims {
+            let _ = waitpid(Pid::from_raw(seen.pid), Some(WaitPidFlag::WNOHANG));
+        }
+        if Instant::now() > until {
+            return victims.len() as u64;
+        }
+    }
+}
+
+/// What [`reap`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Reaped {
+    /// The status of the process that was asked for.
+    pub(crate) leader: Option<WaitStatus>,
+    /// Whether no child is left.
+    pub(crate) none_left: bool,
+}
+
+/// Reaps every child that has ended, without waiting. Only for a process whose children are all its own to reap: the shim.
+pub(crate) fn reap(leader: Pid) -> Reaped {
+    let mut reaped = Reaped::default();
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) => return reaped,
+            Ok(status @ (WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, _, _)))
+                if pid == leader =>
+            {
+                reaped.leader = Some(status);
+            }
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => {
+                reaped.none_left = true;
+                return reaped;
+            }
+        }
+    }
+}
+
+/// Returns the parent of `pid`.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    look(pid).map(|seen| seen.parent)
+}

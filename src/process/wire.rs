@@ -1,0 +1,80 @@
+//! What daemon and shim say to each other over the lifeline: one frame each way, a length and JSON.
+//!
+//! The daemon sends an [`Order`] and then nothing; the end of its stream means "end it". The shim answers with one [`Report`].
+
+use serde::{Deserialize, Serialize};
+
+/// The largest frame; an order holds at most the argv, the environment and a text for standard input.
+pub(crate) const FRAME_LIMIT: usize = 8 * 1024 * 1024;
+
+/// What the shim is to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Order {
+    /// An absolute path.
+    pub(crate) program: String,
+    /// With the program's name first.
+    pub(crate) argv: Vec<String>,
+    /// The whole environment.
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) working_dir: String,
+    /// `None` is `/dev/null`.
+    pub(crate) stdin: Option<String>,
+    pub(crate) timeout_ms: u64,
+    pub(crate) sandbox: Sandbox,
+}
+
+/// How the kernel holds the tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Sandbox {
+    /// Not at all; the only one in this version.
+    Off,
+}
+
+/// How it ended; everything of it is gone, but for `survivors`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) end: Ending,
+    pub(crate) timed_out: bool,
+    /// Ended because the lifeline was.
+    pub(crate) stopped: bool,
+    pub(crate) survivors: u64,
+}
+
+/// How the tool's own process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Ending {
+    Exited(i32),
+    Signaled(i32),
+    /// It never ran.
+    SpawnFailed {
+        errno: i32,
+        step: Step,
+    },
+}
+
+/// What failed before the program ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Step {
+    WorkingDir,
+    Prepare,
+    Exec,
+}
+
+impl Step {
+    pub(crate) const ALL: [Self; 3] = [Self::WorkingDir, Self::Prepare, Self::Exec];
+}
+
+/// Returns a frame.
+pub(crate) fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
+    let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
+    let length = u32::try_from(json.len())
+        .ok()
+        .filter(|_| json.len() <= FRAME_LIMIT)
+        .ok_or("the frame is too large")?;
+    let mut out = length.to_be_bytes().to_vec();
+    out.extend(json);
+    Ok(out)
+}

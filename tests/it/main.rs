@@ -1,0 +1,3 @@
+//! The real binary and real processes, in fresh directories.
+
+mod process;

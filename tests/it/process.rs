@@ -1,0 +1,256 @@
+//! Real process trees that ignore SIGTERM, fork, `setsid`, hold pipes and flood their output.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use dutyd::process::{Exit, ProcessSpec, SpawnFailure, Spawner};
+use tokio_util::sync::CancellationToken;
+
+fn spawner() -> Spawner {
+    Spawner::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")), "test".to_owned())
+}
+
+fn spec(program: &str, args: &[&str]) -> ProcessSpec {
+    ProcessSpec {
+        program: PathBuf::from(program),
+        argv: std::iter::once(program).chain(args.iter().copied()).map(str::to_owned).collect(),
+        env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        working_dir: PathBuf::from("/"),
+        stdin: None,
+        timeout: Duration::from_secs(30),
+    }
+}
+
+fn sh(script: &str) -> ProcessSpec {
+    spec("/bin/sh", &["-c", script])
+}
+
+async fn run(spec: &ProcessSpec) -> (Result<Exit, SpawnFailure>, String) {
+    let mut output = Vec::new();
+    let exit = spawner()
+        .run(spec, &CancellationToken::new(), &mut |chunk| {
+            output.extend_from_slice(chunk);
+            Ok(())
+        })
+        .await;
+    (exit, String::from_utf8_lossy(&output).into_owned())
+}
+
+/// Processes whose command line holds `word`.
+fn alive(word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let cmdline = String::from_utf8_lossy(&cmdline).replace('\0', " ");
+        if cmdline.contains(word) {
+            found.push(cmdline);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn a_program_runs_with_exactly_what_it_is_given() {
+    let (exit, output) = run(&spec("/usr/bin/printf", &["%s|", "a b", "$(id)", "-x", ""])).await;
+    assert_eq!(
+        (exit.unwrap(), output.as_str()),
+        (Exit { code: Some(0), ..Exit::default() }, "a b|$(id)|-x||")
+    );
+    let (exit, output) =
+        run(&ProcessSpec { stdin: Some("in\n".repeat(100_000)), ..spec("/usr/bin/wc", &["-c"]) })
+            .await;
+    assert_eq!((exit.unwrap().code, output.trim()), (Some(0), "300000"));
+    let (exit, output) = run(&sh("echo out; echo err >&2; pwd; exit 3")).await;
+    assert_eq!((exit.unwrap().code, output.as_str()), (Some(3), "out\nerr\n/\n"));
+    let (exit, _) = run(&sh("kill -9 $$")).await;
+    assert_eq!(exit.unwrap().signal, Some(9));
+}
+
+// proves ENV-1, ENV-6
+#[tokio::test]
+async fn nothing_is_inherited() {
+    let (_, output) = run(&spec("/usr/bin/env", &[])).await;
+    assert_eq!(output, "PATH=/usr/bin:/bin\n");
+    let (_, output) = run(&sh("ls -l /proc/self/fd | awk '{print $9, $11}'; umask; cat /proc/self/status; ulimit -c; ps -o pid=,pgid=,sid=,tty= $$")).await;
+    let fds: Vec<&str> =
+        output.lines().filter(|line| line.starts_with(['0', '1', '2', '3', '4', '5'])).collect();
+    assert!(fds[0].ends_with("/dev/null"), "{output}");
+    assert!(output.contains("\n0077\n"), "{output}");
+    let extra =
+        fds.iter().filter(|line| line.contains("socket:") || line.starts_with("4 ")).count();
+    assert_eq!(extra, 0, "{output}");
+    let field = |name: &str| {
+        output
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(field("SigBlk:"), "0000000000000000");
+    // 32 and 33 belong to the C library, which lets nobody set them; a parent that ignores them hands that on.
+    assert_eq!(u64::from_str_radix(&field("SigIgn:"), 16).unwrap() & !0x1_8000_0000, 0);
+    assert_eq!(field("NoNewPrivs:"), "1");
+    let ids: Vec<&str> = output.lines().last().unwrap().split_whitespace().collect();
+    assert!(ids[0] == ids[1] && ids[1] == ids[2] && ids[3] == "?", "{ids:?}");
+}
+
+// proves PROC-1
+#[tokio::test]
+async fn a_tool_that_ignores_sigterm_is_killed_after_two_seconds() {
+    let started = Instant::now();
+    let (exit, output) = run(&ProcessSpec {
+        timeout: Duration::from_millis(300),
+        ..sh("trap '' TERM; echo begun; while :; do sleep 7001; done")
+    })
+    .await;
+    let took = started.elapsed();
+    assert!(exit.as_ref().unwrap().timed_out && exit.as_ref().unwrap().survivors == 0, "{exit:?}");
+    assert_eq!(output, "begun\n");
+    assert!(took > Duration::from_secs(2) && took < Duration::from_millis(3300), "{took:?}");
+    assert_eq!(alive("sleep 7001"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_tool_that_obeys_sigterm_ends_at_once() {
+    let started = Instant::now();
+    let (exit, output) = run(&ProcessSpec {
+        timeout: Duration::from_millis(300),
+        ..sh("trap 'echo bye; exit 0' TERM; sleep 7002 & wait")
+    })
+    .await;
+    assert!(exit.unwrap().timed_out);
+    assert_eq!(output, "bye\n");
+    assert!(started.elapsed() < Duration::from_millis(1500));
+    assert_eq!(alive("sleep 7002"), [""; 0]);
+}
+
+// proves PROC-2, PROC-3
+#[tokio::test]
+async fn nothing_of_a_call_outlives_it() {
+    let started = Instant::now();
+    let script = "sleep 7003 & setsid sleep 7003 & (setsid sh -c 'trap \"\" TERM HUP; sleep 7003 & sleep 7003' &) ; nohup sleep 7003 >/dev/null 2>&1 & echo done";
+    let (exit, output) = run(&sh(script)).await;
+    assert_eq!(
+        (exit.unwrap(), output.as_str()),
+        (Exit { code: Some(0), ..Exit::default() }, "done\n")
+    );
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert_eq!(alive("sleep 7003"), [""; 0]);
+}
+
+// proves PROC-4
+#[tokio::test]
+async fn a_closed_output_is_not_the_end() {
+    let started = Instant::now();
+    let (exit, _) = run(&sh("exec >&- 2>&-; sleep 0.6; exit 4")).await;
+    assert_eq!(exit.unwrap().code, Some(4));
+    assert!(started.elapsed() >= Duration::from_millis(600));
+}
+
+// proves PROC-5
+#[tokio::test]
+async fn endless_output_is_drained() {
+    let mut bytes = 0_u64;
+    let exit = spawner()
+        .run(
+            &ProcessSpec { timeout: Duration::from_millis(700), ..spec("/usr/bin/yes", &[]) },
+            &CancellationToken::new(),
+            &mut |chunk| {
+                bytes += chunk.len() as u64;
+                Ok(())
+            },
+        )
+        .await;
+    assert!(exit.unwrap().timed_out);
+    assert!(bytes > 1_000_000, "{bytes}");
+}
+
+// proves PROC-7
+#[tokio::test]
+async fn what_cannot_be_executed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, content: &str, mode: u32| {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path.display().to_string()
+    };
+    let errno = |spec: ProcessSpec| async move {
+        match run(&spec).await.0 {
+            Err(SpawnFailure::Refused { errno, .. }) => format!("{errno:?}"),
+            other => format!("{other:?}"),
+        }
+    };
+    assert_eq!(errno(spec("/no/such/program", &[])).await, "ENOENT");
+    assert_eq!(errno(spec(&file("plain", "x", 0o644), &[])).await, "EACCES");
+    assert_eq!(
+        errno(spec(&file("no_shebang", "echo pwned", 0o755), &[])).await,
+        "ENOEXEC",
+        "no shell steps in"
+    );
+    assert_eq!(errno(spec("/bin/echo", &["x".repeat(3_000_000).as_str()])).await, "E2BIG");
+    assert_eq!(
+        errno(ProcessSpec { working_dir: PathBuf::from("/no/such"), ..spec("/bin/true", &[]) })
+            .await,
+        "ENOENT"
+    );
+}
+
+#[tokio::test]
+async fn cancelling_ends_the_tree_within_three_seconds() {
+    let cancel = CancellationToken::new();
+    let canceller = cancel.clone();
+    let task = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        canceller.cancel();
+    });
+    let started = Instant::now();
+    let exit = spawner()
+        .run(&sh("trap '' TERM; setsid sleep 7004 & sleep 7004"), &cancel, &mut |_| Ok(()))
+        .await
+        .unwrap();
+    assert!(exit.cancelled && exit.survivors == 0, "{exit:?}");
+    assert!(started.elapsed() < Duration::from_millis(3300));
+    assert_eq!(alive("sleep 7004"), [""; 0]);
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_call_ends_by_itself() {
+    let call = tokio::spawn(async {
+        spawner()
+            .run(&sh("setsid sleep 7005 & sleep 7005"), &CancellationToken::new(), &mut |_| Ok(()))
+            .await
+    });
+    wait_until(|| alive("sleep 7005").len() >= 2).await;
+    call.abort();
+    wait_until(|| alive("sleep 7005").is_empty()).await;
+}
+
+/// A tool of the same user can kill its shim; what it leaves is then ours to end.
+#[tokio::test]
+async fn a_tool_that_kills_its_shim_does_not_get_away() {
+    // A process of its own, so that the sweep finds only what belongs to this test.
+    let helper = Path::new(env!("CARGO_BIN_EXE_dutyd"));
+    dutyd::process::prepare_daemon().unwrap();
+    let exit = Spawner::new(helper.to_path_buf(), "test".into())
+        .run(
+            &sh("setsid sleep 7006 & kill -9 $PPID; sleep 7006"),
+            &CancellationToken::new(),
+            &mut |_| Ok(()),
+        )
+        .await;
+    assert_eq!(exit, Err(SpawnFailure::ShimLost));
+    assert_eq!(alive("sleep 7006"), [""; 0]);
+}
+
+async fn wait_until(mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !done() {
+        assert!(Instant::now() < until, "not in time");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
