@@ -6,10 +6,16 @@
 
 pub mod agent;
 pub mod call;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod domain;
 pub mod gate;
 pub mod process;
+pub mod provider;
+pub mod run;
 pub mod schedule;
+pub mod sinks;
+pub mod store;
 pub mod text;
+pub mod tools;

@@ -1,7 +1,11 @@
 //! The thin binary: the shim's verb, else the command line.
 
-fn main() {
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::SHIM_VERB) {
-        std::process::exit(dutyd::process::run_shim());
+        let code = dutyd::process::run_shim();
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
+    dutyd::cli::main()
 }

@@ -22,6 +22,9 @@ use crate::text::near::nearest;
 use crate::text::quantity;
 use crate::text::template::Template;
 
+/// The least of an output that is kept, in bytes.
+const LEAST_OUTPUT_BYTES: u64 = 4096;
+
 /// How far a run may go on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Autonomy {
@@ -98,6 +101,23 @@ pub struct Limits {
     pub max_output_bytes: u64,
     /// Read calls of one response that run at once.
     pub parallel_reads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_iterations: 20,
+            max_tool_calls: 200,
+            max_tool_calls_per_turn: 5,
+            max_duration: Duration::from_secs(3600),
+            max_tokens: None,
+            error_threshold: 3,
+            tool_timeout: Duration::from_secs(120),
+            output_limit: 30_000,
+            max_output_bytes: 64 << 20,
+            parallel_reads: 4,
+        }
+    }
 }
 
 /// A job.
@@ -486,40 +506,44 @@ impl Check<'_> {
     fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
         let empty = RawLimits::default();
         let raw = raw.unwrap_or(&empty);
-        let bytes = match raw.max_output_bytes.as_deref().map(quantity::size) {
-            None => 64 << 20,
-            Some(Ok(bytes)) if bytes >= 4096 => bytes,
+        let defaults = Limits::default();
+        let max_output_bytes = match raw.max_output_bytes.as_deref().map(quantity::size) {
+            None => defaults.max_output_bytes,
+            Some(Ok(bytes)) if bytes >= LEAST_OUTPUT_BYTES => bytes,
             Some(Ok(_)) => {
                 self.fault("/limits/max_output_bytes", "at least 4KiB of an output are kept");
-                4096
+                LEAST_OUTPUT_BYTES
             }
             Some(Err(message)) => {
                 self.fault("/limits/max_output_bytes", message);
-                4096
+                LEAST_OUTPUT_BYTES
             }
         };
         let count = |value: Option<u64>, default: usize| {
             value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
         };
         Limits {
-            max_iterations: raw.max_iterations.unwrap_or(20),
-            max_tool_calls: raw.max_tool_calls.unwrap_or(200),
-            max_tool_calls_per_turn: count(raw.max_tool_calls_per_turn, 5),
+            max_iterations: raw.max_iterations.unwrap_or(defaults.max_iterations),
+            max_tool_calls: raw.max_tool_calls.unwrap_or(defaults.max_tool_calls),
+            max_tool_calls_per_turn: count(
+                raw.max_tool_calls_per_turn,
+                defaults.max_tool_calls_per_turn,
+            ),
             max_duration: self.positive(
                 "/limits/max_duration",
                 raw.max_duration.as_deref(),
-                Duration::from_secs(3600),
+                defaults.max_duration,
             ),
             max_tokens: raw.max_tokens,
-            error_threshold: raw.error_threshold.unwrap_or(3),
+            error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
             tool_timeout: self.positive(
                 "/limits/tool_timeout",
                 raw.tool_timeout.as_deref(),
-                Duration::from_secs(120),
+                defaults.tool_timeout,
             ),
-            output_limit: count(raw.output_limit, 30_000),
-            max_output_bytes: bytes,
-            parallel_reads: count(raw.parallel_reads, 4),
+            output_limit: count(raw.output_limit, defaults.output_limit),
+            max_output_bytes,
+            parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The whole output is kept elsewhere; a view never splits a character and always says that it was cut.
 //! *Source*: `design/loop.md`, "Truncation".
 
+use std::collections::VecDeque;
+
 use crate::domain::Truncated;
 
 /// How much of an output a model sees.
@@ -35,6 +37,112 @@ pub fn marker(count: u64, what: &str, whole: &str) -> String {
     format!(
         "[WARNING: Tool output was truncated. {count} {what} were removed from the middle. The whole output is in {whole}.]"
     )
+}
+
+/// Collects the view of an output that may not fit into memory.
+#[derive(Debug)]
+pub struct ViewBuilder {
+    head: Vec<u8>,
+    tail: VecDeque<u8>,
+    capacity: usize,
+    characters: u64,
+    lines: u64,
+    dropped: bool,
+    utf8: Utf8Watch,
+}
+
+impl ViewBuilder {
+    /// Returns a builder whose memory is bounded by the limit: four bytes a character, at both ends.
+    #[must_use]
+    pub fn new(limit: ViewLimit) -> Self {
+        let capacity = limit.characters.saturating_mul(4).max(1024);
+        Self {
+            head: Vec::new(),
+            tail: VecDeque::new(),
+            capacity,
+            characters: 0,
+            lines: 0,
+            dropped: false,
+            utf8: Utf8Watch::default(),
+        }
+    }
+
+    /// Takes a piece of the output.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.utf8.push(bytes);
+        // Every byte that does not continue a character begins one; for broken text this is close enough.
+        self.characters += bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count() as u64;
+        self.lines += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        let room = self.capacity.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(first);
+        let recent = rest.get(rest.len().saturating_sub(self.capacity)..).unwrap_or_default();
+        let excess = (self.tail.len() + recent.len()).saturating_sub(self.capacity);
+        self.dropped |= excess > 0 || recent.len() < rest.len();
+        self.tail.drain(..excess.min(self.tail.len()));
+        self.tail.extend(recent);
+    }
+
+    /// Tells whether the view of what came so far leaves anything out.
+    #[must_use]
+    pub fn is_cut(&self, limit: ViewLimit) -> bool {
+        self.dropped
+            || self.characters > limit.characters as u64
+            || self.lines >= limit.lines as u64
+    }
+
+    /// Tells whether bytes were no UTF-8.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.utf8.is_broken()
+    }
+
+    /// Returns the view and what it leaves out; `whole` names the file that holds everything.
+    #[must_use]
+    pub fn finish(mut self, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
+        if !self.dropped {
+            self.head.extend(self.tail.iter());
+            return head_and_tail(&String::from_utf8_lossy(&self.head), limit, whole);
+        }
+        let half = limit.characters / 2;
+        let head: String = String::from_utf8_lossy(&self.head).chars().take(half).collect();
+        let tail_text = String::from_utf8_lossy(self.tail.make_contiguous()).into_owned();
+        let skip = tail_text.chars().count().saturating_sub(limit.characters - half);
+        let tail: String = tail_text.chars().skip(skip).collect();
+        let removed = self.characters.saturating_sub(limit.characters as u64);
+        let view = format!("{head}\n\n{}\n\n{tail}", marker(removed, "characters", whole));
+        let (by_lines, lines) = cut_lines(&view, limit.lines, whole);
+        let view = if lines > 0 { by_lines } else { view };
+        (view, Some(Truncated { characters: removed, lines: lines as u64 }))
+    }
+}
+
+/// Notices bytes that are no UTF-8 in a stream.
+#[derive(Debug, Default)]
+struct Utf8Watch {
+    carried: Vec<u8>,
+    broken: bool,
+}
+
+impl Utf8Watch {
+    fn push(&mut self, bytes: &[u8]) {
+        if self.broken {
+            return;
+        }
+        self.carried.extend_from_slice(bytes);
+        match std::str::from_utf8(&self.carried) {
+            Ok(_) => self.carried.clear(),
+            Err(error) if error.error_len().is_some() => {
+                self.broken = true;
+                self.carried = Vec::new();
+            }
+            Err(error) => drop(self.carried.drain(..error.valid_up_to())),
+        }
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken || !self.carried.is_empty()
+    }
 }
 
 fn cut_characters(text: &str, limit: usize, whole: &str) -> (String, usize) {

@@ -117,18 +117,7 @@ fn sleeper(name: &str, category: Category) -> Arc<Sleeper> {
 }
 
 fn limits() -> Limits {
-    Limits {
-        max_iterations: 20,
-        max_tool_calls: 200,
-        max_tool_calls_per_turn: 5,
-        max_duration: Duration::from_secs(3600),
-        max_tokens: None,
-        error_threshold: 3,
-        tool_timeout: Duration::from_secs(120),
-        output_limit: 30_000,
-        max_output_bytes: 1 << 20,
-        parallel_reads: 4,
-    }
+    Limits { max_output_bytes: 1 << 20, ..Limits::default() }
 }
 
 fn say(text: &str) -> Result<ModelReply, ModelError> {

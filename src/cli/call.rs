@@ -1,0 +1,185 @@
+//! `dutyd call`: one tool call through the gate, without a model.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::args::CallArgs;
+use super::context::Context;
+use super::error::CliError;
+use super::explain::{REFUSED, find_tool, to_json};
+use super::output;
+use crate::agent::{AgentTool as _, CallContext, CallOutput};
+use crate::call::parse_arguments;
+use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Tool, Trust};
+use crate::domain::{CallId, DecisionKind, ErrorKind, JobName};
+use crate::gate::{Decision, Facts, decide};
+use crate::run::tool_surroundings;
+use crate::sinks::Observers;
+use crate::text::redact::Redactor;
+use crate::text::template::Template;
+use crate::tools::DeclaredTool;
+
+/// The exit code of a call whose time was up.
+const TIMED_OUT: u8 = 124;
+
+pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
+    let config = context.config(Trust::Required)?;
+    let tool = find_tool(&config, &args.tool)?;
+    let job = match &args.job {
+        Some(name) => Job::clone(context.job(&config, name)?),
+        None => anything(&config)?,
+    };
+    let arguments = arguments(args, tool)?;
+    let host = context.host(Observers::default());
+    host.state.create().map_err(|error| {
+        CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
+    })?;
+    let redactor = Redactor::new(&config.secrets);
+    let (_, around) =
+        tool_surroundings(&config, &job, &host, &context.new_run_id(), None, redactor);
+    let declared = DeclaredTool::new(tool.clone(), around);
+    let prepared = declared.prepare(&arguments).map_err(|error| CliError::usage(error.message))?;
+    let facts = Facts {
+        tool: tool.name.as_str(),
+        category: tool.category,
+        destructive_when: &tool.destructive_when,
+        calls: (0, job.limits.max_tool_calls),
+    };
+    let decision = decide(job.name.as_str(), &job.policy, facts, &prepared.arguments);
+    let started = Instant::now();
+    let result = match decision.kind {
+        DecisionKind::Deny => CallOutput {
+            error_kind: Some(ErrorKind::Denied),
+            content: format!("refused by rule {}: {}", decision.rule, decision.reason),
+            ..CallOutput::default()
+        },
+        DecisionKind::Allow => {
+            let cancel = CancellationToken::new();
+            let call_id =
+                CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
+            let call_context = CallContext { call_id, cancel: cancel.clone() };
+            let run = declared.run(&prepared, &call_context);
+            tokio::pin!(run);
+            tokio::select! {
+                result = &mut run => result,
+                _ = tokio::signal::ctrl_c() => {
+                    cancel.cancel();
+                    run.await
+                }
+            }
+        }
+    };
+    report(context, &result, &decision, started.elapsed().as_millis())?;
+    Ok(ExitCode::from(match result.error_kind {
+        None => 0,
+        Some(ErrorKind::Denied) => REFUSED,
+        Some(ErrorKind::Timeout) => TIMED_OUT,
+        Some(ErrorKind::Interrupted) => super::run::CANCELLED,
+        Some(_) => 1,
+    }))
+}
+
+fn report(
+    context: &Context,
+    result: &CallOutput,
+    decision: &Decision,
+    duration_ms: u128,
+) -> Result<(), CliError> {
+    let value = json!({
+        "is_error": result.error_kind.is_some(),
+        "error_kind": result.error_kind,
+        "output": result.content,
+        "exit_code": result.exit_code,
+        "duration_ms": u64::try_from(duration_ms).unwrap_or(u64::MAX),
+        "truncated": result.truncated,
+        "decision": to_json(decision),
+    });
+    output::value(context.form, &value, || {
+        let mut text = result.content.clone();
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text
+    })
+}
+
+fn arguments(args: &CallArgs, tool: &Tool) -> Result<Map<String, Value>, CliError> {
+    if let Some(json) = &args.json {
+        let text = match json.strip_prefix('@') {
+            None => json.clone(),
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| CliError::usage(format!("{path} cannot be read: {error}")))?,
+        };
+        return parse_arguments(&text).map_err(|error| {
+            CliError::usage(format!("the arguments are no JSON object: {error}"))
+        });
+    }
+    let mut arguments = Map::new();
+    for pair in &args.pairs {
+        let (name, text) =
+            pair.split_once('=').ok_or_else(|| CliError::usage(format!("`{pair}` is not K=V")))?;
+        let schema = tool.command.parameters().schema().pointer(&format!("/properties/{name}"));
+        let kind = |schema: Option<&Value>| {
+            schema
+                .and_then(|schema| schema.get("type"))
+                .and_then(Value::as_str)
+                .unwrap_or("string")
+                .to_owned()
+        };
+        let scalar = |kind: &str| match kind {
+            "string" => Value::from(text),
+            _ => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+        };
+        match kind(schema).as_str() {
+            "array" => {
+                let item = scalar(&kind(schema.and_then(|schema| schema.get("items"))));
+                if let Some(items) =
+                    arguments.entry(name).or_insert_with(|| Value::Array(Vec::new())).as_array_mut()
+                {
+                    items.push(item);
+                }
+            }
+            other => {
+                if arguments.insert(name.to_owned(), scalar(other)).is_some() {
+                    return Err(CliError::usage(format!("`{name}` is given twice")));
+                }
+            }
+        }
+    }
+    Ok(arguments)
+}
+
+/// Returns a job that lists every tool: what the operator at the terminal may do.
+fn anything(config: &Config) -> Result<Job, CliError> {
+    let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
+    let all =
+        || config.tools.keys().map(|tool| Listed { tool: tool.clone(), args: None }).collect();
+    Ok(Job {
+        name: JobName::parse("call").map_err(|error| failed(&error))?,
+        description: None,
+        enabled: false,
+        schedule: None,
+        jitter: std::time::Duration::ZERO,
+        catchup: crate::config::Catchup::None,
+        catchup_window: std::time::Duration::ZERO,
+        prompt: Template::parse("-").map_err(|error| failed(&error))?,
+        vars: std::collections::BTreeMap::new(),
+        model: None,
+        system_prompt: None,
+        working_dir: None,
+        policy: Policy {
+            autonomy: Autonomy::Full,
+            read: ReadPolicy::All,
+            write: all(),
+            admin: all(),
+            deny: BTreeSet::new(),
+        },
+        limits: Limits::default(),
+        double_confirmation: false,
+        loop_window: None,
+    })
+}

@@ -1,0 +1,169 @@
+//! What every verb needs: directories, environment, clock, configuration, and how a run is named.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::args::{Cli, OutputForm};
+use super::error::CliError;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{Config, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load};
+use crate::domain::RunId;
+use crate::run::Host;
+use crate::sinks::Observers;
+use crate::store::{RunDir, StateDir, read_lines};
+use crate::text::near::nearest;
+
+/// What every verb needs.
+pub(crate) struct Context {
+    pub(crate) dirs: Dirs,
+    pub(crate) environment: Environment,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) form: OutputForm,
+    pub(crate) color: bool,
+}
+
+impl Context {
+    pub(crate) fn new(cli: &Cli) -> Result<Self, CliError> {
+        let environment = Environment::of_process();
+        let is_root = nix::unistd::geteuid().is_root();
+        let dirs =
+            Dirs::find(cli.config_dir.as_deref(), cli.state_dir.as_deref(), &environment, is_root)
+                .map_err(|error| CliError::usage(error.to_string()))?;
+        let color = !cli.no_color
+            && environment.get("NO_COLOR").is_none()
+            && std::io::IsTerminal::is_terminal(&std::io::stdout());
+        Ok(Self { dirs, environment, clock: Arc::new(SystemClock), form: cli.output, color })
+    }
+
+    /// Runs a future to its end on a runtime of its own.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, CliError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(|error| CliError::failed(format!("the runtime cannot be started: {error}")))?;
+        Ok(runtime.block_on(future))
+    }
+
+    pub(crate) fn load(&self, set: &FileSet, trust: Trust, secrets: SecretsMode) -> Loaded {
+        load(
+            set,
+            &self.environment,
+            trust,
+            secrets,
+            nix::unistd::geteuid().as_raw(),
+            self.clock.now(),
+        )
+    }
+
+    /// Returns the configuration for a verb that acts on it.
+    ///
+    /// *Errors*: the whole report.
+    pub(crate) fn config(&self, trust: Trust) -> Result<Arc<Config>, CliError> {
+        self.config_as_of(trust, self.clock.now())
+    }
+
+    /// Returns the configuration as it would be checked at `now`.
+    ///
+    /// *Errors*: the whole report.
+    pub(crate) fn config_as_of(
+        &self,
+        trust: Trust,
+        now: chrono::DateTime<chrono::Utc>,
+    ) -> Result<Arc<Config>, CliError> {
+        let set = FileSet::of_directory(&self.dirs.config).map_err(|error| {
+            let hints = error.hint.into_iter().collect();
+            CliError {
+                kind: super::ErrorKind::Usage,
+                message: format!("{}: {}", error.file, error.message),
+                hints,
+            }
+        })?;
+        let loaded = load(
+            &set,
+            &self.environment,
+            trust,
+            SecretsMode::Resolve,
+            nix::unistd::geteuid().as_raw(),
+            now,
+        );
+        loaded.config.map(Arc::new).ok_or_else(|| {
+            let count = loaded.report.errors.len();
+            let errors =
+                crate::config::Report { errors: loaded.report.errors, warnings: Vec::new() };
+            CliError::usage(format!(
+                "the configuration has {count} error(s)\n{}",
+                errors.render().trim_end()
+            ))
+        })
+    }
+
+    pub(crate) fn job<'a>(&self, config: &'a Config, name: &str) -> Result<&'a Arc<Job>, CliError> {
+        config.jobs.get(name).ok_or_else(|| {
+            let error = CliError::not_found(format!("there is no job `{name}`"));
+            match nearest(name, config.jobs.keys().map(crate::domain::JobName::as_str)) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            }
+        })
+    }
+
+    pub(crate) fn state(&self) -> StateDir {
+        StateDir::new(&self.dirs.state)
+    }
+
+    pub(crate) fn host(&self, observers: Observers) -> Host {
+        Host {
+            state: self.state(),
+            clock: self.clock.clone(),
+            environment: self.environment.clone(),
+            shim: None,
+            observers,
+        }
+    }
+
+    pub(crate) fn new_run_id(&self) -> RunId {
+        RunId::from_ulid(ulid::Ulid::generate())
+    }
+
+    /// Returns the run that `name` means: an id or a unique beginning of it, `last`, or `JOB@last`.
+    ///
+    /// *Errors*: none, or several.
+    pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
+        let state = self.state();
+        if let Ok(run_id) = RunId::parse(name)
+            && let Some(run) = state.find_run(&run_id)
+        {
+            return Ok(run);
+        }
+        let missing = || {
+            CliError::not_found(format!("there is no run `{name}` in {}", state.root().display()))
+        };
+        let mut runs = state.runs();
+        if name == "last" {
+            return runs.drain(..).next().ok_or_else(missing);
+        }
+        if let Some(job) = name.strip_suffix("@last") {
+            return runs
+                .into_iter()
+                .find(|run| job_of(&run.transcript()).as_deref() == Some(job))
+                .ok_or_else(missing);
+        }
+        let name = name.to_ascii_lowercase();
+        runs.retain(|run| !name.is_empty() && run.run_id().as_str().starts_with(&name));
+        match runs.as_slice() {
+            [] => Err(missing()),
+            [run] => Ok(run.clone()),
+            several => Err(CliError::usage(format!(
+                "`{name}` is the beginning of {} runs: write more of it",
+                several.len()
+            ))),
+        }
+    }
+}
+
+fn job_of(transcript: &Path) -> Option<String> {
+    let first = read_lines(transcript).ok()?.next()?.ok()?;
+    first.event.get("job")?.as_str().map(str::to_owned)
+}

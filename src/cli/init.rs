@@ -1,0 +1,43 @@
+//! `dutyd init`
+
+use std::process::ExitCode;
+
+use super::args::InitArgs;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::config::STARTER_FILES;
+use crate::store::{create_private_dir, write_atomic};
+
+pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliError> {
+    let directory = args.directory.clone().unwrap_or_else(|| context.dirs.config.clone());
+    let shown = directory.display();
+    let present: Vec<&str> = STARTER_FILES
+        .iter()
+        .map(|file| file.name)
+        .filter(|name| directory.join(name).exists())
+        .collect();
+    if !present.is_empty() {
+        return Err(CliError::usage(format!(
+            "{shown} already has {}; nothing was written",
+            present.join(", ")
+        ))
+        .hint("`dutyd init DIR` writes elsewhere"));
+    }
+    let failed =
+        |error: std::io::Error| CliError::failed(format!("{shown} cannot be written: {error}"));
+    create_private_dir(&directory).map_err(failed)?;
+    for file in STARTER_FILES {
+        write_atomic(&directory.join(file.name), file.text.as_bytes()).map_err(failed)?;
+        output::text(&format!("wrote {}\n", directory.join(file.name).display()));
+    }
+    let flag = if directory == context.dirs.config {
+        String::new()
+    } else {
+        format!(" --config-dir {shown}")
+    };
+    output::text(&format!(
+        "\nNext:\n  dutyd{flag} validate          check the files\n  dutyd{flag} call disk_usage   try a tool, without a model\n  dutyd{flag} run disk-watch    run a job now; the scripted model needs no key\n\nThen put your own model into {shown}/config.yaml.\n"
+    ));
+    Ok(ExitCode::SUCCESS)
+}

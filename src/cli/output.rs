@@ -1,0 +1,99 @@
+//! Printing: data on stdout in the asked form, everything else on stderr.
+//!
+//! Whatever is printed for people is escaped first; a reader that goes away ends the command quietly.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use comfy_table::{ContentArrangement, Table, presets};
+use owo_colors::OwoColorize as _;
+use serde::Serialize;
+
+use super::args::OutputForm;
+use super::error::CliError;
+use crate::text::escape::{for_terminal, one_line};
+
+/// Prints text for people on stdout.
+pub(crate) fn text(text: &str) {
+    raw(for_terminal(text).as_bytes());
+}
+
+/// Prints bytes as they are on stdout.
+pub(crate) fn raw(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        // The reader is gone; there is nobody to tell.
+        std::process::exit(0);
+    }
+}
+
+/// Prints a remark on stderr.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", for_terminal(text));
+}
+
+/// Prints an error on stderr.
+pub(crate) fn error(error: &CliError, color: bool) {
+    let mut out = io::stderr().lock();
+    let label = if color && io::stderr().is_terminal() {
+        "error".red().bold().to_string()
+    } else {
+        "error".to_owned()
+    };
+    let _ = writeln!(out, "{label}: {}", for_terminal(&error.message));
+    for hint in &error.hints {
+        let _ = writeln!(out, "  help: {}", for_terminal(hint));
+    }
+}
+
+/// Prints a value in the asked form; `table` is what people get.
+///
+/// *Errors*: it cannot be written in that form.
+pub(crate) fn value<T: Serialize>(
+    form: OutputForm,
+    value: &T,
+    table: impl FnOnce() -> String,
+) -> Result<(), CliError> {
+    let failed = |error: String| CliError::failed(format!("the output cannot be made: {error}"));
+    match form {
+        OutputForm::Table => text(&table()),
+        OutputForm::Json => {
+            let json =
+                serde_json::to_string_pretty(value).map_err(|error| failed(error.to_string()))?;
+            raw(format!("{json}\n").as_bytes());
+        }
+        OutputForm::Jsonl => {
+            let value = serde_json::to_value(value).map_err(|error| failed(error.to_string()))?;
+            match value {
+                serde_json::Value::Array(items) => {
+                    items.iter().for_each(|item| raw(format!("{item}\n").as_bytes()))
+                }
+                other => raw(format!("{other}\n").as_bytes()),
+            }
+        }
+        OutputForm::Yaml => {
+            let yaml = serde_yaml::to_string(value).map_err(|error| failed(error.to_string()))?;
+            raw(yaml.as_bytes());
+        }
+    }
+    Ok(())
+}
+
+/// Returns rows as aligned columns.
+pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.iter().map(|name| name.to_uppercase()));
+    for row in rows {
+        table.add_row(row.iter().map(|cell| one_line(cell)));
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    let mut out: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    if out.is_empty() {
+        out.push('\n');
+    }
+    out
+}

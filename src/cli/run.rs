@@ -1,0 +1,162 @@
+//! `dutyd run`
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+
+use super::args::{OutputForm, RunArgs};
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use super::story::Story;
+use crate::config::Trust;
+use crate::domain::{Outcome, StopReason, Trigger};
+use crate::run::{Ended, RunSpec, TriggerFacts, execute};
+use crate::sinks::{Observed, Observers};
+use crate::store::{ReadLine, RunRow, read_lines};
+
+/// The exit code of a run that a person stopped.
+pub(crate) const CANCELLED: u8 = 130;
+
+/// The exit code of a run whose time was up.
+const TIMED_OUT: u8 = 124;
+
+pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, CliError> {
+    own_state(context)?;
+    let config = context.config(Trust::Required)?;
+    let job = context.job(&config, &args.job)?.clone();
+    let vars = variables(&args.vars)?;
+    let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
+    let spec =
+        RunSpec::new(context.new_run_id(), config.clone(), job, facts, &vars, args.prompt.clone())
+            .map_err(|error| CliError::usage(error.to_string()))?;
+    crate::process::prepare_daemon()
+        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+
+    let observers = Observers::default();
+    let (stop, stopped) = watch::channel(None);
+    let watcher = tokio::spawn(watch_run(observers.watch(), context.form, context.color));
+    let signals = tokio::spawn(stop_on_signal(stop));
+    let ended = execute(spec, context.host(observers.clone()), stopped).await;
+    drop(observers);
+    let _ = watcher.await;
+    signals.abort();
+    let ended = ended.map_err(|error| CliError::failed(error.to_string()))?;
+    conclude(context, &ended)
+}
+
+fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
+    let end = &ended.end;
+    match context.form {
+        OutputForm::Table => {
+            let value = serde_json::to_value(end).unwrap_or_default();
+            output::raw(format!("\n{}", Story::new(context.color).result(&value)).as_bytes());
+            output::note(&format!("\nrun {}: dutyd show {}", ended.run_id, ended.run_id));
+        }
+        OutputForm::Jsonl => {}
+        form => {
+            let path = context.state().find_run(&ended.run_id).map(|run| run.transcript());
+            let lines: Vec<ReadLine> = path
+                .and_then(|path| read_lines(&path).ok())
+                .into_iter()
+                .flatten()
+                .flatten()
+                .collect();
+            output::value(form, &RunRow::fold(&lines), String::new)?;
+        }
+    }
+    if !ended.recorded {
+        output::note("the transcript could not be written to its end");
+    }
+    Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
+}
+
+/// Returns the exit code of a run that has ended.
+pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
+    match (outcome, stop_reason) {
+        (Outcome::Succeeded, _) => 0,
+        (Outcome::Failed, StopReason::MaxDuration) => TIMED_OUT,
+        (Outcome::Cancelled, _) => CANCELLED,
+        (Outcome::Failed | Outcome::Interrupted, _) => 1,
+    }
+}
+
+/// Parses `K=V` pairs.
+///
+/// *Errors*: one is none, or a name stands twice.
+pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, CliError> {
+    let mut vars = BTreeMap::new();
+    for pair in pairs {
+        let (name, value) = pair
+            .split_once('=')
+            .ok_or_else(|| CliError::usage(format!("`--var {pair}` is not K=V")))?;
+        if vars.insert(name.to_owned(), value.to_owned()).is_some() {
+            return Err(CliError::usage(format!("`--var {name}` is given twice")));
+        }
+    }
+    Ok(vars)
+}
+
+/// Refuses to write into somebody else's state directory, with the line that works.
+fn own_state(context: &Context) -> Result<(), CliError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(meta) = std::fs::metadata(&context.dirs.state) else { return Ok(()) };
+    if meta.uid() == nix::unistd::geteuid().as_raw() {
+        return Ok(());
+    }
+    let owner = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(meta.uid()))
+        .ok()
+        .flatten()
+        .map_or_else(|| format!("#{}", meta.uid()), |user| user.name);
+    let line: Vec<String> = std::env::args().skip(1).collect();
+    Err(CliError::failed(format!(
+        "{} belongs to {owner}, and no daemon runs there",
+        context.dirs.state.display()
+    ))
+    .hint(format!("sudo -u {owner} dutyd {}", line.join(" "))))
+}
+
+async fn stop_on_signal(stop: watch::Sender<Option<StopReason>>) {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+        signal(SignalKind::hangup()),
+    ) else {
+        return;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    output::note("stopping; tools get 2 s");
+    stop.send_replace(Some(StopReason::Cancelled));
+    // Kept, because a stop whose sender is gone is an interruption.
+    std::future::pending::<()>().await;
+}
+
+/// Prints what happens, until nobody can make anything happen any more.
+pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, color: bool) {
+    let story = Story::new(color);
+    loop {
+        match events.recv().await {
+            Ok(Observed::Line { line, .. }) if form == OutputForm::Jsonl => {
+                output::raw(format!("{line}\n").as_bytes())
+            }
+            Ok(Observed::Line { line, .. }) if form == OutputForm::Table => {
+                if let Ok(line) = serde_json::from_str::<ReadLine>(&line) {
+                    output::raw(story.tell(&line).as_bytes());
+                }
+            }
+            Ok(_) => {}
+            Err(RecvError::Lagged(missed)) => output::note(&format!(
+                "{missed} events came too fast to be shown; the transcript has them"
+            )),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! A transcript as a story for people: one event, a line or a few.
+//!
+//! Everything from a model or a tool is escaped; long texts are folded in the middle with their size, never cut off in silence.
+
+use std::fmt::Write as _;
+
+use owo_colors::OwoColorize as _;
+use serde_json::Value;
+
+use crate::store::ReadLine;
+use crate::text::escape::{for_terminal, one_line};
+
+/// Lines of a text that are shown; of more, as many at each end as half of it.
+const SHOWN_LINES: usize = 24;
+
+/// Characters of a line of a text.
+const SHOWN_CHARACTERS: usize = 240;
+
+/// Writes lines of a story.
+pub(crate) struct Story {
+    color: bool,
+    /// Whether system prompts are told too.
+    pub(crate) with_system_prompt: bool,
+}
+
+/// How a word looks.
+#[derive(Clone, Copy)]
+enum Tone {
+    Plain,
+    Good,
+    Bad,
+    Odd,
+    Faint,
+}
+
+impl Story {
+    pub(crate) fn new(color: bool) -> Self {
+        Self { color, with_system_prompt: false }
+    }
+
+    /// Returns what one event tells; empty if nothing.
+    pub(crate) fn tell(&self, line: &ReadLine) -> String {
+        let event = &line.event;
+        let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+        let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
+        match text("type") {
+            "session_start" => self.entry(line, "start", Tone::Faint, &start(event)),
+            "system_prompt" if self.with_system_prompt => {
+                self.block(line, "system", Tone::Faint, "", text("text"))
+            }
+            "user_input" => {
+                self.block(line, "task", Tone::Plain, source(text("source")), text("text"))
+            }
+            "assistant_text_end" => self.answer(line),
+            "policy_decision" if text("decision") == "allow" => String::new(),
+            "policy_decision" => {
+                let what = format!(
+                    "{} ({}) by rule {}: {}",
+                    text("name"),
+                    text("category"),
+                    text("rule"),
+                    text("reason")
+                );
+                self.entry(line, "refused", Tone::Bad, &what)
+            }
+            "tool_call_start" => {
+                self.entry(line, "run", Tone::Plain, &format!("$ {}", argv(event)))
+            }
+            "tool_call_end" => self.call_end(line),
+            "steering_injected" => {
+                self.block(line, "steering", Tone::Odd, text("source"), text("text"))
+            }
+            "turn_limit" => self.entry(
+                line,
+                "limit",
+                Tone::Bad,
+                &format!("{} = {}", text("limit"), number("value")),
+            ),
+            "loop_detection" => self.entry(
+                line,
+                "loop",
+                Tone::Odd,
+                &format!(
+                    "a pattern of {} calls repeats itself (number {})",
+                    number("pattern_length"),
+                    number("count")
+                ),
+            ),
+            "preflight" => self.preflight(line),
+            "warning" => self.entry(
+                line,
+                "warning",
+                Tone::Odd,
+                &format!("{}: {}", text("code"), text("message")),
+            ),
+            "error" => self.entry(
+                line,
+                "error",
+                Tone::Bad,
+                &format!("{}: {}", text("code"), text("message")),
+            ),
+            "session_end" => self.entry(
+                line,
+                "end",
+                if text("outcome") == "succeeded" { Tone::Good } else { Tone::Bad },
+                &ending(event),
+            ),
+            "system_prompt" | "processing_end" => String::new(),
+            other => self.entry(line, other, Tone::Faint, ""),
+        }
+    }
+
+    /// Returns the outcome with the result, as it stands first in `show` and last in `run`.
+    pub(crate) fn result(&self, end: &Value) -> String {
+        let text = |field: &str| end.get(field).and_then(Value::as_str).unwrap_or_default();
+        let outcome = text("outcome");
+        let tone = if outcome == "succeeded" { Tone::Good } else { Tone::Bad };
+        let mut out = format!("{} ({})", self.paint(outcome, tone), text("stop_reason"));
+        if let Some(verdict) = end.get("verdict").and_then(Value::as_str) {
+            let _ = write!(out, ", verdict {}", one_line(verdict));
+        }
+        out.push('\n');
+        if let Some(error) = end.get("error").and_then(Value::as_str) {
+            let _ = writeln!(out, "{}", self.paint(&for_terminal(error), Tone::Bad));
+        }
+        match end.get("result") {
+            Some(Value::String(text)) => {
+                let _ = writeln!(out, "\n{}", for_terminal(text.trim_end()));
+            }
+            Some(Value::Null) | None => {}
+            Some(object) => {
+                let _ = writeln!(
+                    out,
+                    "\n{}",
+                    for_terminal(&serde_json::to_string_pretty(object).unwrap_or_default())
+                );
+            }
+        }
+        out
+    }
+
+    fn answer(&self, line: &ReadLine) -> String {
+        let event = &line.event;
+        let text = event.get("text").and_then(Value::as_str).unwrap_or_default();
+        let calls: Vec<String> = event
+            .get("tool_calls")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(|call| {
+                let name = call.get("name").and_then(Value::as_str).unwrap_or_default();
+                let arguments = call
+                    .get("arguments")
+                    .or_else(|| call.get("arguments_text"))
+                    .map(Value::to_string)
+                    .unwrap_or_default();
+                format!("{name}{}", fold_line(&arguments))
+            })
+            .collect();
+        let mut out = String::new();
+        if !text.trim().is_empty() || calls.is_empty() {
+            out.push_str(&self.block(
+                line,
+                "answer",
+                Tone::Plain,
+                "",
+                if text.trim().is_empty() { "(nothing)" } else { text },
+            ));
+        }
+        for call in calls {
+            out.push_str(&self.entry(line, "call", Tone::Plain, &call));
+        }
+        out
+    }
+
+    fn call_end(&self, line: &ReadLine) -> String {
+        let event = &line.event;
+        let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+        let mut facts = Vec::new();
+        if let Some(code) = event.get("exit_code").and_then(Value::as_i64) {
+            facts.push(format!("exit {code}"));
+        }
+        if let Some(signal) = event.get("signal").and_then(Value::as_i64) {
+            facts.push(format!("signal {signal}"));
+        }
+        facts.push(format!(
+            "{} ms",
+            event.get("duration_ms").and_then(Value::as_u64).unwrap_or_default()
+        ));
+        facts.push(format!(
+            "{} bytes",
+            event.get("output_bytes").and_then(Value::as_u64).unwrap_or_default()
+        ));
+        if !text("output_file").is_empty() {
+            facts.push(format!("whole in {}", text("output_file")));
+        }
+        let is_error = event.get("is_error").and_then(Value::as_bool).unwrap_or_default();
+        let (word, tone) =
+            if is_error { (text("error_kind"), Tone::Bad) } else { ("done", Tone::Good) };
+        self.block(
+            line,
+            word,
+            tone,
+            &format!("{} ({})", text("name"), facts.join(", ")),
+            text("output"),
+        )
+    }
+
+    fn preflight(&self, line: &ReadLine) -> String {
+        let items = line.event.get("items").and_then(Value::as_array);
+        let failed: Vec<String> = items
+            .into_iter()
+            .flatten()
+            .filter(|item| item.get("ok") == Some(&Value::Bool(false)))
+            .map(|item| {
+                let text =
+                    |field: &str| item.get(field).and_then(Value::as_str).unwrap_or_default();
+                format!("{}: {}", text("name"), text("detail"))
+            })
+            .collect();
+        if failed.is_empty() {
+            self.entry(
+                line,
+                "check",
+                Tone::Good,
+                &format!("{} items are in order", items.map_or(0, Vec::len)),
+            )
+        } else {
+            self.entry(line, "check", Tone::Bad, &failed.join("; "))
+        }
+    }
+
+    fn entry(&self, line: &ReadLine, word: &str, tone: Tone, what: &str) -> String {
+        let padded = format!("{:<9}", one_line(word));
+        format!(
+            "{}  {} {}\n",
+            self.paint(&clock(line), Tone::Faint),
+            self.paint(&padded, tone),
+            one_line(what)
+        )
+        .replace(" \n", "\n")
+    }
+
+    fn block(&self, line: &ReadLine, word: &str, tone: Tone, what: &str, text: &str) -> String {
+        let mut out = self.entry(line, word, tone, what);
+        for shown in fold(text) {
+            let _ = writeln!(out, "                {} {}", self.paint("|", Tone::Faint), shown);
+        }
+        out
+    }
+
+    fn paint(&self, text: &str, tone: Tone) -> String {
+        if !self.color {
+            return text.to_owned();
+        }
+        match tone {
+            Tone::Plain => text.bold().to_string(),
+            Tone::Good => text.green().to_string(),
+            Tone::Bad => text.red().to_string(),
+            Tone::Odd => text.yellow().to_string(),
+            Tone::Faint => text.dimmed().to_string(),
+        }
+    }
+}
+
+fn clock(line: &ReadLine) -> String {
+    line.ts.get(11..23).unwrap_or(&line.ts).to_owned()
+}
+
+fn start(event: &Value) -> String {
+    let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+    let slot = event
+        .get("scheduled_for")
+        .and_then(Value::as_str)
+        .map(|due| format!(" for {due}"))
+        .unwrap_or_default();
+    let tools = event.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
+    format!(
+        "{} by {}{slot}, model {} ({}), {tools} tools, on {}",
+        text("job"),
+        text("trigger"),
+        text("model"),
+        text("provider"),
+        text("host")
+    )
+}
+
+fn ending(event: &Value) -> String {
+    let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
+    let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+    let tokens = event.get("usage").map_or(0, |usage| {
+        let number = |field: &str| usage.get(field).and_then(Value::as_u64).unwrap_or_default();
+        number("input_tokens") + number("output_tokens")
+    });
+    format!(
+        "{} ({}) after {} iterations, {} calls, {tokens} tokens, {} ms",
+        text("outcome"),
+        text("stop_reason"),
+        number("iterations"),
+        number("tool_calls"),
+        number("duration_ms")
+    )
+}
+
+fn source(word: &str) -> &str {
+    match word {
+        "job" => "",
+        other => other,
+    }
+}
+
+fn argv(event: &Value) -> String {
+    let words: Vec<String> = event
+        .get("argv")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(|word| {
+            let plain = !word.is_empty()
+                && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&b));
+            if plain { word.to_owned() } else { Value::from(word).to_string() }
+        })
+        .collect();
+    fold_line(&words.join(" "))
+}
+
+fn fold(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    let shown = |lines: &[&str]| lines.iter().map(|line| fold_line(line)).collect::<Vec<_>>();
+    if lines.len() <= SHOWN_LINES {
+        return shown(&lines);
+    }
+    let half = SHOWN_LINES / 2;
+    let (head, rest) = lines.split_at(half);
+    let (middle, tail) = rest.split_at(rest.len() - half);
+    let mut out = shown(head);
+    out.push(format!("… {} lines …", middle.len()));
+    out.extend(shown(tail));
+    out
+}
+
+fn fold_line(line: &str) -> String {
+    let line = one_line(line);
+    let count = line.chars().count();
+    if count <= SHOWN_CHARACTERS {
+        return line;
+    }
+    let half = SHOWN_CHARACTERS / 2;
+    let head: String = line.chars().take(half).collect();
+    let tail: String = line.chars().skip(count - half).collect();
+    format!("{head} … {} characters … {tail}", count - 2 * half)
+}

@@ -1,0 +1,83 @@
+//! `dutyd validate`
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::{OutputForm, ValidateArgs};
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::config::{Config, ConfigError, FileSet, Loaded, Report, SecretsMode, Trust};
+
+pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCode, CliError> {
+    let (set, trust) = match args.paths.as_slice() {
+        [] => (FileSet::of_directory(&context.dirs.config), Trust::Required),
+        [directory] if directory.is_dir() => (FileSet::of_directory(directory), Trust::Advised),
+        files => (FileSet::of_files(files), Trust::Advised),
+    };
+    let secrets = if args.no_secrets { SecretsMode::Leave } else { SecretsMode::Resolve };
+    let loaded = match set {
+        Ok(set) => context.load(&set, trust, secrets),
+        Err(error) => {
+            Loaded { config: None, report: Report { errors: vec![error], warnings: Vec::new() } }
+        }
+    };
+    let report = &loaded.report;
+    let ok = report.errors.is_empty();
+    let plain = |errors: &[ConfigError]| serde_json::to_value(errors).unwrap_or_default();
+    let value =
+        json!({"ok": ok, "errors": plain(&report.errors), "warnings": plain(&report.warnings)});
+    // One object, also as JSON lines.
+    let form = context.form;
+    output::value(form, &value, || people(&loaded, context))?;
+    if form != OutputForm::Table && !ok {
+        output::note(&report.summary());
+    }
+    Ok(ExitCode::from(if ok { 0 } else { 2 }))
+}
+
+fn people(loaded: &Loaded, context: &Context) -> String {
+    let mut out = loaded.report.render();
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    match &loaded.config {
+        None => out.push_str(&format!(
+            "{} error(s), {} warning(s)\n",
+            loaded.report.errors.len(),
+            loaded.report.warnings.len()
+        )),
+        Some(config) => out.push_str(&read_as(config, context, loaded.report.warnings.len())),
+    }
+    out
+}
+
+/// Says how the schedules were read.
+fn read_as(config: &Config, context: &Context, warnings: usize) -> String {
+    let now = context.clock.now();
+    let rows = config.jobs.values().map(|job| {
+        let (schedule, zone, next) = match &job.schedule {
+            None => ("by hand".to_owned(), String::new(), String::new()),
+            Some(schedule) => {
+                let next = schedule.next_after(now).map(|due| {
+                    due.with_timezone(&schedule.zone()).format("%a %Y-%m-%d %H:%M:%S").to_string()
+                });
+                (schedule.as_written(), schedule.zone().name().to_owned(), next.unwrap_or_default())
+            }
+        };
+        vec![
+            job.name.to_string(),
+            schedule,
+            zone,
+            if job.enabled { next } else { "not enabled".to_owned() },
+        ]
+    });
+    let table = output::table(&["job", "schedule", "zone", "next"], rows);
+    format!(
+        "{table}\nok: {} job(s), {} tool(s), {} model(s), {warnings} warning(s)\n",
+        config.jobs.len(),
+        config.tools.len(),
+        config.models.len()
+    )
+}

@@ -1,0 +1,439 @@
+//! A run from its first line to its last.
+//!
+//! Whatever happens in between — a panic included — the transcript ends with `session_end`, as long as it can be written at all.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::preflight::preflight;
+use super::spec::RunSpec;
+use crate::agent::{
+    AgentTool, End, EventSink, Machine, Model, PromptFacts, RecordError, Rules, Session,
+    SessionParts, SessionResult, Toolbox, system_prompt,
+};
+use crate::clock::Clock;
+use crate::config::{Config, Environment, Job, Provider};
+use crate::domain::{
+    CallId, Event, LiveEvent, Outcome, PreflightItem, RunId, SandboxFacts, SessionEnd,
+    SessionStart, StopReason, Usage,
+};
+use crate::gate::is_visible;
+use crate::process::Spawner;
+use crate::provider::{ScriptContext, ScriptedModel};
+use crate::sinks::{Observed, Observers};
+use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
+use crate::text::redact::Redactor;
+use crate::tools::{DeclaredTool, OutputStore, ToolSurroundings};
+
+/// What runs share with each other: the machine they run on.
+#[derive(Clone)]
+pub struct Host {
+    /// Where they are kept.
+    pub state: StateDir,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// The daemon's environment.
+    pub environment: Environment,
+    /// The binary that is started as a shim; `None` is this one.
+    pub shim: Option<PathBuf>,
+    /// Who watches.
+    pub observers: Observers,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// The run.
+    pub run_id: RunId,
+    /// What its last line says.
+    pub end: SessionEnd,
+    /// Whether that line is in the transcript.
+    pub recorded: bool,
+}
+
+/// Why a run could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Its directory, mark or transcript cannot be made.
+    #[error("the run cannot be recorded in {path}: {error}")]
+    State {
+        /// The state directory.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Its first line cannot be written.
+    #[error("the transcript cannot be written: {0}")]
+    Record(String),
+}
+
+/// Runs `spec` to its end. `stop` holds a stop reason as soon as the run is to end.
+///
+/// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through `stop`.
+pub async fn execute(
+    spec: RunSpec,
+    host: Host,
+    stop: watch::Receiver<Option<StopReason>>,
+) -> Result<Ended, RunError> {
+    let began = host.clock.now();
+    let started = Instant::now();
+    let state_error =
+        |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
+    host.state.create().map_err(state_error)?;
+    let mark = host.state.mark_open(&spec.run_id).map_err(state_error)?;
+    let directory =
+        host.state.create_run(&spec.run_id, run_date(&spec.run_id, began)).map_err(state_error)?;
+    let redactor = Redactor::new(&spec.config.secrets);
+    let transcript = open_transcript(&spec, &host, &directory, &redactor).map_err(state_error)?;
+    let sink = Arc::new(RunSink {
+        transcript,
+        observers: host.observers.clone(),
+        run_id: spec.run_id.clone(),
+    });
+    let (working_dir, around) = tool_surroundings(
+        &spec.config,
+        &spec.job,
+        &host,
+        &spec.run_id,
+        Some(directory.clone()),
+        redactor,
+    );
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, around));
+    sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox))))
+        .await
+        .map_err(|error| RunError::Record(error.0))?;
+
+    let items = preflight(&spec.config, &spec.job, &working_dir, &toolbox);
+    let result = if items.iter().all(|item| item.ok) {
+        let acts = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
+        let recorded = if acts { sink.record(Event::Preflight { items }).await } else { Ok(()) };
+        match recorded {
+            Ok(()) => {
+                run_session(&spec, &host, toolbox, &working_dir, sink.clone(), stop, started).await
+            }
+            Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
+        }
+    } else {
+        preflight_failed(items, sink.as_ref()).await
+    };
+    let end = session_end(&result, started);
+    let recorded = sink.record(Event::SessionEnd(Box::new(end.clone()))).await;
+    match &recorded {
+        Ok(()) => {
+            if let Err(error) = mark.close() {
+                tracing::warn!(run_id = %spec.run_id, %error, "the mark of a run that has ended stays; the next start takes it away");
+            }
+        }
+        Err(error) => {
+            tracing::error!(run_id = %spec.run_id, error = %error.0, "the end of a run is not in its transcript")
+        }
+    }
+    Ok(Ended { run_id: spec.run_id, end, recorded: recorded.is_ok() })
+}
+
+/// Returns the moment that names a run's directory: that of its id.
+fn run_date(run_id: &RunId, now: DateTime<Utc>) -> DateTime<Utc> {
+    let millis = run_id
+        .as_str()
+        .parse::<ulid::Ulid>()
+        .ok()
+        .and_then(|ulid| i64::try_from(ulid.timestamp_ms()).ok());
+    millis.and_then(DateTime::from_timestamp_millis).unwrap_or(now)
+}
+
+fn open_transcript(
+    spec: &RunSpec,
+    host: &Host,
+    directory: &RunDir,
+    redactor: &Redactor,
+) -> io::Result<Transcript> {
+    let facts = TranscriptFacts {
+        run_id: spec.run_id.clone(),
+        session_id: spec.run_id.to_string(),
+        redactor: redactor.clone(),
+        clock: host.clock.clone(),
+    };
+    let (observers, run_id) = (host.observers.clone(), spec.run_id.clone());
+    Transcript::open(&directory.transcript(), facts, move |appended| {
+        observers.show(Observed::Line {
+            run_id: run_id.clone(),
+            seq: appended.seq,
+            line: appended.line.clone(),
+        });
+    })
+}
+
+/// Returns where a job's tools start, and what they are given.
+pub fn tool_surroundings(
+    config: &Config,
+    job: &Job,
+    host: &Host,
+    run_id: &RunId,
+    outputs: Option<RunDir>,
+    redactor: Redactor,
+) -> (PathBuf, Arc<ToolSurroundings>) {
+    let working_dir =
+        job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()));
+    if job.working_dir.is_none() {
+        // If this fails, the preflight says so.
+        let _ = create_private_dir(&working_dir);
+    }
+    let env: BTreeMap<String, String> = config
+        .settings
+        .env_allowlist
+        .iter()
+        .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
+        .collect();
+    let mark = run_id.to_string();
+    let around = ToolSurroundings {
+        spawner: match &host.shim {
+            Some(shim) => Spawner::new(shim.clone(), mark),
+            None => Spawner::of_this_binary(mark),
+        },
+        env,
+        working_dir: working_dir.clone(),
+        timeout: job.limits.tool_timeout,
+        output_limit: job.limits.output_limit,
+        max_output_bytes: job.limits.max_output_bytes,
+        outputs: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
+        redactor,
+    };
+    (working_dir, Arc::new(around))
+}
+
+/// Returns the tools of a run: all are known, so that a refusal can be told from an unknown name; the model is shown those that it could use.
+#[must_use]
+pub fn toolbox(config: &Config, job: &Job, around: Arc<ToolSurroundings>) -> Toolbox {
+    let mut offered = std::collections::BTreeSet::new();
+    let tools: Vec<Arc<dyn AgentTool>> = config
+        .tools
+        .values()
+        .map(|tool| {
+            let declared = DeclaredTool::new(tool.clone(), around.clone());
+            if declared.is_available() && is_visible(&job.policy, tool.name.as_str(), tool.category)
+            {
+                offered.insert(tool.name.to_string());
+            }
+            Arc::new(declared) as Arc<dyn AgentTool>
+        })
+        .collect();
+    Toolbox::new(tools, |tool| offered.contains(&tool.definition().name))
+}
+
+fn session_start(spec: &RunSpec, toolbox: &Toolbox) -> SessionStart {
+    let model = spec.config.model_of(&spec.job);
+    SessionStart {
+        job: spec.job.name.to_string(),
+        trigger: spec.trigger.trigger,
+        scheduled_for: spec.trigger.scheduled_for,
+        attempt: spec.trigger.attempt,
+        model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),
+        provider: model.map(|model| model.provider_word().to_owned()).unwrap_or_default(),
+        profile: "generic".to_owned(),
+        tools: toolbox.offered().iter().map(|tool| tool.name.clone()).collect(),
+        policy: spec.job.policy.to_json(),
+        config_digest: spec.config.digest.clone(),
+        environment: "local".to_owned(),
+        sandbox: SandboxFacts { mode: "off".to_owned(), landlock_abi: None, cgroup: None },
+        dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: host_name(),
+    }
+}
+
+fn host_name() -> String {
+    nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+async fn run_session(
+    spec: &RunSpec,
+    host: &Host,
+    toolbox: Arc<Toolbox>,
+    working_dir: &std::path::Path,
+    sink: Arc<RunSink>,
+    stop: watch::Receiver<Option<StopReason>>,
+    started: Instant,
+) -> SessionResult {
+    let Some(configured) = spec.config.model_of(&spec.job) else {
+        return ended_early(StopReason::PreflightFailed, "no model is configured".to_owned());
+    };
+    let model: Arc<dyn Model> = match &configured.provider {
+        Provider::Scripted(script) => Arc::new(ScriptedModel::new(
+            script.clone(),
+            ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
+        )),
+        Provider::OpenaiChat(_) => {
+            return ended_early(
+                StopReason::PreflightFailed,
+                "openai_chat is not in this version".to_owned(),
+            );
+        }
+    };
+    let rules = Rules {
+        job: spec.job.name.to_string(),
+        policy: spec.job.policy.clone(),
+        limits: spec.job.limits.clone(),
+        confirm: spec.job.double_confirmation,
+        loop_window: spec.job.loop_window,
+        context_window: configured.context_window,
+    };
+    let deadline = started + spec.job.limits.max_duration;
+    let system = prompt(spec, host, &toolbox, working_dir);
+    let parts = SessionParts {
+        machine: Machine::new(rules, toolbox, system),
+        model,
+        sink,
+        stop,
+        deadline,
+        max_retries: configured.max_retries,
+    };
+    // A task of its own, so that a fault of ours ends this run and no other.
+    match tokio::spawn(Session::new(parts).run(spec.task.clone())).await {
+        Ok(result) => result,
+        Err(error) => {
+            tracing::error!(run_id = %spec.run_id, %error, "a run panicked");
+            ended_early(
+                StopReason::InternalError,
+                "a fault of dutyd ended the run; its log says more".to_owned(),
+            )
+        }
+    }
+}
+
+fn prompt(spec: &RunSpec, host: &Host, toolbox: &Toolbox, working_dir: &std::path::Path) -> String {
+    let zone = spec
+        .job
+        .schedule
+        .as_ref()
+        .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
+    let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
+    let tools: Vec<(String, String)> = toolbox
+        .offered()
+        .iter()
+        .map(|definition| {
+            let category = toolbox.find(&definition.name).map(|tool| tool.category().to_string());
+            (definition.name.clone(), category.unwrap_or_default())
+        })
+        .collect();
+    system_prompt(&PromptFacts {
+        job: spec.job.name.as_str(),
+        description: spec.job.description.as_deref(),
+        host: &host_name(),
+        date: &date,
+        working_dir: &working_dir.display().to_string(),
+        tools: &tools,
+        system_prompt: spec.job.system_prompt.as_deref(),
+    })
+}
+
+async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
+    let failed: Vec<String> = items
+        .iter()
+        .filter(|item| !item.ok)
+        .map(|item| format!("{}: {}", item.name, item.detail))
+        .collect();
+    match sink.record(Event::Preflight { items }).await {
+        Ok(()) => ended_early(StopReason::PreflightFailed, failed.join("; ")),
+        Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
+    }
+}
+
+fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
+    SessionResult {
+        end: End { stop_reason, result: None, error: Some(error) },
+        counters: Default::default(),
+        survivors: 0,
+    }
+}
+
+fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
+    let answer = result.end.result.as_deref().map(answer_value);
+    let verdict = answer
+        .as_ref()
+        .and_then(|answer| answer.get("status"))
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    SessionEnd {
+        outcome: result.end.stop_reason.outcome(),
+        stop_reason: result.end.stop_reason,
+        result: answer,
+        verdict,
+        iterations: result.counters.iterations,
+        tool_calls: result.counters.tool_calls,
+        tools_used: result.counters.tools_used.iter().cloned().collect(),
+        usage: result.counters.usage,
+        cost_usd: None,
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        survivors: result.survivors,
+        error: result.end.error.clone(),
+    }
+}
+
+/// Returns an answer as an object if it is one, with a code fence around it taken off; else as text.
+fn answer_value(text: &str) -> Value {
+    let inner = text.trim();
+    let inner = inner
+        .strip_prefix("```json")
+        .or_else(|| inner.strip_prefix("```"))
+        .and_then(|rest| rest.strip_suffix("```"))
+        .unwrap_or(inner);
+    match serde_json::from_str::<Value>(inner.trim()) {
+        Ok(value @ Value::Object(_)) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}
+
+impl Ended {
+    /// Returns the end of a run that another process left behind.
+    #[must_use]
+    pub fn interrupted_end(error: &str) -> SessionEnd {
+        SessionEnd {
+            outcome: Outcome::Interrupted,
+            stop_reason: StopReason::Interrupted,
+            result: None,
+            verdict: None,
+            iterations: 0,
+            tool_calls: 0,
+            tools_used: Vec::new(),
+            usage: Usage::default(),
+            cost_usd: None,
+            duration_ms: 0,
+            survivors: 0,
+            error: Some(error.to_owned()),
+        }
+    }
+}
+
+/// The one entry point of a run's events.
+struct RunSink {
+    transcript: Transcript,
+    observers: Observers,
+    run_id: RunId,
+}
+
+#[async_trait]
+impl EventSink for RunSink {
+    async fn record(&self, event: Event) -> Result<(), RecordError> {
+        self.transcript.append(event).await.map(drop).map_err(RecordError)
+    }
+
+    fn live(&self, event: LiveEvent) {
+        self.observers.show(Observed::Live { run_id: self.run_id.clone(), event });
+    }
+}
+
+struct RunOutputs(RunDir);
+
+impl OutputStore for RunOutputs {
+    fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn io::Write + Send>)> {
+        let (name, file) = self.0.create_output(call_id)?;
+        Ok((name, Box::new(io::BufWriter::new(file))))
+    }
+}

@@ -1,0 +1,11 @@
+//! One run: wires session, gate, tools and store from a frozen [`RunSpec`].
+//!
+//! A run is immutable once it began: it keeps the configuration that it was given. It does not know schedules.
+
+mod execute;
+mod preflight;
+mod spec;
+
+pub use execute::{Ended, Host, RunError, execute, tool_surroundings, toolbox};
+pub use preflight::preflight;
+pub use spec::{PromptError, RunSpec, TriggerFacts};

@@ -1,0 +1,236 @@
+//! Where things lie in the state directory, and which runs are open.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use nix::fcntl::{Flock, FlockArg};
+
+use super::files::{append_private, create_private_dir};
+use crate::domain::{CallId, RunId};
+
+/// The state directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateDir {
+    root: PathBuf,
+}
+
+impl StateDir {
+    /// Returns the state directory at `root`; it need not be there yet.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+
+    /// Makes it, private.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn create(&self) -> io::Result<()> {
+        create_private_dir(&self.root)?;
+        create_private_dir(&self.open_marks())
+    }
+
+    /// Returns the path itself.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Returns the directory in which the tools of a job start, if it names none.
+    #[must_use]
+    pub fn workspace(&self, job: &str) -> PathBuf {
+        self.root.join("workspace").join(job)
+    }
+
+    fn open_marks(&self) -> PathBuf {
+        self.root.join("runs").join("open")
+    }
+
+    fn run_path(&self, run_id: &RunId, began: DateTime<Utc>) -> PathBuf {
+        self.root.join("runs").join(began.format("%Y/%m/%d").to_string()).join(run_id.as_str())
+    }
+
+    /// Returns the directory of a run that exists; its date stands in its id.
+    #[must_use]
+    pub fn find_run(&self, run_id: &RunId) -> Option<RunDir> {
+        let ulid: ulid::Ulid = run_id.as_str().parse().ok()?;
+        let began = DateTime::from_timestamp_millis(i64::try_from(ulid.timestamp_ms()).ok()?)?;
+        let path = self.run_path(run_id, began);
+        path.is_dir().then(|| RunDir { path, run_id: run_id.clone() })
+    }
+
+    /// Makes the directory of a new run; the date is that of the id.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn create_run(&self, run_id: &RunId, began: DateTime<Utc>) -> io::Result<RunDir> {
+        let path = self.run_path(run_id, began);
+        create_private_dir(&path)?;
+        Ok(RunDir { path, run_id: run_id.clone() })
+    }
+
+    /// Returns every run, newest first.
+    #[must_use]
+    pub fn runs(&self) -> Vec<RunDir> {
+        let mut found = Vec::new();
+        let mut levels = vec![(self.root.join("runs"), 0)];
+        while let Some((path, depth)) = levels.pop() {
+            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+                let Ok(name) = entry.file_name().into_string() else { continue };
+                if depth < 3 && name.bytes().all(|b| b.is_ascii_digit()) {
+                    levels.push((entry.path(), depth + 1));
+                } else if let (3, Ok(run_id)) = (depth, RunId::parse(&name)) {
+                    found.push(RunDir { path: entry.path(), run_id });
+                }
+            }
+        }
+        found.sort_by(|a, b| b.run_id.cmp(&a.run_id));
+        found
+    }
+
+    /// Marks a run as open and locks the mark for this process.
+    ///
+    /// *Errors*: what the kernel says; the mark is held by another process.
+    pub fn mark_open(&self, run_id: &RunId) -> io::Result<OpenMark> {
+        create_private_dir(&self.open_marks())?;
+        let path = self.open_marks().join(run_id.as_str());
+        let mut file = append_private(&path)?;
+        writeln!(file, "{}", std::process::id())?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| io::Error::from(errno))?;
+        Ok(OpenMark { path, _lock: lock })
+    }
+
+    /// Returns the open runs that no process holds, with their marks taken over.
+    ///
+    /// *Errors*: the marks cannot be read.
+    pub fn abandoned(&self) -> io::Result<Vec<(RunId, OpenMark)>> {
+        let mut abandoned = Vec::new();
+        let entries = match std::fs::read_dir(self.open_marks()) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(abandoned),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            let Some(run_id) = entry.file_name().to_str().and_then(|name| RunId::parse(name).ok())
+            else {
+                continue;
+            };
+            let file = append_private(&entry.path())?;
+            if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                abandoned.push((run_id, OpenMark { path: entry.path(), _lock: lock }));
+            }
+        }
+        Ok(abandoned)
+    }
+
+    /// Tells whether a process holds the mark of this run.
+    #[must_use]
+    pub fn is_live(&self, run_id: &RunId) -> bool {
+        File::open(self.open_marks().join(run_id.as_str()))
+            .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
+    }
+}
+
+/// The mark of an open run, held until it is closed.
+#[derive(Debug)]
+pub struct OpenMark {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl OpenMark {
+    /// Takes the mark away: the run's last line is written.
+    ///
+    /// *Errors*: what the kernel says; the next start then looks at the run once more and finds it ended.
+    pub fn close(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+/// The directory of one run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunDir {
+    path: PathBuf,
+    run_id: RunId,
+}
+
+impl RunDir {
+    /// Returns the path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the run.
+    #[must_use]
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    /// Returns the path of the transcript.
+    #[must_use]
+    pub fn transcript(&self) -> PathBuf {
+        self.path.join("transcript.jsonl")
+    }
+
+    /// Makes the file of a call's whole output; returns it with its name relative to the run.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn create_output(&self, call_id: &CallId) -> io::Result<(String, File)> {
+        create_private_dir(&self.path.join("output"))?;
+        let name = format!("output/{call_id}.txt");
+        Ok((name.clone(), append_private(&self.path.join(name))?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn run_id(n: u128) -> RunId {
+        RunId::from_ulid(ulid::Ulid::from_parts(1_790_000_000_000, n))
+    }
+
+    // proves SEC-3
+    #[test]
+    fn runs_are_private_and_found_by_their_id() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&temp.path().join("state"));
+        state.create().unwrap();
+        let began = DateTime::from_timestamp_millis(1_790_000_000_000).unwrap();
+        let run = state.create_run(&run_id(1), began).unwrap();
+        state.create_run(&run_id(2), began).unwrap();
+        let (name, _) = run.create_output(&CallId::parse("c1").unwrap()).unwrap();
+        assert_eq!(name, "output/c1.txt");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(state.root()), mode(run.path()), mode(&run.path().join(name))),
+            (0o700, 0o700, 0o600)
+        );
+        assert_eq!(state.find_run(&run_id(1)), Some(run));
+        assert_eq!(state.find_run(&run_id(9)), None);
+        assert_eq!(
+            state.runs().iter().map(|run| run.run_id().clone()).collect::<Vec<_>>(),
+            [run_id(2), run_id(1)]
+        );
+    }
+
+    #[test]
+    fn a_mark_is_held_until_it_is_closed() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(temp.path());
+        let mark = state.mark_open(&run_id(1)).unwrap();
+        assert!(state.is_live(&run_id(1)));
+        assert!(state.abandoned().unwrap().is_empty());
+        drop(mark);
+        assert!(!state.is_live(&run_id(1)));
+        let mut abandoned = state.abandoned().unwrap();
+        assert_eq!(abandoned.len(), 1);
+        abandoned.remove(0).1.close().unwrap();
+        assert!(state.abandoned().unwrap().is_empty());
+    }
+}

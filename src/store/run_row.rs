@@ -1,0 +1,105 @@
+//! A run as it stands in lists: a fold over its transcript, so that the index can be made again from it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::reader::ReadLine;
+
+/// A run as `runs` prints it.
+///
+/// *Shape*: `{"run_id":"…","job":"…","trigger":"schedule","started_at":"…","ended_at":null,"outcome":null,…}`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRow {
+    /// The run.
+    pub run_id: String,
+    /// Its job.
+    pub job: String,
+    /// Why it ran.
+    pub trigger: String,
+    /// The slot.
+    pub scheduled_for: Option<String>,
+    /// When it began.
+    pub started_at: String,
+    /// When it ended; null while it runs.
+    pub ended_at: Option<String>,
+    /// How; null while it runs.
+    pub outcome: Option<String>,
+    /// Why it stopped.
+    pub stop_reason: Option<String>,
+    /// The status that its answer gave.
+    pub verdict: Option<String>,
+    /// The final answer.
+    pub result: Option<Value>,
+    /// 1, 2 …
+    pub attempt: u64,
+    /// Model responses.
+    pub iterations: u64,
+    /// Calls that were started.
+    pub tool_calls: u64,
+    /// Tokens.
+    pub usage: Value,
+    /// Cost, null while no price is known.
+    pub cost_usd: Option<f64>,
+    /// The model.
+    pub model: String,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+impl RunRow {
+    /// Returns the row of a transcript; `None` if it does not begin as one.
+    pub fn fold<'a>(lines: impl IntoIterator<Item = &'a ReadLine>) -> Option<Self> {
+        let mut lines = lines.into_iter();
+        let first = lines.next()?;
+        let text = |event: &Value, field: &str| {
+            event.get(field).and_then(Value::as_str).map(str::to_owned)
+        };
+        let number = |event: &Value, field: &str| {
+            event.get(field).and_then(Value::as_u64).unwrap_or_default()
+        };
+        if text(&first.event, "type").as_deref() != Some("session_start") {
+            return None;
+        }
+        let start = &first.event;
+        let mut row = Self {
+            run_id: first.run_id.to_string(),
+            job: text(start, "job")?,
+            trigger: text(start, "trigger").unwrap_or_default(),
+            scheduled_for: text(start, "scheduled_for"),
+            started_at: first.ts.clone(),
+            ended_at: None,
+            outcome: None,
+            stop_reason: None,
+            verdict: None,
+            result: None,
+            attempt: number(start, "attempt"),
+            iterations: 0,
+            tool_calls: 0,
+            usage: serde_json::json!({"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "reasoning_tokens": 0}),
+            cost_usd: None,
+            model: text(start, "model").unwrap_or_default(),
+            error: None,
+        };
+        for line in lines {
+            let event = &line.event;
+            match event.get("type").and_then(Value::as_str) {
+                Some("assistant_text_end") => row.iterations += 1,
+                Some("tool_call_start") => row.tool_calls += 1,
+                Some("session_end") => {
+                    row.ended_at = Some(line.ts.clone());
+                    row.outcome = text(event, "outcome");
+                    row.stop_reason = text(event, "stop_reason");
+                    row.verdict = text(event, "verdict");
+                    row.result = event.get("result").filter(|result| !result.is_null()).cloned();
+                    row.error = text(event, "error");
+                    row.iterations = number(event, "iterations");
+                    row.tool_calls = number(event, "tool_calls");
+                    row.usage = event.get("usage").cloned().unwrap_or_default();
+                    row.cost_usd = event.get("cost_usd").and_then(Value::as_f64);
+                }
+                _ => {}
+            }
+        }
+        Some(row)
+    }
+}

@@ -1,0 +1,312 @@
+//! The transcript: one event, one JSON object, one line, each with the hash of the one before.
+//!
+//! One thread owns the file and the chain. An append returns when the kernel has the line, and for what announces an effect when the disk has
+//! it; the derived sinks see a line only after that. A failed write or sync ends the record: nothing is appended after a gap (LOG-6).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{mpsc, oneshot};
+
+use super::files::append_private;
+use crate::clock::Clock;
+use crate::domain::{CallStart, Category, Event, FIRST_PREV, FORMAT_VERSION, Line, RunId};
+use crate::text::escape::json_line;
+use crate::text::redact::Redactor;
+
+/// Appends that wait for the writer; a run has few at once.
+const QUEUE: usize = 64;
+
+/// Fields that providers need back exactly.
+const OPAQUE: &[&str] = &["provider_data"];
+
+/// A line that was appended, for the derived sinks.
+#[derive(Debug, Clone)]
+pub struct Appended {
+    /// Its number.
+    pub seq: u64,
+    /// The line without its newline.
+    pub line: Arc<str>,
+}
+
+/// What a transcript is about.
+#[derive(Debug, Clone)]
+pub struct TranscriptFacts {
+    /// The run.
+    pub run_id: RunId,
+    /// The session.
+    pub session_id: String,
+    /// What must not be written.
+    pub redactor: Redactor,
+    /// Tells `ts`.
+    pub clock: Arc<dyn Clock>,
+}
+
+type Ack = oneshot::Sender<Result<Appended, String>>;
+
+/// An open transcript.
+#[derive(Debug, Clone)]
+pub struct Transcript {
+    queue: mpsc::Sender<(Event, Ack)>,
+}
+
+impl Transcript {
+    /// Opens the transcript at `path`, new or to go on after its last line, and starts its writer.
+    ///
+    /// `appended` is called in the writer for each line; it must not block.
+    /// *Errors*: the file cannot be opened or read, or its last line is not whole.
+    pub fn open(
+        path: &Path,
+        facts: TranscriptFacts,
+        appended: impl Fn(&Appended) + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut writer = Writer::open(path, facts)?;
+        let (queue, mut events) = mpsc::channel::<(Event, Ack)>(QUEUE);
+        std::thread::Builder::new().name("transcript".to_owned()).spawn(move || {
+            while let Some((event, ack)) = events.blocking_recv() {
+                let result = writer.append(event);
+                if let Ok(line) = &result {
+                    appended(line);
+                }
+                let _ = ack.send(result);
+            }
+        })?;
+        Ok(Self { queue })
+    }
+
+    /// Appends an event.
+    ///
+    /// *Errors*: why it is not in the record. *Cancel*: the event may be in the record all the same.
+    pub async fn append(&self, event: Event) -> Result<Appended, String> {
+        let (ack, answer) = oneshot::channel();
+        self.queue.send((event, ack)).await.map_err(|_| "its writer has ended".to_owned())?;
+        answer.await.map_err(|_| "its writer has ended".to_owned())?
+    }
+}
+
+struct Writer {
+    file: File,
+    facts: TranscriptFacts,
+    seq: u64,
+    prev: String,
+    broken: Option<String>,
+}
+
+impl Writer {
+    fn open(path: &Path, facts: TranscriptFacts) -> io::Result<Self> {
+        let file = append_private(path)?;
+        let (mut seq, mut prev) = (0, FIRST_PREV.to_owned());
+        for line in BufReader::new(File::open(path)?).split(b'\n') {
+            prev = hash(&line?);
+            seq += 1;
+        }
+        Ok(Self { file, facts, seq, prev, broken: None })
+    }
+
+    fn append(&mut self, event: Event) -> Result<Appended, String> {
+        if let Some(reason) = &self.broken {
+            return Err(reason.clone());
+        }
+        let result = self.write(event);
+        if let Err(reason) = &result {
+            self.broken = Some(reason.clone());
+        }
+        result
+    }
+
+    fn write(&mut self, event: Event) -> Result<Appended, String> {
+        let durable = must_be_durable(&event);
+        let mut payload = serde_json::to_value(event).map_err(|error| error.to_string())?;
+        self.facts.redactor.value(&mut payload, OPAQUE);
+        let line = Line {
+            v: FORMAT_VERSION,
+            seq: self.seq,
+            ts: timestamp(self.facts.clock.now()),
+            run_id: self.facts.run_id.clone(),
+            session_id: self.facts.session_id.clone(),
+            prev: self.prev.clone(),
+            event: payload,
+        };
+        let mut text = json_line(serde_json::to_string(&line).map_err(|error| error.to_string())?);
+        let prev = hash(text.as_bytes());
+        text.push('\n');
+        self.file.write_all(text.as_bytes()).map_err(|error| error.to_string())?;
+        if durable {
+            self.file.sync_data().map_err(|error| error.to_string())?;
+        }
+        let seq = self.seq;
+        self.seq += 1;
+        self.prev = prev;
+        text.pop();
+        Ok(Appended { seq, line: text.into() })
+    }
+}
+
+/// Tells whether an event must be on the disk before the next step: it announces an effect, or ends the run.
+fn must_be_durable(event: &Event) -> bool {
+    match event {
+        Event::ToolCallStart(CallStart { category, .. }) => *category != Category::Read,
+        Event::SessionStart(_) | Event::SessionEnd(_) => true,
+        _ => false,
+    }
+}
+
+fn timestamp(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
+pub(super) fn hash(line: &[u8]) -> String {
+    hex::encode(Sha256::digest(line))
+}
+
+/// Cuts a torn last line off; returns how many bytes were cut.
+///
+/// A line is torn if it has no newline at its end, or is no JSON object: a power cut can leave a block of zeros.
+/// *Errors*: what the kernel says.
+pub fn repair_tail(path: &Path) -> io::Result<u64> {
+    /// A line is read backwards in pieces of this size.
+    const PIECE: u64 = 64 * 1024;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut end = file.metadata()?.len();
+    let before = end;
+    while end > 0 {
+        // The start of the last line: after the newline before `end - 1`.
+        let mut start = end - 1;
+        let mut tail: Vec<u8> = Vec::new();
+        let begin = loop {
+            let from = start.saturating_sub(PIECE);
+            let mut piece = vec![0; usize::try_from(start - from).unwrap_or(0)];
+            file.read_exact_at(&mut piece, from)?;
+            let newline = piece.iter().rposition(|byte| *byte == b'\n');
+            let kept = newline.map_or(0, |at| at + 1);
+            let mut joined = piece.split_off(kept);
+            joined.extend(tail);
+            tail = joined;
+            if newline.is_some() || from == 0 {
+                break from + kept as u64;
+            }
+            start = from;
+        };
+        let mut last = [0];
+        file.read_exact_at(&mut last, end - 1)?;
+        let whole = last == [b'\n']
+            && serde_json::from_slice::<Value>(&tail).is_ok_and(|value| value.is_object());
+        if whole {
+            break;
+        }
+        end = begin;
+    }
+    if end != before {
+        file.set_len(end)?;
+        file.sync_all()?;
+    }
+    Ok(before - end)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::reader::verify;
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::text::redact::Secret;
+
+    fn facts() -> TranscriptFacts {
+        TranscriptFacts {
+            run_id: RunId::from_ulid(ulid::Ulid::from_parts(1, 1)),
+            session_id: "s".into(),
+            redactor: Redactor::new(&[Secret {
+                name: "KEY".into(),
+                value: "hunter2hunter2".into(),
+            }]),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    async fn write(path: &Path, texts: &[&str]) {
+        let transcript = Transcript::open(path, facts(), |_| {}).unwrap();
+        for text in texts {
+            transcript.append(Event::warning("w", *text)).await.unwrap();
+        }
+    }
+
+    // proves LOG-1, LOG-2, SEC-2
+    #[tokio::test]
+    async fn lines_are_numbered_chained_escaped_and_redacted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.jsonl");
+        write(&path, &["one", "forged\n{\"v\":1,\"seq\":2}\u{2028}\u{202e}", "key hunter2hunter2"])
+            .await;
+        write(&path, &["goes on"]).await;
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 4);
+        assert!(text.is_ascii() && !text.contains("hunter2") && text.contains("[redacted:KEY]"));
+        let report = verify(&path, false).unwrap();
+        assert!(report.ok && report.lines == 4, "{report:?}");
+    }
+
+    #[tokio::test]
+    async fn an_edited_dropped_or_swapped_line_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.jsonl");
+        write(&path, &["one", "two", "three", "four"]).await;
+        let lines: Vec<String> =
+            std::fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+        let check = |lines: Vec<String>, expected: Option<u64>| {
+            std::fs::write(&path, format!("{}\n", lines.join("\n"))).unwrap();
+            let report = verify(&path, false).unwrap();
+            assert_eq!(report.broken_at_seq, expected, "{report:?}");
+        };
+        check(lines.clone(), None);
+        let mut edited = lines.clone();
+        edited[1] = edited[1].replace("two", "2wo");
+        check(edited, Some(2));
+        let mut dropped = lines.clone();
+        dropped.remove(1);
+        check(dropped, Some(1));
+        let mut swapped = lines.clone();
+        swapped.swap(1, 2);
+        check(swapped, Some(1));
+    }
+
+    // proves LOG-3
+    #[tokio::test]
+    async fn a_torn_tail_is_cut_and_the_chain_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.jsonl");
+        for tail in [&b"{\"v\":1,\"se"[..], b"\0\0\0\0", b"{\"a\":", b"\0\0\n", b"not json\n"] {
+            let _ = std::fs::remove_file(&path);
+            write(&path, &["one", &"x".repeat(200_000)]).await;
+            let whole = std::fs::metadata(&path).unwrap().len();
+            append_private(&path).unwrap().write_all(tail).unwrap();
+            assert_eq!(repair_tail(&path).unwrap(), tail.len() as u64);
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
+            assert_eq!(repair_tail(&path).unwrap(), 0);
+            write(&path, &["after"]).await;
+            assert!(verify(&path, false).unwrap().ok);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn a_cut_anywhere_leaves_whole_lines(cut in 0usize..600) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("t.jsonl");
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(write(&path, &["one", "two"]));
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            let length = file.metadata().unwrap().len();
+            file.set_len(length.saturating_sub(cut as u64)).unwrap();
+            repair_tail(&path).unwrap();
+            let report = verify(&path, false).unwrap();
+            prop_assert!(report.ok && !report.torn, "{:?}", report);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The output of a call in constant memory: the whole of it for the record, a cut view for the model.
+//!
+//! *Source*: `design/loop.md`, "Truncation".
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+
+use crate::domain::{CallId, Truncated};
+use crate::text::redact::{Redactor, StreamRedactor};
+use crate::text::truncate::{ViewBuilder, ViewLimit};
+
+/// Bytes of an output that stand in the transcript itself.
+pub const INLINE_LIMIT: usize = 64 * 1024;
+
+/// Bytes at the end of an output that are kept although the middle was dropped.
+const TAIL_BYTES: usize = 1024 * 1024;
+
+/// Lines of an output that a model sees.
+const VIEW_LINES: usize = 256;
+
+/// Keeps whole outputs.
+pub trait OutputStore: Send + Sync {
+    /// Makes the file of a call's output; returns its name for the record.
+    ///
+    /// *Errors*: what the kernel says.
+    fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn Write + Send>)>;
+}
+
+/// What was collected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Collected {
+    /// The model's view.
+    pub view: String,
+    /// The whole output, where it is small.
+    pub inline: Option<String>,
+    /// The file of the whole output, where it is not.
+    pub file: Option<String>,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// What the view leaves out.
+    pub truncated: Option<Truncated>,
+    /// Whether bytes were no UTF-8.
+    pub lossy: bool,
+}
+
+/// Collects one output.
+pub struct Collector<'a> {
+    store: Option<&'a dyn OutputStore>,
+    call_id: &'a CallId,
+    redactor: StreamRedactor,
+    view: ViewBuilder,
+    limit: ViewLimit,
+    keep: u64,
+    inline: Vec<u8>,
+    file: Option<(String, Box<dyn Write + Send>)>,
+    kept: u64,
+    dropped: u64,
+    tail: VecDeque<u8>,
+    bytes: u64,
+}
+
+impl<'a> Collector<'a> {
+    /// Returns a collector that shows `characters` to the model and keeps `keep` bytes.
+    #[must_use]
+    pub fn new(
+        store: Option<&'a dyn OutputStore>,
+        call_id: &'a CallId,
+        redactor: &Redactor,
+        characters: usize,
+        keep: u64,
+    ) -> Self {
+        let limit = ViewLimit { characters, lines: VIEW_LINES };
+        Self {
+            store,
+            call_id,
+            redactor: redactor.stream(),
+            view: ViewBuilder::new(limit),
+            limit,
+            keep,
+            inline: Vec::new(),
+            file: None,
+            kept: 0,
+            dropped: 0,
+            tail: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Takes a piece.
+    ///
+    /// *Errors*: the file cannot be made or written.
+    pub fn push(&mut self, chunk: &[u8]) -> io::Result<()> {
+        self.bytes += chunk.len() as u64;
+        let clean = self.redactor.push(chunk);
+        self.take(&clean)
+    }
+
+    /// Returns everything at the end of the output.
+    ///
+    /// *Errors*: as [`Self::push`].
+    pub fn finish(mut self) -> io::Result<Collected> {
+        let rest = std::mem::replace(&mut self.redactor, Redactor::default().stream()).finish();
+        self.take(&rest)?;
+        let would_cut = self.view.is_cut(self.limit);
+        if would_cut && self.file.is_none() && self.store.is_some() {
+            self.spill()?;
+        }
+        if let Some((_, file)) = &mut self.file {
+            if self.dropped > 0 {
+                let lost = self.dropped - self.tail.len() as u64;
+                write!(file, "\n[dutyd: {lost} bytes were dropped here]\n")?;
+                let (a, b) = self.tail.as_slices();
+                file.write_all(a)?;
+                file.write_all(b)?;
+            }
+            file.flush()?;
+        }
+        let name = self.file.map(|(name, _)| name);
+        let whole = name.as_deref().unwrap_or("no file (it was not kept)");
+        let lossy = self.view.is_lossy();
+        let (view, truncated) = self.view.finish(self.limit, whole);
+        let inline = name.is_none().then(|| String::from_utf8_lossy(&self.inline).into_owned());
+        Ok(Collected { view, inline, file: name, bytes: self.bytes, truncated, lossy })
+    }
+
+    fn take(&mut self, clean: &[u8]) -> io::Result<()> {
+        self.view.push(clean);
+        if self.file.is_none() {
+            if self.inline.len() + clean.len() <= INLINE_LIMIT {
+                self.inline.extend_from_slice(clean);
+                return Ok(());
+            }
+            if self.store.is_none() {
+                // Nowhere to keep it: the view is all there is.
+                let room = INLINE_LIMIT - self.inline.len();
+                self.inline
+                    .extend_from_slice(clean.get(..room.min(clean.len())).unwrap_or_default());
+                return Ok(());
+            }
+            self.spill()?;
+        }
+        self.write(clean)
+    }
+
+    /// Moves what is in memory into a file.
+    fn spill(&mut self) -> io::Result<()> {
+        if let Some(store) = self.store {
+            self.file = Some(store.create(self.call_id)?);
+            let inline = std::mem::take(&mut self.inline);
+            self.write(&inline)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, clean: &[u8]) -> io::Result<()> {
+        let room = usize::try_from(self.keep.saturating_sub(self.kept))
+            .unwrap_or(usize::MAX)
+            .min(clean.len());
+        let (keep, over) = clean.split_at(room);
+        if let Some((_, file)) = &mut self.file {
+            file.write_all(keep)?;
+        }
+        self.kept += keep.len() as u64;
+        self.dropped += over.len() as u64;
+        let recent = over.get(over.len().saturating_sub(TAIL_BYTES)..).unwrap_or_default();
+        let excess = (self.tail.len() + recent.len()).saturating_sub(TAIL_BYTES);
+        self.tail.drain(..excess.min(self.tail.len()));
+        self.tail.extend(recent);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::text::redact::Secret;
+
+    #[derive(Default, Clone)]
+    struct Memory(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Memory {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl OutputStore for Memory {
+        fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn Write + Send>)> {
+            Ok((format!("output/{call_id}.txt"), Box::new(self.clone())))
+        }
+    }
+
+    fn collect(text: &[u8], characters: usize, keep: u64) -> (Collected, Vec<u8>) {
+        let store = Memory::default();
+        let call_id = CallId::parse("c").unwrap();
+        let redactor = Redactor::new(&[Secret { name: "K".into(), value: "secret-value".into() }]);
+        let mut collector = Collector::new(Some(&store), &call_id, &redactor, characters, keep);
+        for chunk in text.chunks(1000) {
+            collector.push(chunk).unwrap();
+        }
+        let collected = collector.finish().unwrap();
+        let kept = store.0.lock().unwrap().clone();
+        (collected, kept)
+    }
+
+    #[test]
+    fn a_small_output_is_inline_and_whole() {
+        let (collected, kept) = collect(b"hello\nsecret-value\n", 1000, 1 << 20);
+        assert_eq!(collected.inline.as_deref(), Some("hello\n[redacted:K]\n"));
+        assert_eq!(
+            (collected.view.as_str(), collected.bytes, collected.truncated),
+            ("hello\n[redacted:K]\n", 19, None)
+        );
+        assert!(kept.is_empty());
+    }
+
+    #[test]
+    fn a_cut_output_always_has_a_file() {
+        let text = "0123456789\n".repeat(100);
+        let (collected, kept) = collect(text.as_bytes(), 500, 1 << 20);
+        assert_eq!((collected.file.as_deref(), collected.inline), (Some("output/c.txt"), None));
+        assert_eq!(collected.truncated, Some(Truncated { characters: 600, lines: 0 }));
+        assert_eq!(kept, text.as_bytes());
+        assert!(collected.view.contains("output/c.txt"));
+    }
+
+    // proves PROC-5, PROC-6
+    #[test]
+    fn a_huge_output_keeps_head_and_tail_and_counts_the_rest() {
+        let mut text = vec![b'a'; 5_000_000];
+        text[3] = 0xff;
+        text.extend(b"THE END");
+        let (collected, kept) = collect(&text, 1000, 100_000);
+        assert_eq!(collected.bytes, 5_000_007);
+        assert!(collected.lossy);
+        assert!(kept.len() < 100_000 + TAIL_BYTES + 100);
+        let note = String::from_utf8_lossy(&kept);
+        assert!(
+            note.contains(&format!("{} bytes were dropped", 5_000_007 - 100_000 - TAIL_BYTES)),
+            "{}",
+            kept.len()
+        );
+        assert!(
+            note.ends_with("THE END")
+                && collected.view.ends_with("THE END")
+                && collected.view.starts_with("aaa\u{fffd}a")
+        );
+        assert_eq!(kept[3], 0xff, "bytes are kept as they are");
+    }
+}
