@@ -55,10 +55,108 @@ pub(crate) enum Verb {
     Call(CallArgs),
     /// Run a job now; the exit code tells the outcome
     Run(RunArgs),
+    /// Run the daemon: what the systemd unit starts
+    Serve(ServeArgs),
+    /// Show the whole thing on a fresh machine, offline: example jobs, real tools, a scripted model
+    Demo(DemoArgs),
+    /// Say how the running daemon is
+    Status,
+    /// List the jobs: next fire, last outcome and verdict
+    Jobs,
+    /// List the coming slots, in the job's zone and UTC
+    Next(NextArgs),
+    /// List what became of every due time
+    Slots(SlotsArgs),
+    /// Check that every due time is accounted for; exit 1 for a hole
+    Audit(AuditArgs),
+    /// List runs, newest first
+    Runs(RunsArgs),
+    /// Stop a run
+    Cancel(CancelArgs),
     /// Show a run as a story, the result first
     Show(ShowArgs),
     /// Check the hash chain of a run's transcript
     Verify(VerifyArgs),
+    /// Make the index of runs again from the transcripts
+    Reindex,
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page
+    Man,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Use a model of config.yaml, or `openai` for OPENAI_API_KEY, instead of the script
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NextArgs {
+    /// One job; all that are enabled if not given
+    pub(crate) job: Option<String>,
+    /// How many
+    #[arg(short = 'n', default_value_t = 10)]
+    pub(crate) count: usize,
+    /// After this moment (exclusive), such as 2026-11-21T03:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SlotsArgs {
+    /// One job; all if not given
+    pub(crate) job: Option<String>,
+    /// Due then or later: a time, or a duration back from now such as 7d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// Due then or earlier, likewise
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// One job; all if not given
+    pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunsArgs {
+    /// Of this job
+    #[arg(long)]
+    pub(crate) job: Option<String>,
+    /// With this outcome
+    #[arg(long)]
+    pub(crate) outcome: Option<String>,
+    /// With this verdict
+    #[arg(long)]
+    pub(crate) verdict: Option<String>,
+    /// Begun then or later: a time, or a duration back from now such as 7d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// Begun then or earlier, likewise
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 20)]
+    pub(crate) limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CancelArgs {
+    /// A run's id or a unique beginning of it, `last`, or `JOB@last`
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
@@ -134,6 +232,9 @@ pub(crate) struct RunArgs {
     /// Ask this instead of the job's prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
+    /// Let the daemon run it, and return at once
+    #[arg(long)]
+    pub(crate) detach: bool,
 }
 
 #[derive(Debug, Args)]

@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) form: OutputForm,
     pub(crate) color: bool,
+    /// Whether the state directory was named, so that no other daemon is meant.
+    pub(crate) state_named: bool,
 }
 
 impl Context {
@@ -33,7 +35,15 @@ impl Context {
         let color = !cli.no_color
             && environment.get("NO_COLOR").is_none()
             && std::io::IsTerminal::is_terminal(&std::io::stdout());
-        Ok(Self { dirs, environment, clock: Arc::new(SystemClock), form: cli.output, color })
+        let state_named = cli.state_dir.is_some() || environment.get("DUTYD_STATE_DIR").is_some();
+        Ok(Self {
+            state_named,
+            dirs,
+            environment,
+            clock: Arc::new(SystemClock),
+            form: cli.output,
+            color,
+        })
     }
 
     /// Runs a future to its end on a runtime of its own.

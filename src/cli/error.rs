@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Usage,
     /// No such job, run or tool.
     NotFound,
+    /// No daemon runs.
+    NoDaemon,
 }
 
 /// Why a command failed.
@@ -51,6 +53,7 @@ impl CliError {
             ErrorKind::Failed => 1,
             ErrorKind::Usage => 2,
             ErrorKind::NotFound => 3,
+            ErrorKind::NoDaemon => 4,
         }
     }
 }

@@ -2,15 +2,28 @@
 
 mod args;
 mod call;
+mod cancel;
+mod client;
 mod context;
+mod demo;
 mod error;
 mod explain;
 mod init;
+mod jobs;
+mod log;
+mod next;
 mod output;
+mod reference;
+mod reindex;
 mod run;
+mod runs;
 mod schema;
+mod serve;
 mod show;
+mod slots;
+mod status;
 mod story;
+mod time;
 mod tools;
 mod validate;
 mod verify;
@@ -35,6 +48,8 @@ pub fn main() -> ExitCode {
         }
     };
     let color = !cli.no_color;
+    // Before the first HTTP client, the one over the control socket included.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -54,6 +69,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Tools(args) => tools::tools(&context, &args),
         Verb::Call(args) => context.block_on(call::call(&context, &args))?,
         Verb::Run(args) => context.block_on(run::run(&context, &args))?,
+        Verb::Serve(_) => context.block_on(serve::serve(&context))?,
+        Verb::Demo(args) => context.block_on(demo::demo(&context, &args))?,
+        Verb::Status => context.block_on(status::status(&context))?,
+        Verb::Jobs => context.block_on(jobs::jobs(&context))?,
+        Verb::Next(args) => context.block_on(next::next(&context, &args))?,
+        Verb::Slots(args) => context.block_on(slots::slots(&context, &args))?,
+        Verb::Audit(args) => context.block_on(slots::audit(&context, &args))?,
+        Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
+        Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
+        Verb::Reindex => context.block_on(reindex::reindex(&context))?,
+        Verb::Completions(args) => reference::completions(&args),
+        Verb::Man => reference::man(),
         Verb::Show(args) => show::show(&context, &args),
         Verb::Verify(args) => verify::verify(&context, &args),
     }

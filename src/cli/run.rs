@@ -7,16 +7,20 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
+use serde_json::Value;
+
 use super::args::{OutputForm, RunArgs};
+use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
 use super::story::Story;
 use crate::config::Trust;
+use crate::daemon::RunRequest;
 use crate::domain::{Outcome, StopReason, Trigger};
 use crate::run::{Ended, RunSpec, TriggerFacts, execute};
 use crate::sinks::{Observed, Observers};
-use crate::store::{ReadLine, RunRow, read_lines};
+use crate::store::{Index, ReadLine, RunRow, read_lines};
 
 /// The exit code of a run that a person stopped.
 pub(crate) const CANCELLED: u8 = 130;
@@ -25,6 +29,12 @@ pub(crate) const CANCELLED: u8 = 130;
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, CliError> {
+    if let Some(client) = Client::find(context)? {
+        return run_in_daemon(context, &client, args).await;
+    }
+    if args.detach {
+        Client::require(context)?;
+    }
     own_state(context)?;
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &args.job)?.clone();
@@ -45,7 +55,88 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     let _ = watcher.await;
     signals.abort();
     let ended = ended.map_err(|error| CliError::failed(error.to_string()))?;
+    take_in(context, &ended).await;
     conclude(context, &ended)
+}
+
+/// Puts the run into the index; without it the next `dutyd reindex` does.
+async fn take_in(context: &Context, ended: &Ended) {
+    let Some(run) = context.state().find_run(&ended.run_id) else { return };
+    let taken = match Index::open(&context.dirs.state) {
+        Ok((index, true)) => index.rebuild(context.state()).await.map(drop),
+        Ok((index, false)) => index.refresh(run).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = taken {
+        output::note(&format!("the run is not in the index: {error}"));
+    }
+}
+
+/// Has the daemon run it, and shows what happens.
+async fn run_in_daemon(
+    context: &Context,
+    client: &Client,
+    args: &RunArgs,
+) -> Result<ExitCode, CliError> {
+    let request = RunRequest {
+        job: args.job.clone(),
+        vars: variables(&args.vars)?,
+        prompt: args.prompt.clone(),
+    };
+    let answer = client.post(&format!("/jobs/{}/runs", path_segment(&args.job)), &request).await?;
+    let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if args.detach {
+        output::value(context.form, &answer, || format!("{run_id}\n"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let story = Story::new(context.color);
+    let mut end: Option<ReadLine> = None;
+    let followed = client.follow(&run_id, |line| {
+        if context.form == OutputForm::Jsonl {
+            output::raw(format!("{line}\n").as_bytes());
+        }
+        let Ok(parsed) = serde_json::from_str::<ReadLine>(line) else { return };
+        if context.form == OutputForm::Table {
+            output::raw(story.tell(&parsed).as_bytes());
+        }
+        if parsed.event.get("type").and_then(Value::as_str) == Some("session_end") {
+            end = Some(parsed);
+        }
+    });
+    tokio::select! {
+        followed = followed => followed?,
+        _ = tokio::signal::ctrl_c() => {
+            output::note("stopping; tools get 2 s");
+            client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
+            return Ok(ExitCode::from(CANCELLED));
+        }
+    }
+    let end = end.ok_or_else(|| {
+        CliError::failed(format!(
+            "the daemon went away; `dutyd show {run_id}` tells what became of the run"
+        ))
+    })?;
+    match context.form {
+        OutputForm::Table => output::raw(format!("\n{}", story.result(&end.event)).as_bytes()),
+        OutputForm::Jsonl => {}
+        form => output::value(
+            form,
+            &client.get::<Value>(&format!("/runs/{run_id}"), &()).await?,
+            String::new,
+        )?,
+    }
+    let word = |field: &str| end.event.get(field).cloned().unwrap_or_default();
+    let outcome = serde_json::from_value(word("outcome")).unwrap_or(Outcome::Failed);
+    let stop_reason =
+        serde_json::from_value(word("stop_reason")).unwrap_or(StopReason::InternalError);
+    Ok(ExitCode::from(exit_code(outcome, stop_reason)))
+}
+
+/// Returns a name as it stands in an address; what cannot be a job's name is not found there.
+fn path_segment(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '~' })
+        .collect()
 }
 
 fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {

@@ -231,6 +231,13 @@ impl Story {
     }
 
     fn entry(&self, line: &ReadLine, word: &str, tone: Tone, what: &str) -> String {
+        if what.is_empty() {
+            return format!(
+                "{}  {}\n",
+                self.paint(&clock(line), Tone::Faint),
+                self.paint(&one_line(word), tone)
+            );
+        }
         let padded = format!("{:<9}", one_line(word));
         format!(
             "{}  {} {}\n",
@@ -238,7 +245,6 @@ impl Story {
             self.paint(&padded, tone),
             one_line(what)
         )
-        .replace(" \n", "\n")
     }
 
     fn block(&self, line: &ReadLine, word: &str, tone: Tone, what: &str, text: &str) -> String {

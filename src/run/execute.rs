@@ -73,6 +73,9 @@ pub enum RunError {
     /// Its first line cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
+    /// A fault of ours.
+    #[error("a fault of dutyd ended it; the log says more")]
+    Panicked,
 }
 
 /// Runs `spec` to its end. `stop` holds a stop reason as soon as the run is to end.

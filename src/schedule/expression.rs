@@ -130,10 +130,43 @@ impl Schedule {
         }
     }
 
-    /// Returns what makes two schedules the same.
+    /// Returns the rule as it is kept in the ledger: `{"cron":["0 7 * * *"]}` or `{"every_ms":600000}`.
     #[must_use]
-    pub fn fingerprint(&self) -> String {
-        format!("{} {}", self.as_written(), self.zone)
+    pub fn to_record(&self) -> String {
+        match &self.rule {
+            Rule::Cron(crons) => serde_json::json!({"cron": crons.iter().map(|(text, _)| text).collect::<Vec<_>>()}),
+            Rule::Every(interval) => serde_json::json!({"every_ms": u64::try_from(interval.as_millis()).unwrap_or(u64::MAX)}),
+        }
+        .to_string()
+    }
+
+    /// Returns the schedule that [`Self::to_record`] wrote, in `zone`; `None` if it was written otherwise. It may never fire again.
+    #[must_use]
+    pub fn from_record(record: &str, zone: &str) -> Option<Self> {
+        let zone: Tz = zone.parse().ok()?;
+        let record: serde_json::Value = serde_json::from_str(record).ok()?;
+        if let Some(interval) = record.get("every_ms").and_then(serde_json::Value::as_u64) {
+            return Self::every(Duration::from_millis(interval), zone).ok();
+        }
+        let texts = record.get("cron")?.as_array()?;
+        let crons = texts
+            .iter()
+            .map(|text| text.as_str().and_then(|text| Some((text.to_owned(), read(text).ok()?))))
+            .collect::<Option<Vec<_>>>()?;
+        Some(Self { zone, rule: Rule::Cron(crons) })
+    }
+
+    /// Tells whether every due time is a time of day, so that it must not come twice when the clock is set back (CRON-3).
+    #[must_use]
+    pub fn is_fixed_time(&self) -> bool {
+        match &self.rule {
+            Rule::Every(_) => false,
+            Rule::Cron(crons) => crons.iter().all(|(_, cron)| {
+                let fields: Vec<&str> = cron.as_str().split_whitespace().collect();
+                let of_time = if fields.len() == 5 { 2 } else { 3 };
+                fields.iter().take(of_time).all(|field| field.bytes().all(|b| b.is_ascii_digit()))
+            }),
+        }
     }
 }
 
@@ -143,6 +176,20 @@ fn next(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
 }
 
 fn parse(expression: &str, zone: Tz, now: DateTime<Utc>) -> Result<Cron, ScheduleError> {
+    let cron = read(expression)?;
+    match cron.find_next_occurrence(&(now - TimeDelta::seconds(1)).with_timezone(&zone), false) {
+        Ok(_) => Ok(cron),
+        Err(CronError::TimeSearchLimitExceeded) => {
+            Err(ScheduleError::NeverFires { expression: expression.trim().to_owned() })
+        }
+        Err(error) => Err(ScheduleError::Malformed {
+            expression: expression.trim().to_owned(),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+fn read(expression: &str) -> Result<Cron, ScheduleError> {
     let text = expression.trim();
     let malformed =
         |reason: String| ScheduleError::Malformed { expression: text.to_owned(), reason };
@@ -156,20 +203,13 @@ fn parse(expression: &str, zone: Tz, now: DateTime<Utc>) -> Result<Cron, Schedul
             Problem::Field(reason) => malformed(reason),
         })?
     };
-    let cron = CronParser::builder()
+    CronParser::builder()
         .seconds(Seconds::Optional)
         .year(Year::Optional)
         .dom_and_dow(false)
         .build()
         .parse(&pattern)
-        .map_err(|error| malformed(error.to_string()))?;
-    match cron.find_next_occurrence(&(now - TimeDelta::seconds(1)).with_timezone(&zone), false) {
-        Ok(_) => Ok(cron),
-        Err(CronError::TimeSearchLimitExceeded) => {
-            Err(ScheduleError::NeverFires { expression: text.to_owned() })
-        }
-        Err(error) => Err(malformed(error.to_string())),
-    }
+        .map_err(|error| malformed(error.to_string()))
 }
 
 enum Problem {
@@ -302,6 +342,40 @@ mod tests {
             Schedule::every(Duration::from_millis(900), Tz::UTC).unwrap_err(),
             ScheduleError::IntervalTooShort
         );
+    }
+
+    #[test]
+    fn a_record_reads_back_as_the_same_schedule() {
+        let from = at("2026-05-04T10:07:00Z");
+        for schedule in [
+            Schedule::cron(
+                &["0 7 * * MON-FRI".into(), "30 12 * * *".into()],
+                Tz::Europe__Berlin,
+                from,
+            )
+            .unwrap(),
+            Schedule::every(Duration::from_secs(90), Tz::UTC).unwrap(),
+        ] {
+            let back =
+                Schedule::from_record(&schedule.to_record(), schedule.zone().name()).unwrap();
+            assert!(back.iter_after(from).take(20).eq(schedule.iter_after(from).take(20)));
+        }
+    }
+
+    #[test]
+    fn a_time_of_day_is_told_from_an_interval() {
+        for (expression, fixed) in [
+            ("30 2 * * *", true),
+            ("0 0 7 * * MON", true),
+            ("@daily", true),
+            ("0 * * * *", false),
+            ("0 1,2 * * *", false),
+            ("*/5 2 * * *", false),
+        ] {
+            let schedule =
+                Schedule::cron(&[expression.into()], Tz::UTC, at("2026-05-04T10:07:00Z")).unwrap();
+            assert_eq!(schedule.is_fixed_time(), fixed, "{expression}");
+        }
     }
 
     proptest! {

@@ -68,6 +68,18 @@ pub fn read_lines(
     }))
 }
 
+/// Returns the whole lines of a transcript as they stand there, each with what it says; stops at one that is none.
+///
+/// *Errors*: the file cannot be opened.
+pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLine)> + use<>> {
+    Ok(whole_lines(path)?.map_while(|line| {
+        let (bytes, _) = line.ok().filter(|(_, whole)| *whole)?;
+        let text = String::from_utf8(bytes).ok()?;
+        let parsed = serde_json::from_str(&text).ok()?;
+        Some((text, parsed))
+    }))
+}
+
 /// Checks numbers, hashes and form of every line.
 ///
 /// *Errors*: the file cannot be read.

@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::files::{append_private, create_private_dir};
+use super::run_row::RunRow;
 use crate::domain::{CallId, RunId};
 
 /// The state directory.
@@ -123,6 +124,17 @@ impl StateDir {
             }
         }
         Ok(abandoned)
+    }
+
+    /// Returns the rows of the open runs, as their transcripts tell them now.
+    #[must_use]
+    pub fn open_rows(&self) -> Vec<RunRow> {
+        std::fs::read_dir(self.open_marks())
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?).ok())
+            .filter_map(|run_id| super::index::fold(&self.find_run(&run_id)?))
+            .collect()
     }
 
     /// Tells whether a process holds the mark of this run.

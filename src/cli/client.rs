@@ -1,0 +1,180 @@
+//! The control socket from the other end.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use reqwest::{Method, Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::context::Context;
+use super::error::{CliError, ErrorKind};
+use crate::server::{Problem, socket_path};
+
+/// Where the daemon of the system listens.
+const SYSTEM_RUNTIME_DIRECTORY: &str = "/run/dutyd";
+
+/// How long an answer may take that is no stream.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A daemon that answers.
+pub(crate) struct Client {
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// Returns the daemon; `None` if none runs.
+    ///
+    /// *Errors*: there is one, and we may not talk to it.
+    pub(crate) fn find(context: &Context) -> Result<Option<Self>, CliError> {
+        for path in candidates(context) {
+            match std::os::unix::net::UnixStream::connect(&path) {
+                Ok(_) => return Self::at(&path).map(Some),
+                Err(error)
+                    if error.kind() == std::io::ErrorKind::PermissionDenied && path.exists() =>
+                {
+                    return Err(CliError::failed(format!(
+                        "{} belongs to somebody else",
+                        path.display()
+                    ))
+                    .hint("root, the service user and the socket's group may use it"));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the daemon.
+    ///
+    /// *Errors*: none runs.
+    pub(crate) fn require(context: &Context) -> Result<Self, CliError> {
+        Self::find(context)?.ok_or_else(|| {
+            let looked: Vec<String> =
+                candidates(context).iter().map(|path| path.display().to_string()).collect();
+            CliError::new(ErrorKind::NoDaemon, "no daemon runs")
+                .hint(format!("looked for {}; `dutyd serve` starts one", looked.join(", ")))
+        })
+    }
+
+    fn at(path: &Path) -> Result<Self, CliError> {
+        let http = reqwest::Client::builder()
+            .unix_socket(path)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(|error| CliError::failed(format!("the client cannot be made: {error}")))?;
+        Ok(Self { http })
+    }
+
+    pub(crate) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+    ) -> Result<T, CliError> {
+        let response = self.send(Method::GET, path, query, None, Some(ANSWER)).await?;
+        response.json().await.map_err(|error| {
+            CliError::failed(format!("the daemon's answer cannot be read: {error}"))
+        })
+    }
+
+    /// Returns the items of a list.
+    pub(crate) async fn list<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+    ) -> Result<Vec<T>, CliError> {
+        #[derive(serde::Deserialize)]
+        struct List<T> {
+            items: Vec<T>,
+        }
+        self.get::<List<T>>(path, query).await.map(|list| list.items)
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, CliError> {
+        let body =
+            serde_json::to_value(body).map_err(|error| CliError::failed(error.to_string()))?;
+        let response = self.send(Method::POST, path, &[(); 0], Some(body), Some(ANSWER)).await?;
+        response.json().await.map_err(|error| {
+            CliError::failed(format!("the daemon's answer cannot be read: {error}"))
+        })
+    }
+
+    /// Gives `take` each line of a run as it comes, until the last.
+    pub(crate) async fn follow(
+        &self,
+        run_id: &str,
+        mut take: impl FnMut(&str),
+    ) -> Result<(), CliError> {
+        let response =
+            self.send(Method::GET, &format!("/runs/{run_id}/events"), &[(); 0], None, None).await?;
+        let mut events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream());
+        while let Some(event) = events.next().await {
+            let event = event
+                .map_err(|error| CliError::failed(format!("the daemon went away: {error}")))?;
+            if let Some(data) = event.data {
+                take(&data);
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &impl Serialize,
+        body: Option<Value>,
+        timeout: Option<Duration>,
+    ) -> Result<Response, CliError> {
+        let query = query_string(query)?;
+        let mut request = self.http.request(method, format!("http://dutyd/api/v1{path}{query}"));
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        if let Some(timeout) = timeout {
+            request = request.timeout(timeout);
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| CliError::failed(format!("the daemon does not answer: {error}")))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let detail = response
+            .json::<Problem>()
+            .await
+            .map_or_else(|_| status.to_string(), |problem| problem.detail);
+        Err(match status {
+            StatusCode::NOT_FOUND => CliError::not_found(detail),
+            StatusCode::UNPROCESSABLE_ENTITY | StatusCode::BAD_REQUEST => CliError::usage(detail),
+            _ => CliError::failed(detail),
+        })
+    }
+}
+
+/// Returns the fields of `query` that are set, as a query string.
+fn query_string(query: &impl Serialize) -> Result<String, CliError> {
+    let value = serde_json::to_value(query).map_err(|error| CliError::failed(error.to_string()))?;
+    let mut url = reqwest::Url::parse("http://dutyd/")
+        .map_err(|error| CliError::failed(error.to_string()))?;
+    for (name, value) in
+        value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
+    {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        url.query_pairs_mut().append_pair(name, &text);
+    }
+    Ok(url.query().map(|query| format!("?{query}")).unwrap_or_default())
+}
+
+fn candidates(context: &Context) -> Vec<PathBuf> {
+    let own = socket_path(&context.dirs.state, context.environment.get("RUNTIME_DIRECTORY"));
+    if context.state_named {
+        return vec![socket_path(&context.dirs.state, None), own];
+    }
+    vec![Path::new(SYSTEM_RUNTIME_DIRECTORY).join("control.sock"), own]
+}

@@ -1,0 +1,122 @@
+//! The daemon's own log: to stderr or the journal, and to files that are changed from time to time. Never the record.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
+use tracing_appender::rolling::{Builder, Rotation};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+
+use super::error::CliError;
+use crate::config::{Environment, LogFormat, LogRotation, LogSettings};
+use crate::text::redact::Redactor;
+
+/// Starts the log; what is written to files is complete when the guard is dropped.
+///
+/// *Errors*: the directory of the files cannot be written.
+pub(crate) fn start(
+    settings: &LogSettings,
+    environment: &Environment,
+    state: &Path,
+    redactor: &Redactor,
+) -> Result<Option<WorkerGuard>, CliError> {
+    let filter = || EnvFilter::new(format!("{},tokio_cron_scheduler=error", settings.level));
+    let journal = is_journal(environment).then(tracing_journald::layer).and_then(Result::ok);
+    let to_journal = journal.is_some();
+    let console = (!to_journal).then(|| {
+        layer(settings.format, Redacted { redactor: redactor.clone(), inner: io::stderr })
+            .with_filter(filter())
+    });
+    let (files, guard) = match settings.files {
+        None => (None, None),
+        Some((rotation, keep)) => {
+            let directory =
+                environment.get("LOGS_DIRECTORY").map_or_else(|| state.join("logs"), Into::into);
+            crate::store::create_private_dir(&directory).map_err(|error| {
+                CliError::failed(format!("{} cannot be made: {error}", directory.display()))
+            })?;
+            let rotation = match rotation {
+                LogRotation::Hourly => Rotation::HOURLY,
+                LogRotation::Daily => Rotation::DAILY,
+            };
+            let file = Builder::new()
+                .rotation(rotation)
+                .filename_prefix("dutyd")
+                .filename_suffix("log")
+                .max_log_files(usize::try_from(keep).unwrap_or(usize::MAX))
+                .build(&directory)
+                .map_err(|error| {
+                    CliError::failed(format!("{} cannot be written: {error}", directory.display()))
+                })?;
+            let (writer, guard) = NonBlockingBuilder::default().lossy(false).finish(file);
+            (
+                Some(
+                    layer(settings.format, Redacted { redactor: redactor.clone(), inner: writer })
+                        .with_filter(filter()),
+                ),
+                Some(guard),
+            )
+        }
+    };
+    let journal = journal
+        .map(|journal| journal.with_syslog_identifier("dutyd".to_owned()).with_filter(filter()));
+    let _ = tracing_subscriber::registry().with(console).with(journal).with(files).try_init();
+    Ok(guard)
+}
+
+fn layer<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+    W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
+{
+    match format {
+        LogFormat::Text => {
+            fmt::layer().with_writer(writer).with_ansi(false).with_target(false).boxed()
+        }
+        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(writer).boxed(),
+    }
+}
+
+/// Tells whether stderr goes to the journal. *Source*: `systemd.exec(5)`, `$JOURNAL_STREAM`.
+fn is_journal(environment: &Environment) -> bool {
+    let Some((device, inode)) =
+        environment.get("JOURNAL_STREAM").and_then(|stream| stream.split_once(':'))
+    else {
+        return false;
+    };
+    rustix::fs::fstat(rustix::stdio::stderr())
+        .is_ok_and(|stat| stat.st_dev.to_string() == device && stat.st_ino.to_string() == inode)
+}
+
+/// Takes secrets out of every line (SEC-2).
+struct Redacted<M> {
+    redactor: Redactor,
+    inner: M,
+}
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacted<M> {
+    type Writer = RedactedLine<M::Writer>;
+    fn make_writer(&'a self) -> Self::Writer {
+        RedactedLine { redactor: self.redactor.clone(), inner: self.inner.make_writer() }
+    }
+}
+
+/// One line; the formatter writes it whole.
+struct RedactedLine<W> {
+    redactor: Redactor,
+    inner: W,
+}
+
+impl<W: Write> Write for RedactedLine<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        self.inner.write_all(self.redactor.text(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

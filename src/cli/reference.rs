@@ -1,0 +1,34 @@
+//! `dutyd completions` and `dutyd man`: made from the same definitions as the help.
+
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+
+use super::args::{Cli, CompletionsArgs};
+use super::error::CliError;
+use super::output;
+
+pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "dutyd", &mut script);
+    output::raw(&script);
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn man() -> Result<ExitCode, CliError> {
+    let failed = |error: std::io::Error| {
+        CliError::failed(format!("the manual page cannot be made: {error}"))
+    };
+    let mut page = Vec::new();
+    let command = Cli::command();
+    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(failed)?;
+    for verb in command.get_subcommands() {
+        let name = verb.get_name().to_owned();
+        page.extend(format!(".SH \"DUTYD {}\"\n", name.to_uppercase()).as_bytes());
+        let man = clap_mangen::Man::new(verb.clone().disable_help_flag(true));
+        man.render_description_section(&mut page).map_err(failed)?;
+        man.render_options_section(&mut page).map_err(failed)?;
+    }
+    output::raw(&page);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,20 @@
+//! `dutyd reindex`
+
+use std::process::ExitCode;
+
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::store::Index;
+
+pub(crate) async fn reindex(context: &Context) -> Result<ExitCode, CliError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        CliError::failed(format!("the index cannot be made: {error}"))
+    };
+    let state = context.state();
+    state.create().map_err(|error| failed(&error))?;
+    let (index, _) = Index::open(&context.dirs.state).map_err(|error| failed(&error))?;
+    let count = index.rebuild(state).await.map_err(|error| failed(&error))?;
+    output::text(&format!("{count} runs\n"));
+    Ok(ExitCode::SUCCESS)
+}

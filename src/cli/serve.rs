@@ -1,0 +1,162 @@
+//! `dutyd serve`: puts daemon and server together.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use nix::fcntl::{Flock, FlockArg};
+use tokio_util::sync::CancellationToken;
+
+use super::context::Context;
+use super::error::CliError;
+use super::{log, output};
+use crate::clock::Clock;
+use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
+use crate::daemon::{Parts, Supervisor, recover, watch_signals};
+use crate::run::Host;
+use crate::server::{Api, serve as serve_socket, socket_path};
+use crate::sinks::Observers;
+use crate::store::{Index, Ledger, StateDir, append_private};
+use crate::text::redact::Redactor;
+
+pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
+    let state = context.state();
+    state.create().map_err(|error| {
+        CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
+    })?;
+    // Before anything else is looked at or changed (STATE-2).
+    let _lock = lock(&state)?;
+    let config = context.config(Trust::Required)?;
+    let redactor = Redactor::new(&config.secrets);
+    let _guard =
+        log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
+    crate::process::prepare_daemon()
+        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+    let daemon = Daemon::start(
+        context.host(Observers::default()),
+        config,
+        reloader(context),
+        &context.environment,
+    )
+    .await?;
+    watch_signals(daemon.commands.clone())
+        .map_err(|error| CliError::failed(format!("signals cannot be watched: {error}")))?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    output::note("ready");
+    daemon.run().await;
+    tracing::info!("stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A daemon that is ready to run.
+pub(crate) struct Daemon {
+    supervisor: Supervisor,
+    pub(crate) commands: tokio::sync::mpsc::Sender<crate::daemon::Command>,
+    server: tokio::task::JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Daemon {
+    /// Ends what a daemon before this one left, brings ledger and index up to the present and opens the control socket.
+    ///
+    /// *Errors*: one of these cannot be done.
+    pub(crate) async fn start(
+        host: Host,
+        config: Arc<Config>,
+        reload: Box<dyn Fn() -> Loaded + Send + Sync>,
+        environment: &Environment,
+    ) -> Result<Self, CliError> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            CliError::failed(format!("{what}: {error}"))
+        };
+        let mut degraded = Vec::new();
+        let root = host.state.root().to_path_buf();
+        let (ledger, aside) =
+            Ledger::open(&root).map_err(|error| failed("the ledger cannot be opened", &error))?;
+        if let Some(aside) = aside {
+            let reason = format!(
+                "the ledger was damaged and set aside as {}; what became of earlier slots is only in the transcripts",
+                aside.display()
+            );
+            tracing::error!(reason);
+            degraded.push(reason);
+        }
+        let (index, owes_rebuild) =
+            Index::open(&root).map_err(|error| failed("the index cannot be opened", &error))?;
+        let redactor = Redactor::new(&config.secrets);
+        let recovered = recover(&host.state, host.clock.clone(), &redactor)
+            .await
+            .map_err(|error| failed("open runs cannot be looked at", &error))?;
+        for run in recovered.iter().filter(|run| run.began && !run.had_ended) {
+            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "a run was cut by the end of the daemon before this one; it is interrupted");
+        }
+        if owes_rebuild {
+            index
+                .rebuild(host.state.clone())
+                .await
+                .map_err(|error| failed("the index cannot be made", &error))?;
+        } else {
+            for run in recovered.iter().filter_map(|run| host.state.find_run(&run.run_id)) {
+                index
+                    .refresh(run)
+                    .await
+                    .map_err(|error| failed("the index cannot be brought up to date", &error))?;
+            }
+        }
+        let clock: Arc<dyn Clock> = host.clock.clone();
+        let (state, observers) = (host.state.clone(), host.observers.clone());
+        let parts = Parts {
+            host,
+            config,
+            ledger: ledger.clone(),
+            index: index.clone(),
+            reload,
+            degraded,
+            watchdog: sd_notify::watchdog_enabled(),
+        };
+        let (supervisor, handle) = Supervisor::new(parts)
+            .await
+            .map_err(|error| failed("the schedules cannot be put into force", &error))?;
+        let stop = CancellationToken::new();
+        let commands = handle.commands.clone();
+        let api = Api { handle, ledger, index, state, observers, clock, stop: stop.clone() };
+        let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
+        let server = serve_socket(&path, api.router(), stop.clone())
+            .map_err(|error| CliError::failed(error.to_string()))?;
+        Ok(Self { supervisor, commands, server, stop })
+    }
+
+    /// Runs until it is told to stop.
+    pub(crate) async fn run(self) {
+        self.supervisor.run().await;
+        self.stop.cancel();
+        let _ = self.server.await;
+    }
+}
+
+fn lock(state: &StateDir) -> Result<Flock<std::fs::File>, CliError> {
+    let path = state.root().join("lock");
+    let file = append_private(&path)
+        .map_err(|error| CliError::failed(format!("{} cannot be made: {error}", path.display())))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        CliError::failed(format!("another daemon works in {}", state.root().display()))
+            .hint("`dutyd status` says which")
+    })
+}
+
+fn reloader(context: &Context) -> Box<dyn Fn() -> Loaded + Send + Sync> {
+    let (directory, environment, clock) =
+        (context.dirs.config.clone(), context.environment.clone(), context.clock.clone());
+    Box::new(move || match FileSet::of_directory(&directory) {
+        Ok(set) => load(
+            &set,
+            &environment,
+            Trust::Required,
+            SecretsMode::Resolve,
+            nix::unistd::geteuid().as_raw(),
+            clock.now(),
+        ),
+        Err(error) => {
+            Loaded { config: None, report: Report { errors: vec![error], warnings: Vec::new() } }
+        }
+    })
+}

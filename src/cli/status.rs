@@ -1,0 +1,36 @@
+//! `dutyd status`
+
+use std::process::ExitCode;
+
+use super::client::Client;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::daemon::StatusReport;
+
+pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
+    let report: StatusReport = Client::require(context)?.get("/status", &()).await?;
+    output::value(context.form, &report, || {
+        let mut out = format!(
+            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} at work, {} waiting\njobs           {}, {} of which failed last\nsandbox        {}\n",
+            report.version,
+            report.pid,
+            report.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
+            if report.config.valid { "valid," } else { "HAS ERRORS on disk; in force is" },
+            report.config.digest.get(..12).unwrap_or_default(),
+            report.runs.active,
+            report.runs.queued,
+            report.jobs.total,
+            report.jobs.failing,
+            report.sandbox,
+        );
+        for reason in &report.degraded {
+            out.push_str(&format!("degraded       {reason}\n"));
+        }
+        for error in &report.config.errors {
+            out.push_str(&format!("  {error}\n"));
+        }
+        out
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,27 @@
+//! Times as they are typed.
+
+use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
+
+use super::error::CliError;
+use crate::text::quantity;
+
+/// Returns the moment that `text` means: RFC 3339, a date with or without a time (UTC), or a duration back from `now`.
+///
+/// *Errors*: none of these.
+pub(crate) fn moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, CliError> {
+    if let Ok(at) = DateTime::parse_from_rfc3339(text) {
+        return Ok(at.to_utc());
+    }
+    for form in ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"] {
+        if let Ok(at) = NaiveDateTime::parse_from_str(text, form) {
+            return Ok(at.and_utc());
+        }
+    }
+    if let Ok(date) = text.parse::<NaiveDate>() {
+        return Ok(date.and_time(NaiveTime::MIN).and_utc());
+    }
+    let back = quantity::duration(text).ok().and_then(|back| TimeDelta::from_std(back).ok());
+    back.and_then(|back| now.checked_sub_signed(back)).ok_or_else(|| {
+        CliError::usage(format!("`{text}` is no time: write 2026-11-21T03:00:00Z, 2026-11-21 03:00 (UTC), 2026-11-21, or a duration back from now such as 2h"))
+    })
+}

@@ -1,0 +1,34 @@
+//! Signals as messages to the supervisor.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::supervisor::Command;
+
+/// Turns SIGTERM and SIGINT into a stop and SIGHUP into a reload, until the supervisor is gone.
+///
+/// *Errors*: a handler cannot be set.
+pub fn watch_signals(
+    commands: mpsc::Sender<Command>,
+) -> std::io::Result<tokio::task::JoinHandle<()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(tokio::spawn(async move {
+        loop {
+            let command = tokio::select! {
+                Some(()) = next(&mut terminate) => Command::Stop,
+                Some(()) = next(&mut interrupt) => Command::Stop,
+                Some(()) = next(&mut hangup) => Command::Reload,
+                () = commands.closed() => return,
+            };
+            if commands.send(command).await.is_err() {
+                return;
+            }
+        }
+    }))
+}
+
+async fn next(signal: &mut Signal) -> Option<()> {
+    signal.recv().await
+}

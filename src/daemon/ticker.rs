@@ -1,0 +1,281 @@
+//! The clock behind our own store: tokio-cron-scheduler wakes us, our table says what is due (CRON-6).
+//!
+//! The scheduler is never given an expression or a zone. Its storage is our set of next due times; listing what is due takes it out of the
+//! set, puts the job's next due time in, and keeps the fire until the supervisor takes it. So a fire is lost neither by a full channel of the
+//! scheduler nor by its end: [`Ticker::take`] looks for itself too. *Source*: `design/architecture.md`, "The clock".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::sync::{Notify, RwLock};
+use tokio_cron_scheduler::job::job_data::{JobAndNextTick, JobStoredData, JobType};
+use tokio_cron_scheduler::store::{DataStore, InitStore, MetaDataStorage};
+use tokio_cron_scheduler::{
+    Context, JobCode, JobScheduler, JobSchedulerError, JobToRunAsync, PinnedGetFuture,
+    SimpleNotificationCode, SimpleNotificationStore, ToCode,
+};
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::schedule::Schedule;
+
+/// Slots are handed out so long before they are due, because the scheduler looks every half second.
+const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
+
+/// Fires that one look takes; what is left is taken by the next.
+const PER_LOOK: usize = 1000;
+
+/// The scheduler's channel; each look sends at most [`PER_LOOK`] messages.
+const CHANNEL: usize = 4 * PER_LOOK;
+
+/// A due time of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fire {
+    pub(super) job: String,
+    pub(super) due_at: DateTime<Utc>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    due: BTreeSet<(DateTime<Utc>, String)>,
+    schedules: BTreeMap<String, Schedule>,
+    fires: Vec<Fire>,
+    closed: bool,
+}
+
+impl Table {
+    /// Takes out what is due until `horizon`; returns the fires that are new.
+    fn claim(&mut self, horizon: DateTime<Utc>) -> Vec<Fire> {
+        let mut claimed = Vec::new();
+        while claimed.len() < PER_LOOK
+            && !self.closed
+            && self.due.first().is_some_and(|(at, _)| *at <= horizon)
+        {
+            let Some((due_at, job)) = self.due.pop_first() else { break };
+            // From the scheduled time, so that none is left out however late we are.
+            if let Some(next) =
+                self.schedules.get(&job).and_then(|schedule| schedule.next_after(due_at))
+            {
+                self.due.insert((next, job.clone()));
+            }
+            claimed.push(Fire { job, due_at });
+        }
+        self.fires.extend(claimed.iter().cloned());
+        claimed
+    }
+}
+
+/// The table as the scheduler's storage.
+#[derive(Clone)]
+struct Store {
+    table: Arc<Mutex<Table>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // A panic cannot leave the table half changed.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the supervisor and hands out what is due.
+pub(super) struct Ticker {
+    store: Store,
+    woken: Arc<Notify>,
+    scheduler: JobScheduler,
+}
+
+impl Ticker {
+    /// Starts the scheduler with an empty table.
+    ///
+    /// *Errors*: the scheduler's.
+    pub(super) async fn start(clock: Arc<dyn Clock>) -> Result<Self, JobSchedulerError> {
+        let store = Store { table: Arc::default(), clock };
+        let woken = Arc::new(Notify::new());
+        let wake = woken.clone();
+        let run: Box<JobToRunAsync> = Box::new(move |_, _| {
+            wake.notify_one();
+            Box::pin(ready(()))
+        });
+        let scheduler = JobScheduler::new_with_storage_and_code(
+            Box::new(store.clone()),
+            Box::new(SimpleNotificationStore::default()),
+            Box::new(Code(Arc::new(RwLock::new(run)))),
+            Box::new(SimpleNotificationCode::default()),
+            CHANNEL,
+        )
+        .await?;
+        scheduler.start().await?;
+        Ok(Self { store, woken, scheduler })
+    }
+
+    /// Replaces the whole table: each schedule with its first due time after `from`.
+    pub(super) fn set(&self, schedules: BTreeMap<String, Schedule>, from: DateTime<Utc>) {
+        let due = schedules
+            .iter()
+            .filter_map(|(job, schedule)| Some((schedule.next_after(from)?, job.clone())))
+            .collect();
+        let mut table = self.store.lock();
+        table.due = due;
+        table.schedules = schedules;
+        table.fires.clear();
+    }
+
+    /// Returns when something may have come due.
+    pub(super) async fn woken(&self) {
+        self.woken.notified().await;
+    }
+
+    /// Takes every fire until a little after `now`.
+    pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<Fire> {
+        let mut table = self.store.lock();
+        while table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
+        std::mem::take(&mut table.fires)
+    }
+
+    /// Ends the scheduler; nothing is handed out any more.
+    pub(super) async fn stop(&mut self) {
+        self.store.lock().closed = true;
+        let _ = self.scheduler.shutdown().await;
+    }
+}
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, JobSchedulerError>> + Send>>;
+
+fn answer<T: Send + 'static>(value: T) -> Answer<T> {
+    Box::pin(ready(Ok(value)))
+}
+
+impl InitStore for Store {
+    fn init(&mut self) -> Answer<()> {
+        answer(())
+    }
+    fn inited(&mut self) -> Answer<bool> {
+        answer(true)
+    }
+}
+
+impl DataStore<JobStoredData> for Store {
+    fn get(&mut self, id: Uuid) -> Answer<Option<JobStoredData>> {
+        answer(Some(JobStoredData {
+            id: Some(id.into()),
+            last_updated: None,
+            last_tick: None,
+            next_tick: 1,
+            job_type: JobType::OneShot as i32,
+            count: 0,
+            extra: Vec::new(),
+            ran: false,
+            stopped: false,
+            job: None,
+            time_offset_seconds: 0,
+        }))
+    }
+    fn add_or_update(&mut self, _: JobStoredData) -> Answer<()> {
+        answer(())
+    }
+    fn delete(&mut self, _: Uuid) -> Answer<()> {
+        answer(())
+    }
+}
+
+impl MetaDataStorage for Store {
+    fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
+        let horizon = self.clock.now() + LOOKAHEAD;
+        let claimed = self.lock().claim(horizon);
+        answer(
+            claimed
+                .iter()
+                .map(|fire| JobAndNextTick {
+                    id: Some(occurrence_id(fire).into()),
+                    job_type: JobType::OneShot as i32,
+                    // Any moment in the past: "now", whatever the scheduler's clock says.
+                    next_tick: 1,
+                    last_tick: None,
+                })
+                .collect(),
+        )
+    }
+    fn set_next_and_last_tick(
+        &mut self,
+        _: Uuid,
+        _: Option<DateTime<Utc>>,
+        _: Option<DateTime<Utc>>,
+    ) -> Answer<()> {
+        answer(())
+    }
+    fn time_till_next_job(&mut self) -> Answer<Option<Duration>> {
+        answer(None)
+    }
+}
+
+/// Returns an id of its own for each due time; the scheduler cannot tell two of one id apart.
+fn occurrence_id(fire: &Fire) -> Uuid {
+    Uuid::new_v5(
+        &Uuid::NAMESPACE_OID,
+        format!("{}@{}", fire.job, fire.due_at.timestamp_millis()).as_bytes(),
+    )
+}
+
+/// One closure for every id.
+struct Code(Arc<RwLock<Box<JobToRunAsync>>>);
+
+impl ToCode<Box<JobToRunAsync>> for Code {
+    fn init(&mut self, _: &Context) -> Answer<()> {
+        answer(())
+    }
+    fn get(&mut self, _: Uuid) -> PinnedGetFuture<Box<JobToRunAsync>> {
+        answer(Some(self.0.clone()))
+    }
+}
+
+impl JobCode for Code {}
+
+#[cfg(test)]
+mod tests {
+    use chrono_tz::Tz;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn every_second(count: usize) -> BTreeMap<String, Schedule> {
+        let schedule = Schedule::every(Duration::from_secs(1), Tz::UTC).unwrap();
+        (0..count).map(|n| (format!("job-{n}"), schedule.clone())).collect()
+    }
+
+    // proves CRON-6
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_burst_larger_than_every_channel_loses_nothing() {
+        let ticker = Ticker::start(Arc::new(SystemClock)).await.unwrap();
+        let from = DateTime::from_timestamp(SystemClock.now().timestamp() - 1, 0).unwrap();
+        ticker.set(every_second(10_000), from);
+        ticker.woken().await;
+        let fires = ticker.take(SystemClock.now());
+        let first: BTreeSet<_> = fires
+            .iter()
+            .filter(|fire| fire.due_at == from + TimeDelta::seconds(1))
+            .map(|fire| fire.job.clone())
+            .collect();
+        assert_eq!(first.len(), 10_000);
+        let unique: BTreeSet<_> =
+            fires.iter().map(|fire| (fire.due_at, fire.job.clone())).collect();
+        assert_eq!(unique.len(), fires.len(), "none twice");
+    }
+
+    #[tokio::test]
+    async fn a_long_sleep_yields_every_due_time_once() {
+        let ticker = Ticker::start(Arc::new(SystemClock)).await.unwrap();
+        let now = SystemClock.now();
+        ticker.set(every_second(1), now - TimeDelta::seconds(5000));
+        let fires = ticker.take(now);
+        assert!((5000..=5002).contains(&fires.len()), "{}", fires.len());
+        assert!(
+            fires.windows(2).all(|pair| pair[1].due_at - pair[0].due_at == TimeDelta::seconds(1))
+        );
+    }
+}

@@ -1,0 +1,36 @@
+//! Errors of the API as problem documents (RFC 9457).
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+/// A problem document.
+///
+/// *Shape*: `{"title":"not found","status":404,"detail":"there is no job `x`"}`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// The kind, in words.
+    pub title: String,
+    /// The status code.
+    pub status: u16,
+    /// What is wrong this time.
+    pub detail: String,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self {
+            title: status.canonical_reason().unwrap_or("error").to_lowercase(),
+            status: status.as_u16(),
+            detail: detail.into(),
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], Json(self)).into_response()
+    }
+}

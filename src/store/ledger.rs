@@ -1,0 +1,480 @@
+//! The slot ledger: what became of every due time.
+//!
+//! A slot `(job, epoch, due_at)` is claimed here, on the disk, before anything of its run begins; one that is there is never claimed again
+//! (CRON-1). The periods in which each schedule was in force are kept too, so that `audit` can compute them again. Nothing else is derived
+//! into this file, and it is derived from nothing.
+
+use std::path::{Path, PathBuf};
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+
+use super::db::{Db, DbError, Shape, read_only};
+use crate::domain::RunId;
+
+const SHAPE: Shape = Shape {
+    synchronous: "FULL",
+    migrations: &["
+        CREATE TABLE slots (
+            job TEXT NOT NULL, epoch INTEGER NOT NULL, due_at INTEGER NOT NULL, state TEXT NOT NULL, run_id TEXT,
+            decided_at INTEGER NOT NULL, reason TEXT NOT NULL, zone TEXT NOT NULL, config_digest TEXT NOT NULL,
+            PRIMARY KEY (job, epoch, due_at)
+        ) WITHOUT ROWID;
+        CREATE INDEX slots_open ON slots (state) WHERE state IN ('queued', 'running');
+        CREATE TABLE periods (
+            job TEXT NOT NULL, epoch INTEGER NOT NULL, schedule TEXT NOT NULL, zone TEXT NOT NULL,
+            began INTEGER NOT NULL, settled INTEGER NOT NULL, ended INTEGER
+        );
+        CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
+        CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    "],
+};
+
+/// What became of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotState {
+    /// Its run waits for a place.
+    Queued,
+    /// Its run works.
+    Running,
+    /// Its run has ended.
+    Ran,
+    /// Not run because the job was still running.
+    Skipped,
+    /// Not run because the daemon was not there.
+    Missed,
+    /// Made up for by a later slot's run.
+    Coalesced,
+    /// The schedule changed before its run began.
+    Superseded,
+}
+
+impl SlotState {
+    /// Returns the word that stands in the ledger.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Ran => "ran",
+            Self::Skipped => "skipped",
+            Self::Missed => "missed",
+            Self::Coalesced => "coalesced",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// A slot as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// The job.
+    pub job: String,
+    /// How often the clock was set back before.
+    pub epoch: i64,
+    /// When it was due.
+    pub due_at: DateTime<Utc>,
+    /// What became of it.
+    pub state: SlotState,
+    /// The run that it made, or that made up for it.
+    pub run_id: Option<RunId>,
+    /// A sentence for people.
+    pub reason: String,
+    /// The zone of its schedule.
+    pub zone: String,
+    /// The configuration at that time.
+    pub config_digest: String,
+}
+
+/// A slot as it is read.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SlotRow {
+    /// The job.
+    pub job: String,
+    /// When it was due.
+    pub due_at: DateTime<Utc>,
+    /// What became of it.
+    pub state: String,
+    /// The run.
+    pub run_id: Option<String>,
+    /// When that was decided.
+    pub decided_at: DateTime<Utc>,
+    /// A sentence for people.
+    pub reason: String,
+    /// How often the clock was set back before.
+    pub epoch: i64,
+}
+
+/// A time in which a schedule was in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Period {
+    /// The row.
+    pub id: i64,
+    /// The job.
+    pub job: String,
+    /// How often the clock was set back before.
+    pub epoch: i64,
+    /// The schedule as JSON: `{"cron": […]}` or `{"every_ms": …}`.
+    pub schedule: String,
+    /// Its zone.
+    pub zone: String,
+    /// From then on, exclusive.
+    pub began: DateTime<Utc>,
+    /// Every slot up to then, inclusive, has its row.
+    pub settled: DateTime<Utc>,
+    /// Until then, inclusive; `None` while it is in force.
+    pub ended: Option<DateTime<Utc>>,
+}
+
+/// The ledger with its writer.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    db: Db,
+}
+
+impl Ledger {
+    /// Returns where the ledger of a state directory lies.
+    #[must_use]
+    pub fn path(state: &Path) -> PathBuf {
+        state.join("ledger.db")
+    }
+
+    /// Opens the ledger; a damaged one is set aside, and its new name returned.
+    ///
+    /// *Errors*: [`DbError`].
+    pub fn open(state: &Path) -> Result<(Self, Option<PathBuf>), DbError> {
+        let (db, aside) = Db::open(&Self::path(state), SHAPE)?;
+        Ok((Self { db }, aside))
+    }
+
+    /// Claims slots in one transaction; returns for each whether it is new.
+    ///
+    /// `settled` gives for jobs the moment up to which every slot has its row when this is done.
+    /// *Errors*: [`DbError`]; then none is claimed.
+    pub async fn claim(
+        &self,
+        slots: Vec<Slot>,
+        settled: Vec<(String, DateTime<Utc>)>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<bool>, DbError> {
+        self.db
+            .write(move |transaction| {
+                let mut insert = transaction.prepare_cached(
+                    "INSERT OR IGNORE INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)",
+                )?;
+                let mut new = Vec::with_capacity(slots.len());
+                for slot in &slots {
+                    let inserted = insert.execute(named_params! {
+                        ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
+                        ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
+                        ":zone": slot.zone, ":digest": slot.config_digest,
+                    })?;
+                    new.push(inserted == 1);
+                }
+                let mut settle =
+                    transaction.prepare_cached("UPDATE periods SET settled = max(settled, ?2) WHERE job = ?1 AND ended IS NULL")?;
+                for (job, until) in &settled {
+                    settle.execute(params![job, until.timestamp_millis()])?;
+                }
+                Ok(new)
+            })
+            .await
+    }
+
+    /// Writes what became of the slots of a run.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn decide(
+        &self,
+        run_id: RunId,
+        state: SlotState,
+        reason: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                transaction
+                    .prepare_cached("UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4 WHERE run_id = ?1 AND state IN ('queued', 'running')")?
+                    .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
+                    .map(drop)
+            })
+            .await
+    }
+
+    /// Ends the open period of a job at `now`, and begins one with `schedule`, if any. A period that is in force already goes on.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn set_schedule(
+        &self,
+        job: String,
+        epoch: i64,
+        schedule: Option<(String, String)>,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                let at = now.timestamp_millis();
+                if let Some((text, zone)) = &schedule {
+                    let same: Option<i64> = transaction
+                        .query_row(
+                            "SELECT rowid FROM periods WHERE job = ?1 AND epoch = ?2 AND schedule = ?3 AND zone = ?4 AND ended IS NULL",
+                            params![job, epoch, text, zone],
+                            |row| row.get(0),
+                        )
+                        .optional()?;
+                    if same.is_some() {
+                        return Ok(());
+                    }
+                }
+                transaction.execute("UPDATE periods SET ended = max(began, settled, ?2) WHERE job = ?1 AND ended IS NULL", params![job, at])?;
+                if let Some((text, zone)) = schedule {
+                    transaction.execute("INSERT INTO periods VALUES (?1, ?2, ?3, ?4, ?5, ?5, NULL)", params![job, epoch, text, zone, at])?;
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Keeps a number under a name.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn set_fact(&self, name: &'static str, value: i64) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                transaction.execute("INSERT INTO facts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2", params![name, value]).map(drop)
+            })
+            .await
+    }
+
+    /// Runs a query in the writer, so that it sees everything that was written.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, DbError> {
+        self.db.write(move |transaction| query(&LedgerReader { connection: transaction })).await
+    }
+
+    /// Runs a query on the ledger of a state directory whose daemon may or may not run; `None` if there is none yet.
+    ///
+    /// *Errors*: [`DbError`].
+    pub fn read_file<T>(
+        state: &Path,
+        query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Option<T>, DbError> {
+        let path = Self::path(state);
+        let Some(connection) = read_only(&path)? else { return Ok(None) };
+        query(&LedgerReader { connection: &connection })
+            .map(Some)
+            .map_err(|error| DbError::Sqlite { path, error })
+    }
+}
+
+/// Queries over the ledger.
+#[derive(Debug)]
+pub struct LedgerReader<'a> {
+    connection: &'a Connection,
+}
+
+impl LedgerReader<'_> {
+    /// Returns slots of one job or all, in the order of their due times.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn slots(
+        &self,
+        job: Option<&str>,
+        since: Option<DateTime<Utc>>,
+        until: Option<DateTime<Utc>>,
+    ) -> rusqlite::Result<Vec<SlotRow>> {
+        let mut query = self.connection.prepare_cached(
+            "SELECT job, due_at, state, run_id, decided_at, reason, epoch FROM slots
+             WHERE (?1 IS NULL OR job = ?1) AND due_at >= ?2 AND due_at <= ?3 ORDER BY epoch, due_at, job",
+        )?;
+        let bound = |at: Option<DateTime<Utc>>, default: i64| {
+            at.map_or(default, |at| at.timestamp_millis())
+        };
+        query
+            .query_map(params![job, bound(since, i64::MIN), bound(until, i64::MAX)], slot_row)?
+            .collect()
+    }
+
+    /// Returns the slots whose run was never seen to end.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
+        let mut query = self
+            .connection
+            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch FROM slots WHERE state IN ('queued', 'running')")?;
+        query.query_map([], slot_row)?.collect()
+    }
+
+    /// Tells whether a slot's run was made in an earlier epoch, no longer ago than `since`.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn ran_before(
+        &self,
+        job: &str,
+        epoch: i64,
+        due_at: DateTime<Utc>,
+    ) -> rusqlite::Result<bool> {
+        self.connection
+            .query_row(
+                "SELECT 1 FROM slots WHERE job = ?1 AND epoch < ?2 AND due_at = ?3 AND state IN ('ran', 'running', 'queued')",
+                params![job, epoch, due_at.timestamp_millis()],
+                |_| Ok(()),
+            )
+            .optional()
+            .map(|row| row.is_some())
+    }
+
+    /// Returns the periods of one job or all, oldest first.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn periods(&self, job: Option<&str>) -> rusqlite::Result<Vec<Period>> {
+        let mut query = self.connection.prepare(
+            "SELECT rowid, job, epoch, schedule, zone, began, settled, ended FROM periods WHERE ?1 IS NULL OR job = ?1 ORDER BY rowid",
+        )?;
+        let rows = query.query_map(params![job], |row| {
+            Ok(Period {
+                id: row.get(0)?,
+                job: row.get(1)?,
+                epoch: row.get(2)?,
+                schedule: row.get(3)?,
+                zone: row.get(4)?,
+                began: time(row, 5)?,
+                settled: time(row, 6)?,
+                ended: row.get::<_, Option<i64>>(7)?.and_then(DateTime::from_timestamp_millis),
+            })
+        })?;
+        rows.collect()
+    }
+
+    /// Returns a number that was kept.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn fact(&self, name: &str) -> rusqlite::Result<Option<i64>> {
+        self.connection
+            .query_row("SELECT value FROM facts WHERE name = ?1", [name], |row| row.get(0))
+            .optional()
+    }
+}
+
+fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
+    Ok(DateTime::from_timestamp_millis(row.get(at)?).unwrap_or_default())
+}
+
+fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
+    Ok(SlotRow {
+        job: row.get(0)?,
+        due_at: time(row, 1)?,
+        state: row.get(2)?,
+        run_id: row.get(3)?,
+        decided_at: time(row, 4)?,
+        reason: row.get(5)?,
+        epoch: row.get(6)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(second, 0).unwrap()
+    }
+
+    fn slot(due: i64, state: SlotState) -> Slot {
+        let run_id =
+            Some(RunId::from_ulid(ulid::Ulid::from_parts(1, u128::try_from(due).unwrap())));
+        Slot {
+            job: "j".into(),
+            epoch: 0,
+            due_at: at(due),
+            state,
+            run_id,
+            reason: "due".into(),
+            zone: "UTC".into(),
+            config_digest: "d".into(),
+        }
+    }
+
+    // proves CRON-1
+    #[tokio::test]
+    async fn a_slot_is_claimed_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, aside) = Ledger::open(dir.path()).unwrap();
+        assert_eq!(aside, None);
+        let claimed = ledger
+            .claim(vec![slot(60, SlotState::Queued), slot(120, SlotState::Queued)], vec![], at(60))
+            .await
+            .unwrap();
+        assert_eq!(claimed, [true, true]);
+        assert_eq!(
+            ledger.claim(vec![slot(60, SlotState::Queued)], vec![], at(61)).await.unwrap(),
+            [false]
+        );
+        drop(ledger);
+        let (ledger, _) = Ledger::open(dir.path()).unwrap();
+        assert_eq!(
+            ledger.claim(vec![slot(120, SlotState::Queued)], vec![], at(200)).await.unwrap(),
+            [false]
+        );
+        let run_id = slot(60, SlotState::Queued).run_id.unwrap();
+        ledger.decide(run_id, SlotState::Ran, "ran".into(), at(70)).await.unwrap();
+        let open = ledger.read(|reader| reader.open_slots()).await.unwrap();
+        assert_eq!(open.iter().map(|slot| slot.due_at).collect::<Vec<_>>(), [at(120)]);
+        let all = Ledger::read_file(dir.path(), |reader| reader.slots(Some("j"), None, None))
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            all.iter().map(|slot| slot.state.as_str()).collect::<Vec<_>>(),
+            ["ran", "queued"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_schedule_that_stays_the_same_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(dir.path()).unwrap();
+        let set = |schedule: Option<&str>, now: i64| {
+            let schedule = schedule.map(|text| (text.to_owned(), "UTC".to_owned()));
+            ledger.set_schedule("j".to_owned(), 0, schedule, at(now))
+        };
+        set(Some("a"), 10).await.unwrap();
+        set(Some("a"), 20).await.unwrap();
+        set(Some("b"), 30).await.unwrap();
+        set(None, 40).await.unwrap();
+        let periods = ledger.read(|reader| reader.periods(None)).await.unwrap();
+        let seen: Vec<_> =
+            periods.iter().map(|p| (p.schedule.as_str(), p.began, p.ended)).collect();
+        assert_eq!(seen, [("a", at(10), Some(at(30))), ("b", at(30), Some(at(40)))]);
+    }
+
+    // proves STATE-3, STATE-5
+    #[tokio::test]
+    async fn a_damaged_ledger_is_set_aside_and_a_newer_one_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(
+            Ledger::path(dir.path()),
+            "this is no database, and it is long enough to be looked at".repeat(100),
+        )
+        .unwrap();
+        let (ledger, aside) = Ledger::open(dir.path()).unwrap();
+        assert!(aside.unwrap().exists());
+        assert_eq!(
+            ledger.claim(vec![slot(60, SlotState::Queued)], vec![], at(60)).await.unwrap(),
+            [true]
+        );
+        drop(ledger);
+        let other = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(other.path()).unwrap();
+        ledger
+            .db
+            .write(|transaction| transaction.pragma_update(None, "user_version", 99))
+            .await
+            .unwrap();
+        drop(ledger);
+        assert!(matches!(Ledger::open(other.path()), Err(DbError::Newer { found: 99, .. })));
+    }
+}
