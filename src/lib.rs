@@ -4,6 +4,11 @@
 //! `domain`, `text`, `call`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
 //! `server`, `cli`; `tests/tidy.rs` enforces it.
 
+#![cfg_attr(
+    test,
+    expect(clippy::disallowed_methods, reason = "tests write the files that they need")
+)]
+
 pub mod agent;
 pub mod call;
 pub mod cli;

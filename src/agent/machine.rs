@@ -227,7 +227,7 @@ impl Machine {
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
         let text = turn.text.clone();
-        self.history.push(Turn::Assistant(turn));
+        self.history.push(Turn::Assistant(Box::new(turn)));
         if !text.trim().is_empty() {
             self.last_text.clone_from(&text);
         }
@@ -515,7 +515,7 @@ impl Machine {
             provider_data: None,
         };
         events.push(assistant_event(&turn, 0, None));
-        self.history.push(Turn::Assistant(turn));
+        self.history.push(Turn::Assistant(Box::new(turn)));
         message.clone_into(&mut self.last_text);
         self.end(stop_reason, error, events)
     }

@@ -143,12 +143,10 @@ impl Walk<'_> {
 
     fn is_secret_field(&self, segments: &[&str]) -> bool {
         self.kind == "config"
-            && match segments {
-                ["models", _, "api_key"] => true,
-                ["models", _, "headers", _] => true,
-                [.., "token"] => true,
-                _ => false,
-            }
+            && matches!(
+                segments,
+                ["models", _, "api_key"] | ["models", _, "headers", _] | [.., "token"]
+            )
     }
 
     fn keep(&mut self, name: &str, value: &str, pointer: &str) {

@@ -68,7 +68,7 @@ pub enum Turn {
     /// What the job or a person asked.
     User(String),
     /// What the model answered.
-    Assistant(AssistantTurn),
+    Assistant(Box<AssistantTurn>),
     /// One result for each call of the turn before, in call order.
     ToolResults(Vec<ToolResult>),
     /// Text put in while the run works; a user message on the wire.

@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -42,14 +42,9 @@ pub fn run_shim() -> i32 {
 }
 
 fn shim() -> Result<(), Errno> {
-    // SAFETY: descriptor 0 was opened by whoever started us and nothing else in this process uses it.
-    let lifeline = unsafe { OwnedFd::from_raw_fd(0) };
     // Out of the way of the tool's own descriptors, and closed when it is executed.
-    let mut lifeline =
-        UnixStream::from(lifeline.try_clone().map_err(|_| Errno::ENOTSOCK).map(|clone| {
-            std::mem::forget(lifeline);
-            clone
-        })?);
+    let lifeline = std::io::stdin().as_fd().try_clone_to_owned().map_err(|_| Errno::ENOTSOCK)?;
+    let mut lifeline = UnixStream::from(lifeline);
     let order = read_order(&mut lifeline).ok_or(Errno::ENOTSOCK)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Errno::from_raw(e.raw_os_error()))?;

@@ -1,7 +1,15 @@
-//! Models: one file a wire format, and the scripted one.
+//! Models: one file or folder a wire format, and the scripted one.
 //!
-//! Wire types are private to their file; the loop knows only [`crate::agent::Model`]. Nothing here knows tools or jobs.
+//! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. What all formats share — sending, deadlines, caps, the
+//! event stream, the classes of errors — stands beside them once. Nothing here knows tools or jobs.
 
+mod failure;
+mod http;
+mod openai_chat;
 mod scripted;
 
+pub use openai_chat::OpenaiChat;
 pub use scripted::{ScriptContext, ScriptedModel};
+
+#[doc(hidden)]
+pub use http::decode_events as fuzz_decode_events;

@@ -145,7 +145,7 @@ mod tests {
                 .await
                 .unwrap();
             said.push((reply.text.clone(), reply.calls.first().map(|c| c.arguments.clone())));
-            history.push(Turn::Assistant(crate::domain::AssistantTurn {
+            history.push(Turn::Assistant(Box::new(crate::domain::AssistantTurn {
                 text: reply.text,
                 reasoning: None,
                 tool_calls: vec![],
@@ -154,7 +154,7 @@ mod tests {
                 usage: None,
                 response_id: None,
                 provider_data: None,
-            }));
+            })));
             let result = ToolResult {
                 call_id: CallId::parse("c").unwrap(),
                 name: "get".into(),

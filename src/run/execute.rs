@@ -27,7 +27,7 @@ use crate::domain::{
 };
 use crate::gate::is_visible;
 use crate::process::Spawner;
-use crate::provider::{ScriptContext, ScriptedModel};
+use crate::provider::{OpenaiChat, ScriptContext, ScriptedModel};
 use crate::sinks::{Observed, Observers};
 use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
 use crate::text::redact::Redactor;
@@ -272,12 +272,10 @@ async fn run_session(
             script.clone(),
             ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
         )),
-        Provider::OpenaiChat(_) => {
-            return ended_early(
-                StopReason::PreflightFailed,
-                "openai_chat is not in this version".to_owned(),
-            );
-        }
+        Provider::OpenaiChat(chat) => match OpenaiChat::new(chat.clone(), host.clock.clone()) {
+            Ok(model) => Arc::new(model),
+            Err(error) => return ended_early(StopReason::ProviderUnavailable, error.message),
+        },
     };
     let rules = Rules {
         job: spec.job.name.to_string(),

@@ -35,14 +35,6 @@ fn bad_size(text: &str) -> String {
     format!("`{text}` is no size: write a number and a unit, such as 200KB or 64MiB")
 }
 
-/// Returns a duration as people read it, to the millisecond.
-pub(crate) fn show_duration(duration: Duration) -> String {
-    humantime::format_duration(Duration::from_millis(
-        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-    ))
-    .to_string()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

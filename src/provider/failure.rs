@@ -1,0 +1,189 @@
+//! What an answer that is an error means: its class, and how long to wait.
+//!
+//! Providers agree on little but the status code, so that codes, types and words of the body are looked at too. Unknown is never retryable
+//! without a status that says so.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+use serde_json::Value;
+
+use crate::agent::{ErrorClass, ModelError};
+
+/// Characters of a provider's message that are kept.
+const MESSAGE_CHARACTERS: usize = 600;
+
+/// Returns what a failed response means.
+pub(super) fn of_response(
+    status: u16,
+    headers: &HeaderMap,
+    body: &str,
+    now: DateTime<Utc>,
+) -> ModelError {
+    let parsed: Value = serde_json::from_str(body).unwrap_or(Value::Null);
+    let mut error = of_body(Some(status), &parsed, body);
+    error.retry_after = retry_after(headers, now);
+    error
+}
+
+/// Returns what an error inside of an answer means; its own code stands in for the status.
+pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelError {
+    let error = parsed.get("error").unwrap_or(parsed);
+    let text = |field: &str| error.get(field).and_then(Value::as_str).unwrap_or_default();
+    let number = |field: &str| {
+        error.get(field).and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok())
+    };
+    let inner =
+        number("status_code").or_else(|| number("code")).or_else(|| text("code").parse().ok());
+    let status = status.filter(|status| *status >= 300).or(inner);
+    let message = match (error.as_str(), text("message"), parsed.get("detail")) {
+        (Some(bare), ..) => bare.to_owned(),
+        (None, message, _) if !message.is_empty() => message.to_owned(),
+        (.., Some(detail)) => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
+        _ => plain(body),
+    };
+    let words = format!("{} {} {}", text("code"), text("type"), message).to_lowercase();
+    let class = classify(status, &words);
+    let shown: String = message.chars().take(MESSAGE_CHARACTERS).collect();
+    let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
+    ModelError::new(class, format!("{prefix}{shown}"))
+}
+
+fn classify(status: Option<u16>, words: &str) -> ErrorClass {
+    let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
+    if has(&["tool_use_failed", "tool call validation failed", "failed to parse tool call"]) {
+        return ErrorClass::BadToolGeneration;
+    }
+    let overflow = has(&[
+        "context_length",
+        "exceed_context_size",
+        "context length",
+        "context window",
+        "context size",
+        "prompt is too long",
+        "too many tokens",
+        "maximum prompt length",
+        "input is too long",
+        "reduce the length",
+    ]);
+    match status {
+        Some(400 | 413 | 422) if overflow => ErrorClass::ContextLength,
+        Some(401 | 403) => ErrorClass::Auth,
+        Some(400) if has(&["api key", "api_key", "apikey", "authentication", "unauthorized"]) => {
+            ErrorClass::Auth
+        }
+        Some(402) => ErrorClass::QuotaExhausted,
+        Some(429)
+            if has(&[
+                "insufficient_quota",
+                "exceeded your current quota",
+                "billing",
+                "credit",
+                "quota_exceeded",
+            ]) =>
+        {
+            ErrorClass::QuotaExhausted
+        }
+        Some(429) => ErrorClass::RateLimit,
+        Some(404) => ErrorClass::NotFound,
+        Some(408) => ErrorClass::Timeout,
+        Some(409 | 425) => ErrorClass::Server,
+        Some(503 | 529) => ErrorClass::Overloaded,
+        Some(code) if code >= 500 => ErrorClass::Server,
+        None if overflow => ErrorClass::ContextLength,
+        None if has(&["overloaded", "capacity"]) => ErrorClass::Overloaded,
+        None if has(&["rate limit", "rate_limit", "too many requests"]) => ErrorClass::RateLimit,
+        None if has(&["server_error", "internal"]) => ErrorClass::Server,
+        Some(_) | None => ErrorClass::BadRequest,
+    }
+}
+
+/// Returns a body that is no JSON as one short line; an HTML page as its title.
+fn plain(body: &str) -> String {
+    let title = body
+        .split_once("<title>")
+        .and_then(|(_, rest)| rest.split_once("</title>"))
+        .map(|(title, _)| title);
+    let text = title.unwrap_or(body).split_whitespace().collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "the answer is empty".to_owned() } else { text }
+}
+
+/// Returns how long the provider asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date (PROV-1).
+fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {
+        return Duration::try_from_secs_f64(millis / 1000.0).ok();
+    }
+    let value = text(RETRY_AFTER.as_str())?;
+    if let Ok(seconds) = value.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let at = DateTime::parse_from_rfc2822(value).ok()?;
+    (at.to_utc() - now).to_std().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(status: u16, body: &str, expected: ErrorClass) {
+        let now = DateTime::from_timestamp(0, 0).unwrap();
+        assert_eq!(
+            of_response(status, &HeaderMap::new(), body, now).class,
+            expected,
+            "{status} {body}"
+        );
+    }
+
+    // proves PROV-1, PROV-5
+    #[test]
+    fn errors_are_told_apart() {
+        check(401, r#"{"error":{"message":"bad key"}}"#, ErrorClass::Auth);
+        check(
+            400,
+            r#"{"error":{"message":"Incorrect API key provided","code":"invalid_api_key"}}"#,
+            ErrorClass::Auth,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"This model's maximum context length is 8192 tokens"}}"#,
+            ErrorClass::ContextLength,
+        );
+        check(400, r#"{"error":{"message":"unknown field"}}"#, ErrorClass::BadRequest);
+        check(404, "404 page not found", ErrorClass::NotFound);
+        check(
+            429,
+            r#"{"error":{"message":"You exceeded your current quota","type":"insufficient_quota"}}"#,
+            ErrorClass::QuotaExhausted,
+        );
+        check(429, r#"{"error":"slow down"}"#, ErrorClass::RateLimit);
+        check(502, "<html><head><title>Bad Gateway</title></head></html>", ErrorClass::Server);
+        check(503, "", ErrorClass::Overloaded);
+        check(529, "{}", ErrorClass::Overloaded);
+        check(302, "", ErrorClass::BadRequest);
+        check(
+            400,
+            r#"{"error":{"code":"tool_use_failed","message":"x"}}"#,
+            ErrorClass::BadToolGeneration,
+        );
+    }
+
+    #[test]
+    fn the_time_to_wait_is_read_in_every_spelling() {
+        let now = DateTime::parse_from_rfc2822("Wed, 21 Oct 2026 07:28:00 GMT").unwrap().to_utc();
+        let wait = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().unwrap());
+            retry_after(&headers, now)
+        };
+        assert_eq!(wait("retry-after", "20"), Some(Duration::from_secs(20)));
+        assert_eq!(wait("retry-after-ms", "1500"), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            wait("retry-after", "Wed, 21 Oct 2026 07:28:30 GMT"),
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(wait("retry-after", "Wed, 21 Oct 2026 07:27:00 GMT"), None);
+        assert_eq!(wait("retry-after", "soon"), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! One request and its answer, whole or as a stream of events, with deadlines and caps.
+//!
+//! No redirect is followed, so that no key goes where it was not meant to (SEC-6); certificates of remote hosts are always verified. Every
+//! size that a server decides has a limit with a name (PROV-4).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use reqwest::header::{CONTENT_TYPE, HeaderMap};
+use serde_json::Value;
+
+use super::failure;
+use crate::agent::{ErrorClass, ModelError};
+use crate::clock::Clock;
+
+/// Bytes of a whole answer.
+const BODY_BYTES: usize = 64 * 1024 * 1024;
+
+/// Bytes of one event of a stream.
+const EVENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// Bytes of an error's body that are read.
+const ERROR_BYTES: usize = 256 * 1024;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// Returns the client that all formats share.
+///
+/// *Errors*: the system's certificates or proxies cannot be read.
+pub(super) fn client() -> Result<reqwest::Client, ModelError> {
+    reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT)
+        .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| {
+            ModelError::new(
+                ErrorClass::Network,
+                format!("the HTTP client cannot be made: {}", sources(&error)),
+            )
+        })
+}
+
+/// An answer that is none of an error.
+pub(super) struct Answer {
+    pub(super) is_stream: bool,
+    response: reqwest::Response,
+    idle: Duration,
+}
+
+/// Sends a request and waits for the head of its answer.
+///
+/// *Errors*: no connection, no answer in time, or an answer that is an error.
+pub(super) async fn send(
+    request: reqwest::RequestBuilder,
+    idle: Duration,
+    clock: &dyn Clock,
+) -> Result<Answer, ModelError> {
+    let response = tokio::time::timeout(idle, request.send())
+        .await
+        .map_err(|_| silent(idle))?
+        .map_err(|error| of_transport(&error))?;
+    let status = response.status();
+    let headers = response.headers().clone();
+    if !status.is_success() {
+        let body = read(response, idle, ERROR_BYTES).await.unwrap_or_default();
+        return Err(failure::of_response(
+            status.as_u16(),
+            &headers,
+            &String::from_utf8_lossy(&body),
+            clock.now(),
+        ));
+    }
+    Ok(Answer { is_stream: is_event_stream(&headers), response, idle })
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.contains("event-stream"))
+}
+
+impl Answer {
+    /// Reads the whole answer.
+    ///
+    /// *Errors*: it breaks off, stalls or is too large.
+    pub(super) async fn whole(self) -> Result<Vec<u8>, ModelError> {
+        read(self.response, self.idle, BODY_BYTES).await
+    }
+
+    /// Returns the pieces of the answer as they come.
+    pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
+        with_deadline(self.response, self.idle)
+    }
+}
+
+async fn read(
+    response: reqwest::Response,
+    idle: Duration,
+    most: usize,
+) -> Result<Vec<u8>, ModelError> {
+    let mut pieces = with_deadline(response, idle);
+    let mut body = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        body.extend_from_slice(&piece?);
+        if body.len() > most {
+            return Err(too_large("answer", most));
+        }
+    }
+    Ok(body)
+}
+
+fn with_deadline(
+    response: reqwest::Response,
+    idle: Duration,
+) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
+    let pieces = response.bytes_stream();
+    Box::pin(futures_util::stream::unfold(Some(pieces), move |pieces| async move {
+        let mut pieces = pieces?;
+        match tokio::time::timeout(idle, pieces.next()).await {
+            Ok(None) => None,
+            Ok(Some(Ok(piece))) => Some((Ok(piece), Some(pieces))),
+            Ok(Some(Err(error))) => Some((Err(of_transport(&error)), None)),
+            Err(_) => Some((Err(silent(idle)), None)),
+        }
+    }))
+}
+
+/// Gives `take` the data of each event, in order, until it returns true or the stream ends; returns whether it did.
+///
+/// *Errors*: the stream breaks off, is no event stream or too large, or `take` says so.
+pub async fn decode_events<E: std::fmt::Display>(
+    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    mut take: impl FnMut(&str) -> Result<bool, ModelError>,
+) -> Result<bool, ModelError> {
+    let all = AtomicUsize::new(0);
+    let event_size = AtomicUsize::new(0);
+    let counted = pieces.map(|piece| {
+        let piece = piece.map_err(|error| {
+            Broken(ModelError::new(ErrorClass::StreamInterrupted, error.to_string()))
+        })?;
+        let so_far = all.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
+        let of_event = event_size.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
+        match (so_far > BODY_BYTES, of_event > EVENT_BYTES) {
+            (true, _) => Err(Broken(too_large("answer", BODY_BYTES))),
+            (_, true) => Err(Broken(too_large("event", EVENT_BYTES))),
+            _ => Ok(piece),
+        }
+    });
+    let mut events = sse_stream::SseStream::from_bytes_stream(counted);
+    while let Some(event) = events.next().await {
+        event_size.store(0, Ordering::Relaxed);
+        let event = event.map_err(|error| match error {
+            sse_stream::Error::Body(source) => match source.downcast::<Broken>() {
+                Ok(broken) => broken.0,
+                Err(source) => ModelError::new(
+                    ErrorClass::StreamInterrupted,
+                    format!("the stream broke off: {source}"),
+                ),
+            },
+            other => ModelError::new(
+                ErrorClass::MalformedResponse,
+                format!("this is no event stream: {other}"),
+            ),
+        })?;
+        if let Some(data) = event.data
+            && take(&data)?
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A failure on its way through the event reader.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Broken(ModelError);
+
+fn too_large(what: &str, most: usize) -> ModelError {
+    ModelError::new(ErrorClass::MalformedResponse, format!("the {what} has more than {most} bytes"))
+}
+
+fn silent(idle: Duration) -> ModelError {
+    ModelError::new(ErrorClass::Timeout, format!("nothing came for {} s", idle.as_secs_f64()))
+}
+
+fn of_transport(error: &reqwest::Error) -> ModelError {
+    let class = if error.is_timeout() {
+        ErrorClass::Timeout
+    } else if error.is_decode() || error.is_body() {
+        ErrorClass::StreamInterrupted
+    } else {
+        ErrorClass::Network
+    };
+    let text = sources(error);
+    // A certificate does not become valid by trying again (PROV-6).
+    let class = if text.contains("certificate") { ErrorClass::BadRequest } else { class };
+    ModelError::new(class, text)
+}
+
+/// Returns an error with its causes, without the address, which may hold a key.
+fn sources(error: &reqwest::Error) -> String {
+    let mut text = if error.is_connect() {
+        "no connection".to_owned()
+    } else {
+        "the transport failed".to_owned()
+    };
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}
+
+/// Parses a JSON body.
+///
+/// *Errors*: it is none.
+pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
+    serde_json::from_slice(body).map_err(|error| {
+        let start: String = String::from_utf8_lossy(body).chars().take(120).collect();
+        ModelError::new(
+            ErrorClass::MalformedResponse,
+            format!("the answer is no JSON ({error}): {start}"),
+        )
+    })
+}

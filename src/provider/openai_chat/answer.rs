@@ -1,0 +1,300 @@
+//! The answer, whole or put together from the chunks of a stream.
+//!
+//! A whole answer is taken as one chunk, so that there is one reading of every field. Nothing is appended twice: servers repeat ids and names.
+
+use serde_json::{Map, Value, json};
+
+use super::super::failure;
+use super::request::REPLAYED;
+use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use crate::domain::{FinishReason, Usage};
+
+/// Calls of one answer; more is no answer of a model.
+const MOST_CALLS: usize = 1000;
+
+/// An answer as far as it has come.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    text: String,
+    reasoning: String,
+    refusal: String,
+    calls: Vec<Call>,
+    reasoning_details: Vec<Value>,
+    finish: Option<String>,
+    usage: Option<Usage>,
+    id: Option<String>,
+    /// Whether the stream said that it is at its end.
+    pub(super) done: bool,
+}
+
+#[derive(Debug, Default)]
+struct Call {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl Answer {
+    /// Takes the data of one event; returns the new text. `[DONE]` ends the stream.
+    ///
+    /// *Errors*: it is no JSON, or an error.
+    pub(super) fn take_event(&mut self, data: &str) -> Result<String, ModelError> {
+        if data.trim() == "[DONE]" {
+            self.done = true;
+            return Ok(String::new());
+        }
+        if data.trim().is_empty() {
+            return Ok(String::new());
+        }
+        let chunk: Value = serde_json::from_str(data).map_err(|error| {
+            ModelError::new(
+                ErrorClass::MalformedResponse,
+                format!("a chunk of the stream is no JSON: {error}"),
+            )
+        })?;
+        self.take(&chunk, "delta")
+    }
+
+    /// Takes a whole answer.
+    ///
+    /// *Errors*: it is an error, or holds no choice.
+    pub(super) fn take_whole(&mut self, body: &Value) -> Result<(), ModelError> {
+        self.take(body, "message")?;
+        if body.get("choices").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            return Err(ModelError::new(
+                ErrorClass::MalformedResponse,
+                "the answer has no choices",
+            ));
+        }
+        self.done = true;
+        Ok(())
+    }
+
+    fn take(&mut self, chunk: &Value, part: &str) -> Result<String, ModelError> {
+        if chunk.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(failure::of_body(None, chunk, ""));
+        }
+        if !chunk.is_object() {
+            return Err(ModelError::new(
+                ErrorClass::MalformedResponse,
+                "the answer is no JSON object",
+            ));
+        }
+        if let Some(id) = chunk.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
+            self.id.get_or_insert_with(|| id.to_owned());
+        }
+        let usage = [chunk.get("usage"), chunk.pointer("/x_groq/usage")]
+            .into_iter()
+            .flatten()
+            .find(|usage| usage.is_object());
+        if let Some(usage) = usage {
+            self.usage = Some(read_usage(usage));
+        }
+        // Of several candidates only the first counts.
+        let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
+        let Some(choice) = chunk
+            .get("choices")
+            .and_then(Value::as_array)
+            .and_then(|choices| choices.iter().find(first))
+        else {
+            return Ok(String::new());
+        };
+        if choice.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(failure::of_body(None, choice, ""));
+        }
+        let mut new = String::new();
+        if let Some(message) = choice.get(part).filter(|message| message.is_object()) {
+            new = self.take_message(message)?;
+        }
+        if let Some(finish) =
+            choice.get("finish_reason").and_then(Value::as_str).filter(|finish| !finish.is_empty())
+        {
+            self.finish = Some(finish.to_owned());
+        }
+        Ok(new)
+    }
+
+    fn take_message(&mut self, message: &Value) -> Result<String, ModelError> {
+        let mut new = String::new();
+        match message.get("content") {
+            Some(Value::String(text)) => new.push_str(text),
+            Some(Value::Array(parts)) => {
+                parts.iter().for_each(|part| self.take_part(part, &mut new))
+            }
+            _ => {}
+        }
+        self.text.push_str(&new);
+        for (field, into) in [("refusal", &mut self.refusal)] {
+            into.push_str(message.get(field).and_then(Value::as_str).unwrap_or_default());
+        }
+        // Two names for the same; servers that send both send the same text in both.
+        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
+            message.get(*field).and_then(Value::as_str).filter(|text| !text.is_empty())
+        });
+        self.reasoning.push_str(reasoning.unwrap_or_default());
+        for detail in
+            message.get("reasoning_details").and_then(Value::as_array).into_iter().flatten()
+        {
+            self.take_detail(detail);
+        }
+        for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
+            self.take_call(call)?;
+        }
+        Ok(new)
+    }
+
+    /// Takes a typed part of a message: text, or thinking, which holds parts of its own.
+    fn take_part(&mut self, part: &Value, new: &mut String) {
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") => {
+                new.push_str(part.get("text").and_then(Value::as_str).unwrap_or_default())
+            }
+            Some("thinking") => match part.get("thinking") {
+                Some(Value::String(text)) => self.reasoning.push_str(text),
+                Some(Value::Array(parts)) => {
+                    for text in
+                        parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str))
+                    {
+                        self.reasoning.push_str(text);
+                    }
+                }
+                _ => {}
+            },
+            Some("refusal") => self
+                .refusal
+                .push_str(part.get("refusal").and_then(Value::as_str).unwrap_or_default()),
+            _ => {}
+        }
+    }
+
+    /// Puts fragments of one detail together: texts are appended, everything else stands once.
+    fn take_detail(&mut self, detail: &Value) {
+        let key = |detail: &Value| (detail.get("index").cloned(), detail.get("type").cloned());
+        let Some(known) = self
+            .reasoning_details
+            .iter_mut()
+            .find(|known| key(known) == key(detail) && known.get("index").is_some())
+        else {
+            self.reasoning_details.push(detail.clone());
+            return;
+        };
+        let (Some(known), Some(new)) = (known.as_object_mut(), detail.as_object()) else { return };
+        for (field, value) in new {
+            match (known.get_mut(field), value) {
+                (Some(Value::String(text)), Value::String(more))
+                    if matches!(field.as_str(), "text" | "summary" | "data") =>
+                {
+                    text.push_str(more)
+                }
+                _ if value.is_null() => {}
+                _ => drop(known.insert(field.clone(), value.clone())),
+            }
+        }
+    }
+
+    fn take_call(&mut self, delta: &Value) -> Result<(), ModelError> {
+        let index = delta.get("index").and_then(Value::as_u64);
+        let id = delta.get("id").and_then(Value::as_str).unwrap_or_default();
+        let function = delta.get("function").unwrap_or(delta);
+        let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+        let continues = |call: &Call| match index {
+            // Some servers number all calls 0 and tell them apart by their ids.
+            Some(_) => {
+                call.index == index && (id.is_empty() || call.id.is_empty() || call.id == id)
+            }
+            None if id.is_empty() && name.is_empty() => true,
+            None => !id.is_empty() && call.id == id,
+        };
+        let at = match self.calls.iter().rposition(continues) {
+            Some(at) => at,
+            None if self.calls.len() >= MOST_CALLS => {
+                return Err(ModelError::new(
+                    ErrorClass::MalformedResponse,
+                    format!("the answer has more than {MOST_CALLS} calls"),
+                ));
+            }
+            None => {
+                self.calls.push(Call { index, ..Call::default() });
+                self.calls.len() - 1
+            }
+        };
+        let Some(call) = self.calls.get_mut(at) else { return Ok(()) };
+        if call.id.is_empty() {
+            id.clone_into(&mut call.id);
+        }
+        if call.name.is_empty() {
+            name.clone_into(&mut call.name);
+        }
+        match function.get("arguments") {
+            Some(Value::String(text)) => call.arguments.push_str(text),
+            Some(Value::Null) | None => {}
+            Some(object) => call.arguments.push_str(&object.to_string()),
+        }
+        Ok(())
+    }
+
+    /// Returns the whole answer.
+    ///
+    /// *Errors*: its end never came.
+    pub(super) fn finish(self) -> Result<ModelReply, ModelError> {
+        if !self.done && self.finish.is_none() {
+            return Err(ModelError::new(
+                ErrorClass::StreamInterrupted,
+                "the stream ended without its end",
+            ));
+        }
+        if self.finish.as_deref() == Some("error") {
+            return Err(ModelError::new(
+                ErrorClass::Server,
+                "the server says that the answer failed",
+            ));
+        }
+        let finish_reason = match self.finish.as_deref() {
+            _ if !self.refusal.is_empty() => FinishReason::Refusal,
+            Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
+            Some("content_filter") => FinishReason::ContentFilter,
+            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ => FinishReason::Stop,
+        };
+        let provider_data = (!self.reasoning_details.is_empty()).then(|| {
+            Value::Object(Map::from_iter(
+                REPLAYED.iter().map(|field| ((*field).to_owned(), json!(self.reasoning_details))),
+            ))
+        });
+        let text = if finish_reason == FinishReason::Refusal && self.text.is_empty() {
+            self.refusal
+        } else {
+            self.text
+        };
+        Ok(ModelReply {
+            text,
+            reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
+            calls: self
+                .calls
+                .into_iter()
+                .map(|call| RequestedCall {
+                    id: Some(call.id).filter(|id| !id.is_empty()),
+                    name: call.name,
+                    arguments: call.arguments,
+                })
+                .collect(),
+            finish_reason,
+            stop_reason: self.finish,
+            usage: self.usage,
+            response_id: self.id,
+            provider_data,
+        })
+    }
+}
+
+fn read_usage(usage: &Value) -> Usage {
+    let number = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+    Usage {
+        input_tokens: number("/prompt_tokens"),
+        output_tokens: number("/completion_tokens"),
+        cached_input_tokens: number("/prompt_tokens_details/cached_tokens")
+            .max(number("/prompt_cache_hit_tokens")),
+        reasoning_tokens: number("/completion_tokens_details/reasoning_tokens"),
+    }
+}
