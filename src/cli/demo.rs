@@ -1,11 +1,245 @@
-//! `dutyd demo`
+//! `dutyd demo`: the whole thing on a fresh machine, offline: the example files, a real daemon, real host tools, a scripted model.
+//!
+//! Everything happens in a throwaway directory of this user. It stays there afterwards, so that its transcripts can be read.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 
 use super::args::DemoArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::output;
+use super::serve::Daemon;
+use super::story::Story;
+use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode, Trust, load};
+use crate::daemon::Command;
+use crate::run::Host;
+use crate::sinks::{Observed, Observers};
+use crate::store::{ReadLine, StateDir, create_private_dir, write_atomic};
 
-pub(crate) async fn demo(_context: &Context, _args: &DemoArgs) -> Result<ExitCode, CliError> {
-    Err(CliError::failed("not yet"))
+/// How long jobs fire.
+const FIRING: Duration = Duration::from_secs(12);
+
+/// What the demo adds to the starter files: jobs on a one-second schedule and what makes them instructive.
+const FILES: &[(&str, &str)] = &[
+    ("config.yaml", include_str!("demo/config.yaml")),
+    ("jobs.yaml", include_str!("demo/jobs.yaml")),
+    ("tools.d/demo.yaml", include_str!("demo/tools.yaml")),
+    ("watch.script.yaml", include_str!("demo/watch.script.yaml")),
+    ("admin.script.yaml", include_str!("demo/admin.script.yaml")),
+    ("slow.script.yaml", include_str!("demo/slow.script.yaml")),
+];
+
+pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode, CliError> {
+    let directory = throwaway(context)?;
+    let config_dir = directory.join("config");
+    write_files(&config_dir, args.model.is_some())?;
+    let config = Arc::new(demo_config(context, &config_dir, args.model.as_deref())?);
+    introduce(&config, &directory, args.model.as_deref());
+
+    crate::process::prepare_daemon()
+        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+    let observers = Observers::default();
+    let state = StateDir::new(&directory.join("state"));
+    let host = Host {
+        state: state.clone(),
+        clock: context.clock.clone(),
+        environment: context.environment.clone(),
+        shim: None,
+        observers: observers.clone(),
+    };
+    state.create().map_err(|error| {
+        CliError::failed(format!("{} cannot be made: {error}", directory.display()))
+    })?;
+    let watcher = tokio::spawn(show(observers.watch(), context.color));
+    drop(observers);
+    let reload = Box::new(|| Loaded { config: None, report: Report::default() });
+    // The control socket's path has a limit of about 100 bytes; the throwaway directory keeps it short.
+    let daemon =
+        Daemon::start(host, config, reload, &crate::config::Environment::default()).await?;
+    let commands = daemon.commands.clone();
+    let firing = if args.model.is_some() { FIRING * 10 } else { FIRING };
+    let stopper = tokio::spawn(async move {
+        tokio::select! {
+            () = tokio::time::sleep(firing) => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        let _ = commands.send(Command::Stop).await;
+    });
+    daemon.run().await;
+    stopper.abort();
+    watcher.abort();
+    conclude(&state, &directory);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a private directory of a name that nobody could have planted.
+fn throwaway(context: &Context) -> Result<PathBuf, CliError> {
+    let base =
+        context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
+    let path =
+        base.join(format!("dutyd-demo-{}", ulid::Ulid::generate().to_string().to_lowercase()));
+    create_private_dir(&path)
+        .map_err(|error| CliError::failed(format!("{} cannot be made: {error}", path.display())))?;
+    Ok(path)
+}
+
+fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
+    let failed = |error: std::io::Error| {
+        CliError::failed(format!("{} cannot be written: {error}", directory.display()))
+    };
+    create_private_dir(&directory.join("tools.d")).map_err(failed)?;
+    let starters = STARTER_FILES
+        .iter()
+        .filter(|file| file.name == "tools.yaml")
+        .map(|file| (file.name, file.text));
+    for (name, text) in starters.chain(FILES.iter().copied()) {
+        // With a real model every job speaks to it.
+        let text =
+            if with_model { text.replace("    model: ", "    # model: ") } else { text.to_owned() };
+        write_atomic(&directory.join(name), text.as_bytes()).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Loads the demo's files; with `model` its jobs use that one instead of the scripts.
+fn demo_config(
+    context: &Context,
+    directory: &Path,
+    model: Option<&str>,
+) -> Result<Config, CliError> {
+    let set = FileSet::of_directory(directory).map_err(|error| CliError::failed(error.message))?;
+    let own_uid = nix::unistd::geteuid().as_raw();
+    let loaded = load(
+        &set,
+        &context.environment,
+        Trust::Given,
+        SecretsMode::Resolve,
+        own_uid,
+        context.clock.now(),
+    );
+    let mut config = loaded.config.ok_or_else(|| {
+        CliError::failed(format!("the demo's files have errors\n{}", loaded.report.render()))
+    })?;
+    if let Some(name) = model {
+        let (model, secrets) = find_model(context, name)?;
+        config.models.insert(name.to_owned(), model);
+        config.secrets.extend(secrets);
+        config.settings.default_model = Some(name.to_owned());
+    }
+    Ok(config)
+}
+
+fn find_model(
+    context: &Context,
+    name: &str,
+) -> Result<(Arc<crate::config::Model>, Vec<crate::text::redact::Secret>), CliError> {
+    if let Ok(config) = context.config(Trust::Required)
+        && let Some(model) = config.models.get(name)
+    {
+        return Ok((model.clone(), config.secrets.clone()));
+    }
+    let missing = || {
+        CliError::usage(format!("there is no model `{name}`")).hint(format!(
+            "declare it in {}/config.yaml, or set OPENAI_API_KEY and say --model openai",
+            context.dirs.config.display()
+        ))
+    };
+    let key = context
+        .environment
+        .get("OPENAI_API_KEY")
+        .filter(|_| name == "openai")
+        .ok_or_else(missing)?;
+    let settings = crate::config::ChatModel {
+        model: context.environment.get("OPENAI_MODEL").unwrap_or("gpt-5-mini").to_owned(),
+        api_key: Some(key.to_owned()),
+        base_url: context
+            .environment
+            .get("OPENAI_BASE_URL")
+            .unwrap_or("https://api.openai.com/v1")
+            .trim_end_matches('/')
+            .to_owned(),
+        stream: true,
+        max_output_tokens: None,
+        temperature: None,
+        reasoning_effort: None,
+        timeout: Duration::from_secs(120),
+        idle_timeout: Duration::from_secs(60),
+        headers: std::collections::BTreeMap::new(),
+    };
+    let model = crate::config::Model {
+        name: name.to_owned(),
+        provider: crate::config::Provider::OpenaiChat(settings),
+        context_window: 128_000,
+        max_retries: 2,
+    };
+    Ok((
+        Arc::new(model),
+        vec![crate::text::redact::Secret {
+            name: "OPENAI_API_KEY".to_owned(),
+            value: key.to_owned(),
+        }],
+    ))
+}
+
+fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
+    let rows = config.jobs.values().map(|job| {
+        let schedule =
+            job.schedule.as_ref().map(crate::schedule::Schedule::as_written).unwrap_or_default();
+        vec![job.name.to_string(), schedule, job.description.clone().unwrap_or_default()]
+    });
+    let table = output::table(&["job", "schedule", "about"], rows);
+    let model = match model {
+        None => "The model is a script, not a model: it says and calls what its file says, whatever the tools find. Tools, policy, clock and record are real.".to_owned(),
+        Some(name) => format!("The model `{name}` decides what is called; the first answer can take a while. Ctrl-C ends the demo."),
+    };
+    output::text(&format!("dutyd demo in {}\n\n{table}\n{model}\n\n", directory.display()));
+}
+
+fn conclude(state: &StateDir, directory: &Path) {
+    let flags = format!("--config-dir {0}/config --state-dir {0}/state", directory.display());
+    let last = state
+        .runs()
+        .into_iter()
+        .next()
+        .map(|run| run.transcript().display().to_string())
+        .unwrap_or_default();
+    output::text(&format!(
+        "\nThat was a daemon with {} runs; every due time and every call is on record. Where to look next:\n\n  dutyd {flags} runs\n  dutyd {flags} show last\n  dutyd {flags} verify last\n  dutyd {flags} slots\n  dutyd {flags} audit\n\nThe last transcript: {last}\nYour own: dutyd init. This one can go: rm -r {}\n",
+        state.runs().len(),
+        directory.display()
+    ));
+}
+
+/// Tells the runs as they happen, each line under its job.
+async fn show(mut events: Receiver<Observed>, color: bool) {
+    let story = Story::new(color);
+    let mut jobs = std::collections::BTreeMap::new();
+    loop {
+        match events.recv().await {
+            Ok(Observed::Line { run_id, line, .. }) => {
+                let Ok(line) = serde_json::from_str::<ReadLine>(&line) else { continue };
+                let text = |field: &str| line.event.get(field).and_then(serde_json::Value::as_str);
+                if text("type") == Some("session_start") {
+                    jobs.insert(run_id.clone(), text("job").unwrap_or_default().to_owned());
+                }
+                // The prompt and the question whether all is done are the same each time.
+                if matches!(text("type"), Some("user_input" | "system_prompt")) {
+                    continue;
+                }
+                let job = jobs.get(&run_id).map(String::as_str).unwrap_or_default();
+                let told: String =
+                    story.tell(&line).lines().map(|line| format!("{job:<12} {line}\n")).collect();
+                output::raw(told.as_bytes());
+            }
+            Ok(Observed::Live { .. }) => {}
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
 }

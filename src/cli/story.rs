@@ -349,7 +349,7 @@ fn fold(text: &str) -> Vec<String> {
 fn fold_line(line: &str) -> String {
     let line = one_line(line);
     let count = line.chars().count();
-    if count <= SHOWN_CHARACTERS {
+    if count <= SHOWN_CHARACTERS + SHOWN_CHARACTERS / 4 {
         return line;
     }
     let half = SHOWN_CHARACTERS / 2;

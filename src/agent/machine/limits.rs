@@ -1,0 +1,121 @@
+//! Where the loop ends although the model would go on: limits, budgets, repetitions.
+
+use super::{Action, Machine};
+use crate::agent::repetition::signature;
+use crate::domain::{Event, StopReason, Turn};
+
+/// Detections of a repetition that end a run.
+const LAST_DETECTION: u64 = 3;
+
+/// The part of a budget or of the window, in percent, from which on something is said.
+const NOTICE_PERCENT: u64 = 80;
+
+impl Machine {
+    /// Looks for repetitions among the calls of the last answer; the third one ends the run.
+    pub(super) fn detect_repetition(&mut self, events: &mut Vec<Event>) -> Option<Action> {
+        let window = self.window.as_mut()?;
+        let calls = self.history.iter().rev().find_map(|turn| match turn {
+            Turn::Assistant(turn) => Some(&turn.tool_calls),
+            _ => None,
+        })?;
+        let length =
+            calls.iter().fold(None, |found, call| window.push(signature(call)).or(found))?;
+        self.detections += 1;
+        let message = "The last calls repeat themselves without progress. Try another way, or give the final answer with what is known and say what could not be done.";
+        events.push(Event::LoopDetection {
+            message: message.to_owned(),
+            pattern_length: length as u64,
+            count: self.detections,
+        });
+        if self.detections >= LAST_DETECTION {
+            let error = format!("the calls repeated themselves {} times", self.detections);
+            return Some(self.close(
+                StopReason::LoopDetected,
+                "Stopped: the calls kept repeating themselves.",
+                Some(error),
+                events,
+            ));
+        }
+        self.steer(message.to_owned(), "loop_detection", events);
+        None
+    }
+
+    /// Checks the limits; below them the model is asked.
+    pub(super) fn ask_or_stop(&mut self, events: &mut Vec<Event>) -> Action {
+        let limits = self.rules.limits.clone();
+        if self.counters.iterations >= limits.max_iterations {
+            events.push(Event::TurnLimit {
+                limit: "max_iterations".to_owned(),
+                value: limits.max_iterations,
+            });
+            let error = format!("the task was not done after {} iterations", limits.max_iterations);
+            return self.close(
+                StopReason::MaxIterations,
+                "Stopped: maximum iteration limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        if self.calls_denied_by_budget {
+            events.push(Event::TurnLimit {
+                limit: "max_tool_calls".to_owned(),
+                value: limits.max_tool_calls,
+            });
+            let error = format!("the task was not done after {} tool calls", limits.max_tool_calls);
+            return self.close(
+                StopReason::MaxToolCalls,
+                "Stopped: maximum tool call limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        let input = self.counters.estimate(&self.system, self.tools_bytes, &self.history);
+        if let Some(most) = limits.max_tokens
+            && self.counters.usage.total().saturating_add(input) > most
+        {
+            events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most });
+            let error = format!(
+                "{} tokens are used, and the next request has about {input}: more than {most} together",
+                self.counters.usage.total()
+            );
+            return self.close(
+                StopReason::BudgetExceeded,
+                "Stopped: token limit reached.",
+                Some(error),
+                events,
+            );
+        }
+        self.note_window(input, events);
+        self.note_budgets(events);
+        Action::CallModel
+    }
+
+    pub(super) fn note_window(&mut self, input: u64, events: &mut Vec<Event>) {
+        let over =
+            input.saturating_mul(100) > self.rules.context_window.saturating_mul(NOTICE_PERCENT);
+        if over && !self.over_window {
+            events.push(Event::warning(
+                "context_window",
+                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the {} that the model takes", self.rules.context_window),
+            ));
+        }
+        self.over_window = over;
+    }
+
+    /// Tells the model once when most of a budget is used.
+    pub(super) fn note_budgets(&mut self, events: &mut Vec<Event>) {
+        let limits = &self.rules.limits;
+        let budgets = [
+            ("iterations", self.counters.iterations, limits.max_iterations),
+            ("tool calls", self.counters.tool_calls, limits.max_tool_calls),
+            ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),
+        ];
+        for (name, used, most) in budgets {
+            if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
+                && self.noticed.insert(name)
+            {
+                self.steer(format!("{used} of {most} {name} are used. Come to an end: finish what matters and give the final answer."), "budget", events);
+            }
+        }
+    }
+}

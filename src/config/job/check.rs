@@ -1,0 +1,308 @@
+//! A job's keys, one by one: what each means, and what is wrong with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, ReadPolicy};
+use crate::call::{ArgumentConditions, Fault};
+use crate::config::raw::{
+    RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
+};
+use crate::config::settings::zone;
+use crate::domain::{Category, ToolName};
+use crate::schedule::Schedule;
+use crate::text::near::nearest;
+use crate::text::quantity;
+use crate::text::template::Template;
+
+impl Check<'_> {
+    pub(super) fn fault(&mut self, pointer: &str, message: impl Into<String>) {
+        self.faults.push(Fault {
+            pointer: pointer.to_owned(),
+            message: message.into(),
+            hint: None,
+        });
+    }
+
+    pub(super) fn duration(
+        &mut self,
+        pointer: &str,
+        text: Option<&str>,
+        default: Duration,
+    ) -> Duration {
+        match text.map(quantity::duration) {
+            None => default,
+            Some(Ok(duration)) => duration,
+            Some(Err(message)) => {
+                self.fault(pointer, message);
+                default
+            }
+        }
+    }
+
+    pub(super) fn positive(
+        &mut self,
+        pointer: &str,
+        text: Option<&str>,
+        default: Duration,
+    ) -> Duration {
+        let duration = self.duration(pointer, text, default);
+        if duration.is_zero() {
+            self.fault(pointer, "a limit of zero would mean 'never': write more than 0s");
+        }
+        duration
+    }
+
+    pub(super) fn schedule(&mut self, raw: &RawJob) -> Option<Schedule> {
+        let (place, name) = match (&raw.timezone, &self.around.defaults.timezone) {
+            (Some(name), _) => ("/timezone", Some(name)),
+            (None, Some(name)) => ("", Some(name)),
+            (None, None) => ("", None),
+        };
+        let zone = match name.map(|name| zone(name)) {
+            None => self.around.default_zone,
+            Some(Ok(zone)) => zone,
+            Some(Err(message)) => {
+                self.fault(place, message);
+                return None;
+            }
+        };
+        let (pointer, result) = match (&raw.schedule, &raw.every) {
+            (Some(_), Some(_)) => {
+                self.fault("/every", "`schedule` and `every` exclude each other: keep one");
+                return None;
+            }
+            (None, None) => return None,
+            (Some(RawOneOrMany::One(text)), None) => (
+                "/schedule".to_owned(),
+                Schedule::cron(std::slice::from_ref(text), zone, self.around.now),
+            ),
+            (Some(RawOneOrMany::Many(texts)), None) => {
+                // Each on its own first, so that the error stands at the right one.
+                for (at, text) in texts.iter().enumerate() {
+                    if let Err(error) =
+                        Schedule::cron(std::slice::from_ref(text), zone, self.around.now)
+                    {
+                        self.fault(&format!("/schedule/{at}"), error.to_string());
+                        return None;
+                    }
+                }
+                ("/schedule".to_owned(), Schedule::cron(texts, zone, self.around.now))
+            }
+            (None, Some(text)) => match quantity::duration(text) {
+                Ok(interval) => ("/every".to_owned(), Schedule::every(interval, zone)),
+                Err(message) => {
+                    self.fault("/every", message);
+                    return None;
+                }
+            },
+        };
+        result.map_err(|error| self.fault(&pointer, error.to_string())).ok()
+    }
+
+    pub(super) fn prompt(&mut self, raw: &RawJob) -> (Option<Template>, BTreeMap<String, String>) {
+        let vars: BTreeMap<String, String> = raw
+            .vars
+            .iter()
+            .flatten()
+            .map(|(name, value)| {
+                let text = match value {
+                    RawScalar::Text(text) => text.clone(),
+                    RawScalar::Boolean(value) => value.to_string(),
+                    RawScalar::Number(number) => number.to_string(),
+                };
+                (name.clone(), text)
+            })
+            .collect();
+        let (pointer, text) = match (&raw.prompt, &raw.prompt_file) {
+            (Some(_), Some(_)) => {
+                self.fault(
+                    "/prompt_file",
+                    "`prompt` and `prompt_file` exclude each other: keep one",
+                );
+                return (None, vars);
+            }
+            (None, None) => {
+                self.fault("", "`prompt` is missing: what is the agent asked to do?");
+                return (None, vars);
+            }
+            (Some(text), None) => ("/prompt", text.clone()),
+            (None, Some(path)) => match (self.around.prompt_file)(path) {
+                Ok(text) => ("/prompt_file", text),
+                Err(message) => {
+                    self.fault("/prompt_file", message);
+                    return (None, vars);
+                }
+            },
+        };
+        if text.trim().is_empty() {
+            self.fault(pointer, "the prompt is empty");
+        }
+        match Template::parse(&text) {
+            Err(error) => {
+                self.fault(pointer, error.to_string());
+                (None, vars)
+            }
+            Ok(template) => {
+                let unknown: BTreeSet<&str> =
+                    template.places().filter(|name| !vars.contains_key(*name)).collect();
+                for name in unknown {
+                    self.fault(pointer, format!("`{{{{{name}}}}}` is no entry of `vars`"));
+                }
+                (Some(template), vars)
+            }
+        }
+    }
+
+    pub(super) fn model(&mut self, raw: &RawJob, model: Option<&str>) {
+        let (Some(models), Some(model)) = (self.around.models, model) else { return };
+        if !models.contains(model) {
+            let hint = nearest(model, models.iter().map(String::as_str))
+                .map(|near| format!("did you mean `{near}`?"));
+            let pointer = if raw.model.is_some() { "/model" } else { "" };
+            self.faults.push(Fault {
+                pointer: pointer.to_owned(),
+                message: format!("there is no model `{model}` in config.yaml"),
+                hint,
+            });
+        }
+    }
+
+    pub(super) fn policy(&mut self, raw: &RawJob) -> Policy {
+        let policy = raw.tools.as_ref();
+        let read = match policy.and_then(|policy| policy.read.as_ref()) {
+            None | Some(RawRead::All(_)) => ReadPolicy::All,
+            Some(RawRead::Names(names)) => {
+                for (at, name) in names.iter().enumerate() {
+                    self.tool_exists(&format!("/tools/read/{at}"), name);
+                }
+                ReadPolicy::Only(names.iter().cloned().collect())
+            }
+        };
+        let deny = policy.and_then(|policy| policy.deny.clone()).unwrap_or_default();
+        for (at, name) in deny.iter().enumerate() {
+            self.tool_exists(&format!("/tools/deny/{at}"), name);
+        }
+        Policy {
+            autonomy: match raw.autonomy {
+                Some(RawAutonomy::ReadOnly) => Autonomy::ReadOnly,
+                Some(RawAutonomy::Supervised) | None => Autonomy::Supervised,
+                Some(RawAutonomy::Full) => Autonomy::Full,
+            },
+            read,
+            write: self.listed("write", policy.and_then(|policy| policy.write.as_deref())),
+            admin: self.listed("admin", policy.and_then(|policy| policy.admin.as_deref())),
+            deny: deny.into_iter().collect(),
+        }
+    }
+
+    pub(super) fn listed(&mut self, kind: &str, entries: Option<&[RawListed]>) -> Vec<Listed> {
+        let mut listed = Vec::new();
+        for (at, entry) in entries.unwrap_or_default().iter().enumerate() {
+            let (pointer, name, args) = match entry {
+                RawListed::Name(name) => (format!("/tools/{kind}/{at}"), name, None),
+                RawListed::Conditional(entry) => {
+                    (format!("/tools/{kind}/{at}/tool"), &entry.tool, entry.args.as_ref())
+                }
+            };
+            if !self.tool_exists(&pointer, name) {
+                continue;
+            }
+            let tool = self.around.tools.and_then(|tools| tools.get(name.as_str()));
+            let args = match (args, tool) {
+                (Some(conditions), Some(tool)) => {
+                    match ArgumentConditions::compile(conditions, tool.command.parameters()) {
+                        Ok(conditions) => Some(conditions),
+                        Err(faults) => {
+                            self.faults.extend(faults.into_iter().map(|mut fault| {
+                                fault.pointer = format!("/tools/{kind}/{at}/args{}", fault.pointer);
+                                fault
+                            }));
+                            continue;
+                        }
+                    }
+                }
+                _ => None,
+            };
+            let category = tool.map(|tool| tool.category);
+            let useless = match kind {
+                "write" => matches!(category, Some(Category::Read | Category::Admin)),
+                _ => category == Some(Category::Read),
+            };
+            if let (true, Some(category)) = (useless, category) {
+                let message = format!(
+                    "`{name}` is a tool of category {category}: listed under `{kind}` it is not admitted by this entry"
+                );
+                self.warnings.push(Fault { pointer: pointer.clone(), message, hint: None });
+            }
+            if let Ok(tool) = ToolName::parse(name) {
+                listed.push(Listed { tool, args });
+            }
+        }
+        listed
+    }
+
+    pub(super) fn tool_exists(&mut self, pointer: &str, name: &str) -> bool {
+        let Some(tools) = self.around.tools else { return true };
+        if tools.contains_key(name) {
+            return true;
+        }
+        if !self.around.broken_tools.contains(name) {
+            let known = tools
+                .keys()
+                .map(ToolName::as_str)
+                .chain(self.around.broken_tools.iter().map(String::as_str));
+            let hint = nearest(name, known).map(|near| format!("did you mean `{near}`?"));
+            self.faults.push(Fault {
+                pointer: pointer.to_owned(),
+                message: format!("there is no tool `{name}`"),
+                hint,
+            });
+        }
+        false
+    }
+
+    pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
+        let empty = RawLimits::default();
+        let raw = raw.unwrap_or(&empty);
+        let defaults = Limits::default();
+        let max_output_bytes = match raw.max_output_bytes.as_deref().map(quantity::size) {
+            None => defaults.max_output_bytes,
+            Some(Ok(bytes)) if bytes >= LEAST_OUTPUT_BYTES => bytes,
+            Some(Ok(_)) => {
+                self.fault("/limits/max_output_bytes", "at least 4KiB of an output are kept");
+                LEAST_OUTPUT_BYTES
+            }
+            Some(Err(message)) => {
+                self.fault("/limits/max_output_bytes", message);
+                LEAST_OUTPUT_BYTES
+            }
+        };
+        let count = |value: Option<u64>, default: usize| {
+            value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
+        };
+        Limits {
+            max_iterations: raw.max_iterations.unwrap_or(defaults.max_iterations),
+            max_tool_calls: raw.max_tool_calls.unwrap_or(defaults.max_tool_calls),
+            max_tool_calls_per_turn: count(
+                raw.max_tool_calls_per_turn,
+                defaults.max_tool_calls_per_turn,
+            ),
+            max_duration: self.positive(
+                "/limits/max_duration",
+                raw.max_duration.as_deref(),
+                defaults.max_duration,
+            ),
+            max_tokens: raw.max_tokens,
+            error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
+            tool_timeout: self.positive(
+                "/limits/tool_timeout",
+                raw.tool_timeout.as_deref(),
+                defaults.tool_timeout,
+            ),
+            output_limit: count(raw.output_limit, defaults.output_limit),
+            max_output_bytes,
+            parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
+        }
+    }
+}
