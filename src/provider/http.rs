@@ -133,7 +133,7 @@ fn with_deadline(
 /// Gives `take` the data of each event, in order, until it returns true or the stream ends; returns whether it did.
 ///
 /// *Errors*: the stream breaks off, is no event stream or too large, or `take` says so.
-pub async fn decode_events<E: std::fmt::Display>(
+pub(super) async fn decode_events<E: std::fmt::Display>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
 ) -> Result<bool, ModelError> {

@@ -12,4 +12,4 @@ pub use openai_chat::OpenaiChat;
 pub use scripted::{ScriptContext, ScriptedModel};
 
 #[doc(hidden)]
-pub use http::decode_events as fuzz_decode_events;
+pub use openai_chat::read_chat_stream as fuzz_read_chat_stream;

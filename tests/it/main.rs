@@ -1,5 +1,16 @@
-//! The real binary and real processes, in fresh directories.
+//! The real binary and real processes, in fresh directories, with a cleared environment.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::disallowed_methods,
+    reason = "a test that fails is to stop at once, and writes the files that it needs"
+)]
 
-#![expect(clippy::unwrap_used, reason = "a test that fails is to stop at once")]
-
+mod cli;
+mod cron;
+mod daemon;
 mod process;
+mod provider;
+mod support;

@@ -125,9 +125,7 @@ impl Answer {
             _ => {}
         }
         self.text.push_str(&new);
-        for (field, into) in [("refusal", &mut self.refusal)] {
-            into.push_str(message.get(field).and_then(Value::as_str).unwrap_or_default());
-        }
+        self.refusal.push_str(message.get("refusal").and_then(Value::as_str).unwrap_or_default());
         // Two names for the same; servers that send both send the same text in both.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
             message.get(*field).and_then(Value::as_str).filter(|text| !text.is_empty())

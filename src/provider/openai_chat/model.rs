@@ -84,7 +84,7 @@ fn refuses_usage(error: &ModelError) -> bool {
         && (error.message.contains("stream_options") || error.message.contains("include_usage"))
 }
 
-async fn read_stream<E: std::fmt::Display>(
+pub(super) async fn read_stream<E: std::fmt::Display>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
     deltas: &dyn DeltaSink,
 ) -> Result<ModelReply, ModelError> {

@@ -1,0 +1,273 @@
+//! The verbs that need no daemon.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+
+use crate::support::Place;
+
+const CONFIG: &str = "models: {offline: {provider: scripted, script: s.yaml}}\n";
+const SCRIPT: &str = "steps:\n  - call: {tool: echo, args: {x: '{{ vars.word }}'}}\n  - say: 'done: {{ results[-1] }}'\n";
+const TOOLS: &str = "version: 1
+tools:
+  - name: echo
+    description: Prints its argument
+    category: read
+    cmd: printf
+    args: ['<%s>', '{{x}}']
+    parameters: {x: {type: string, multiline: true, maxLength: 64000}}
+  - {name: env, description: Environment, category: read, cmd: env, env: {DECLARED: 'yes', A_TOKEN: declared-secret}}
+  - {name: fails, description: Fails, category: read, cmd: 'false'}
+  - {name: sleeps, description: Sleeps, category: read, cmd: sleep, args: ['30'], timeout: 300ms}
+  - {name: change, description: Changes, category: write, cmd: touch, args: ['changed']}
+  - {name: reboot, description: Admin, category: admin, cmd: touch, args: ['rebooted']}
+  - {name: gone, description: Not installed, category: read, cmd: no-such-program}
+";
+const JOBS: &str = "version: 1
+jobs:
+  - {name: hand, prompt: 'Say {{word}}', vars: {word: hello}, double_confirmation: false}
+  - {name: writer, prompt: Change it, tools: {write: [change]}, double_confirmation: false}
+";
+
+fn place() -> Place {
+    Place::new(&[
+        ("config.yaml", CONFIG),
+        ("s.yaml", SCRIPT),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", JOBS),
+    ])
+}
+
+#[test]
+fn starter_files_are_valid_and_run() {
+    let place = Place::new(&[]);
+    let done = place.dutyd(&["init"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let report = place.json(&["validate"]);
+    assert_eq!((&report["ok"], &report["errors"]), (&json!(true), &json!([])));
+    assert_eq!(place.dutyd(&["init"]).code, 2, "nothing is overwritten");
+    assert_eq!(place.dutyd(&["run", "disk-watch"]).code, 0);
+}
+
+#[test]
+fn a_run_is_shown_and_verified() {
+    let place = place();
+    let row = place.json(&["run", "hand", "--var", "word=a; rm -rf ~ $(id)"]);
+    assert_eq!(row["outcome"], "succeeded", "{row}");
+    assert_eq!(row["result"], "done: <a; rm -rf ~ $(id)>");
+    let run_id = row["run_id"].as_str().unwrap();
+    let shown = place.json(&["show", &run_id[..20]]);
+    assert_eq!(shown["run"]["run_id"], run_id);
+    let types: Vec<&str> = shown["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(types.first(), Some(&"session_start"));
+    assert_eq!(types.last(), Some(&"session_end"));
+    let position = |word: &str| types.iter().position(|kind| *kind == word).unwrap();
+    assert!(position("policy_decision") < position("tool_call_start"));
+    let report = place.json(&["verify", "hand@last"]);
+    assert_eq!(
+        (&report["ok"], &report["live"], &report["torn"]),
+        (&json!(true), &json!(false), &json!(false))
+    );
+    assert_eq!(place.json(&["runs"])[0]["run_id"], run_id);
+    assert_eq!(place.dutyd(&["show", "zzz"]).code, 3);
+
+    let path = place.dutyd(&["show", "last"]).stdout.lines().last().unwrap().to_owned();
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replacen("allowed", "alloved", 1)).unwrap();
+    let done = place.dutyd(&["verify", "last"]);
+    assert!(done.code == 1 && done.stdout.contains("broken at line"), "{done:?}");
+}
+
+#[test]
+fn exit_codes_tell_the_outcome() {
+    let place = place();
+    let check = |args: &[&str], expected: i32| {
+        let done = place.dutyd(args);
+        assert_eq!(done.code, expected, "{args:?} {done:?}");
+        done
+    };
+    check(&["call", "echo", "x=hi"], 0);
+    check(&["call", "echo"], 2);
+    check(&["call", "echo", "x=hi", "y=1"], 2);
+    check(&["call", "nope"], 3);
+    check(&["call", "fails"], 1);
+    check(&["call", "gone"], 1);
+    check(&["call", "sleeps"], 124);
+    check(&["call", "change", "--job", "hand"], 5);
+    check(&["call", "reboot", "--job", "writer"], 5);
+    check(&["explain", "writer", "change"], 0);
+    check(&["explain", "hand", "change"], 5);
+    check(&["explain", "nope", "change"], 3);
+    check(&["explain", "hand", "nope"], 3);
+    check(&["explain", "hand", "echo", "{\"x\": 5}"], 2);
+    check(&["run", "nope"], 3);
+    check(&["run", "hand", "--var", "unknown=1"], 2);
+    check(&["status"], 4);
+    check(&["cancel", "last"], 4);
+    check(&["nonsense"], 2);
+    check(&["--version"], 0);
+    // proves POL-1, POL-2
+    assert!(
+        !place.state().join("workspace/hand/changed").exists(),
+        "a refused call starts nothing"
+    );
+    assert!(place.json(&["call", "gone"])["error_kind"] == "spawn_failed");
+}
+
+// proves ARG-2, ENV-1
+#[test]
+fn hostile_arguments_arrive_unchanged_and_the_environment_is_clean() {
+    let place = place()
+        .with_env("OPENAI_API_KEY", "sk-never-to-be-seen")
+        .with_env("LD_PRELOAD", "")
+        .with_env("EVIL", "x");
+    let sixty = "a".repeat(60_000);
+    for value in [
+        "; rm -rf ~",
+        "$(id)",
+        "`id`",
+        "a'b\"c\\",
+        "two\nlines\tand a tab",
+        "*",
+        "~",
+        "{{x}}",
+        "-n",
+        sixty.as_str(),
+    ] {
+        let arguments = json!({ "x": value }).to_string();
+        let file = place.config().join("arguments.json");
+        std::fs::write(&file, arguments).unwrap();
+        let done =
+            place.dutyd(&["-o", "json", "call", "echo", "--json", &format!("@{}", file.display())]);
+        if value == "-n" {
+            assert_eq!(done.code, 2, "{done:?}");
+            continue;
+        }
+        let result: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        if value.len() < 10_000 {
+            assert_eq!(result["output"], format!("<{value}>"), "{done:?}");
+        } else {
+            assert_eq!(
+                (&result["exit_code"], &result["truncated"]["characters"]),
+                (&json!(0), &json!(30_002))
+            );
+        }
+    }
+    let shown = place.json(&["call", "env"])["output"].as_str().unwrap().to_owned();
+    let names: Vec<&str> =
+        shown.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, ["A_TOKEN", "DECLARED", "HOME", "PATH"], "{shown}");
+    assert!(shown.contains("A_TOKEN=[redacted:A_TOKEN]"), "{shown}");
+}
+
+// proves SEC-2
+#[test]
+fn no_secret_is_anywhere_under_the_state_directory() {
+    let config = "models: {offline: {provider: scripted, script: s.yaml}, m: {provider: openai_chat, model: x, api_key: '${KEY}'}}\ndefault_model: offline\n";
+    let script =
+        "steps:\n  - call: [{tool: env}, {tool: leak}]\n  - say: 'seen {{ results | join }}'\n";
+    let tools = "version: 1
+tools:
+  - {name: env, description: Environment, category: read, cmd: env, env: {B: '${KEY}'}}
+  - {name: leak, description: Leaks, category: read, cmd: sh, args: [-c, 'printf %s \"$B\"; printf %s \"$B\" | base64; yes \"$B\" | head -c 200000'], env: {B: '${KEY}'}}
+";
+    let place = Place::new(&[
+        ("config.yaml", config),
+        ("s.yaml", script),
+        ("tools.yaml", tools),
+        ("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x}]\n"),
+    ])
+    .with_env("KEY", "sk-hunter2hunter2");
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let all = format!("{}{}{}", place.everything(), done.stdout, done.stderr);
+    assert!(!all.contains("hunter2") && all.contains("[redacted:KEY]"));
+    assert!(!all.contains("aHVudGVyMmh1bnRlcjI"), "nor in base64");
+}
+
+// proves CFG-6
+#[test]
+fn files_that_others_can_write_are_refused_with_the_command_that_mends_it() {
+    let place = place();
+    let path = place.config().join("tools.yaml");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    for args in [&["run", "hand"][..], &["serve"], &["call", "echo", "x=1"]] {
+        let done = place.dutyd(args);
+        assert!(
+            done.code == 2 && done.stderr.contains(&format!("chmod go-w {}", path.display())),
+            "{done:?}"
+        );
+    }
+    let done = place.dutyd(&["validate", &path.display().to_string()]);
+    assert!(
+        done.code == 0 && done.stdout.contains("warning"),
+        "a named path is only warned about: {done:?}"
+    );
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+}
+
+#[test]
+fn every_error_has_its_place_and_its_line() {
+    let place = place();
+    place.write(
+        "jobs.yaml",
+        "version: 1\njobs:\n  - name: hand\n    promt: x\n    schedule: '61 * * * *'\n",
+    );
+    let done = place.dutyd(&["validate"]);
+    assert_eq!(done.code, 2);
+    let expected = format!(
+        "error: `prompt` is missing: what is the agent asked to do?
+  --> {file}:3:5 (jobs[0])
+  |
+3 |   - name: hand
+  |     ^
+error: unknown key `promt`
+  --> {file}:4:5 (jobs[0].promt)
+  |
+4 |     promt: x
+  |     ^
+  = help: did you mean `prompt`?
+error: `61 * * * *` is no cron expression",
+        file = place.config().join("jobs.yaml").display()
+    );
+    assert!(done.stdout.starts_with(&expected), "{}", done.stdout);
+    assert!(done.stdout.contains("3 error(s)"), "{}", done.stdout);
+    let report = place.json(&["validate"]);
+    assert_eq!(report["errors"][1]["hint"], "did you mean `prompt`?");
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 2);
+}
+
+#[test]
+fn a_preflight_that_fails_ends_the_run_before_a_model_is_called() {
+    let place = place();
+    place.write(
+        "jobs.yaml",
+        "version: 1\njobs: [{name: j, prompt: x, tools: {write: [missing]}}]\n",
+    );
+    place.write("tools.yaml", "version: 1\ntools: [{name: missing, description: d, category: write, cmd: no-such-program}]\n");
+    let row = place.json(&["run", "j"]);
+    assert_eq!((&row["stop_reason"], &row["iterations"]), (&json!("preflight_failed"), &json!(0)));
+    assert!(row["error"].as_str().unwrap().contains("no-such-program"), "{row}");
+}
+
+#[test]
+fn the_index_is_made_again_from_the_transcripts() {
+    let place = place();
+    for _ in 0..3 {
+        assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    }
+    let before = place.json(&["runs"]);
+    for name in ["index.db", "index.db-wal", "index.db-shm"] {
+        let _ = std::fs::remove_file(place.state().join(name));
+    }
+    assert_eq!(place.dutyd(&["reindex"]).stdout, "3 runs\n");
+    assert_eq!(place.json(&["runs"]), before);
+}

@@ -1,0 +1,169 @@
+//! The daemon: slots, crashes, the control socket.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Place, alive, wait_until};
+
+const CONFIG: &str = "models: {offline: {provider: scripted, script: s.yaml}, slow: {provider: scripted, script: slow.yaml}}\ndefault_model: offline\nshutdown_grace: 5s\n";
+const TOOLS: &str = "version: 1
+tools:
+  - {name: look, description: Looks, category: read, cmd: 'true'}
+  - {name: hang, description: Hangs, category: write, cmd: sh, args: [-c, \"trap '' TERM; setsid sleep SECONDS & sleep SECONDS\"]}
+";
+const SCRIPT: &str = "steps: [{call: {tool: look}}, {say: done}]\n";
+const SLOW: &str = "steps: [{call: {tool: hang}}, {say: done}]\n";
+
+/// `seconds` tells the sleeping processes of one test from those of another.
+fn place(jobs: &str, seconds: &str) -> Place {
+    let tools = TOOLS.replace("SECONDS", seconds);
+    Place::new(&[
+        ("config.yaml", CONFIG),
+        ("tools.yaml", &tools),
+        ("s.yaml", SCRIPT),
+        ("slow.yaml", SLOW),
+        ("jobs.yaml", jobs),
+    ])
+}
+
+const EVERY_SECOND: &str = "version: 1
+jobs:
+  - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}
+  - {name: hand, prompt: x}
+  - {name: stuck, prompt: x, model: slow, tools: {write: [hang]}}
+";
+
+fn slots(place: &Place) -> Vec<(String, String)> {
+    let rows = place.json(&["slots", "tick"]);
+    rows.as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            (row["due_at"].as_str().unwrap().to_owned(), row["state"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+// proves CRON-1, STATE-1, STATE-2, PROC-2
+#[test]
+fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
+    let place = place(EVERY_SECOND, "7101");
+    let daemon = place.serve();
+    let second = place.dutyd(&["serve"]);
+    assert!(second.code == 1 && second.stderr.contains("another daemon"), "{second:?}");
+    assert_eq!(place.dutyd(&["run", "--detach", "stuck"]).code, 0);
+    wait_until(|| alive("sleep 7101").len() >= 2 && slots(&place).len() >= 2, || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    assert_eq!(
+        alive("sleep 7101"),
+        [""; 0],
+        "what the dead daemon left is gone before the new one is ready"
+    );
+    let last = place.json(&["runs", "--job", "stuck"])[0].clone();
+    assert_eq!(
+        (&last["outcome"], &last["stop_reason"]),
+        (&json!("interrupted"), &json!("interrupted"))
+    );
+    let verified = place.json(&["verify", last["run_id"].as_str().unwrap()]);
+    assert_eq!(verified["ok"], true);
+    let story = place.dutyd(&["show", last["run_id"].as_str().unwrap()]).stdout;
+    assert!(story.contains("effect_unknown"), "{story}");
+    let before = slots(&place).len();
+    wait_until(|| slots(&place).len() > before + 1, || place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let audit = place.json(&["audit"]);
+    assert_eq!(
+        (&audit["ok"], &audit["holes"], &audit["extras"]),
+        (&json!(true), &json!([]), &json!([])),
+        "{audit}"
+    );
+    let all = slots(&place);
+    let unique: std::collections::BTreeSet<_> = all.iter().map(|(due, _)| due).collect();
+    assert_eq!(unique.len(), all.len());
+    assert!(
+        all.iter()
+            .all(|(_, state)| ["ran", "skipped", "coalesced", "missed"].contains(&state.as_str())),
+        "{all:?}"
+    );
+    assert!(
+        place.json(&["runs"]).as_array().unwrap().iter().all(|run| run["outcome"] != Value::Null)
+    );
+}
+
+#[test]
+fn runs_are_started_followed_and_cancelled_through_the_socket() {
+    let place = place(EVERY_SECOND, "7102");
+    let daemon = place.serve();
+    let status = place.json(&["status"]);
+    assert_eq!(
+        (&status["config"]["valid"], &status["jobs"]["total"], &status["degraded"]),
+        (&json!(true), &json!(3), &json!([]))
+    );
+    let row = place.json(&["run", "hand"]);
+    assert_eq!((&row["outcome"], &row["trigger"]), (&json!("succeeded"), &json!("manual")));
+    let lines = place.dutyd(&["-o", "jsonl", "run", "hand"]).stdout;
+    let events: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(
+        events.iter().map(|event| event["seq"].as_u64().unwrap()).collect::<Vec<_>>(),
+        (0..events.len() as u64).collect::<Vec<_>>()
+    );
+    assert_eq!(events.last().unwrap()["type"], "session_end");
+    assert_eq!(place.dutyd(&["run", "nope"]).code, 3);
+
+    let run_id = place.json(&["run", "--detach", "stuck"])["run_id"].as_str().unwrap().to_owned();
+    wait_until(|| !alive("sleep 7102").is_empty(), || place.log());
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "cancelled", || place.log());
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 3);
+    let jobs = place.json(&["jobs"]);
+    let stuck = jobs.as_array().unwrap().iter().find(|job| job["name"] == "stuck").unwrap();
+    assert_eq!(stuck["last_run"]["outcome"], "cancelled");
+    assert_eq!(
+        jobs.as_array().unwrap().iter().find(|job| job["name"] == "tick").unwrap()["paused"],
+        false
+    );
+    drop(daemon);
+}
+
+// proves CFG-1
+#[test]
+fn a_wrong_file_never_stops_a_running_daemon() {
+    let place = place(EVERY_SECOND, "7103");
+    let daemon = place.serve();
+    place.write("jobs.yaml", "version: 1\njobs:\n  - {name: tick, shedule: x}\n");
+    daemon.signal(Signal::SIGHUP);
+    wait_until(|| place.json(&["status"])["config"]["valid"] == false, || place.log());
+    let status = place.json(&["status"]);
+    assert!(status["config"]["errors"][0].as_str().unwrap().contains("jobs.yaml:3:"), "{status}");
+    assert_eq!(status["jobs"]["total"], 3, "the old configuration is in force");
+    let before = slots(&place).len();
+    wait_until(|| slots(&place).len() > before + 1, || place.log());
+    place.write("jobs.yaml", "version: 1\njobs:\n  - {name: other, every: 1h, prompt: x}\n");
+    daemon.signal(Signal::SIGHUP);
+    wait_until(|| place.json(&["status"])["jobs"]["total"] == 1, || place.log());
+    assert_eq!(place.json(&["audit"])["ok"], true);
+    assert_eq!(place.dutyd(&["serve"]).code, 1);
+}
+
+// proves CRON-5
+#[test]
+fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
+    let jobs = "version: 1\njobs: [{name: tick, schedule: '* * * * * *', prompt: x, model: slow, tools: {write: [hang]}}]\n";
+    let place = place(jobs, "7104");
+    let daemon = place.serve();
+    wait_until(
+        || slots(&place).iter().filter(|(_, state)| state == "skipped").count() >= 2,
+        || place.log(),
+    );
+    let states: Vec<String> = slots(&place).into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states.iter().filter(|state| *state == "running").count(), 1, "{states:?}");
+    daemon.signal(Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert_eq!(alive("sleep 7104"), [""; 0]);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}

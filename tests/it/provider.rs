@@ -1,0 +1,215 @@
+//! Runs against an OpenAI-compatible server on loopback that checks every request.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+/// What the server answers.
+enum Answer {
+    Chunks(Vec<Value>),
+    Status(u16, Value),
+    /// A stream without its end.
+    Cut(Vec<Value>),
+}
+
+#[derive(Clone)]
+struct Server {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+async fn completions(State(server): State<Server>, body: String) -> Response {
+    let request: Value = serde_json::from_str(&body).unwrap();
+    check(&request);
+    server.requests.lock().unwrap().push(request);
+    let stream = |chunks: Vec<Value>, end: &str| {
+        let text: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+        ([(header::CONTENT_TYPE, "text/event-stream")], format!("{text}{end}")).into_response()
+    };
+    let next = server.answers.lock().unwrap().pop_front();
+    match next {
+        Some(Answer::Chunks(chunks)) => stream(chunks, "data: [DONE]\n\n"),
+        Some(Answer::Cut(chunks)) => stream(chunks, ""),
+        Some(Answer::Status(code, body)) => {
+            (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+        }
+        None => stream(say("done"), "data: [DONE]\n\n"),
+    }
+}
+
+/// Every call has exactly one result, in order, before anything else is said.
+fn check(request: &Value) {
+    let mut open: VecDeque<String> = VecDeque::new();
+    for message in request["messages"].as_array().unwrap() {
+        match message["role"].as_str().unwrap() {
+            "tool" => assert_eq!(open.pop_front().as_deref(), message["tool_call_id"].as_str()),
+            "assistant" => {
+                assert!(open.is_empty());
+                open.extend(
+                    message["tool_calls"]
+                        .as_array()
+                        .into_iter()
+                        .flatten()
+                        .map(|call| call["id"].as_str().unwrap().to_owned()),
+                );
+            }
+            _ => assert!(open.is_empty(), "calls without results: {open:?}"),
+        }
+    }
+    assert!(open.is_empty());
+}
+
+fn say(text: &str) -> Vec<Value> {
+    vec![
+        json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 10, "completion_tokens": 5}}),
+    ]
+}
+
+fn call(calls: &[(&str, Value)]) -> Vec<Value> {
+    let calls: Vec<Value> = calls
+        .iter()
+        .enumerate()
+        .map(|(at, (name, arguments))| json!({"index": at, "id": format!("id_{at}"), "function": {"name": name, "arguments": arguments.to_string()}}))
+        .collect();
+    vec![
+        json!({"choices": [{"index": 0, "delta": {"tool_calls": calls}, "finish_reason": null}]}),
+        json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+    ]
+}
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: echo, description: Prints, category: read, cmd: printf, args: ['<%s>', '{{x}}'], parameters: {x: {type: string}}}
+  - {name: fails, description: Fails, category: read, cmd: 'false'}
+  - {name: change, description: Changes, category: write, cmd: touch, args: [changed]}
+  - {name: slow, description: Sleeps, category: read, cmd: sleep, args: ['20']}
+";
+
+/// Runs a job against the answers; returns the exit code, the run and the requests.
+fn run(job: &str, answers: Vec<Answer>) -> (i32, Value, Vec<Value>) {
+    let server = Server { answers: Arc::new(Mutex::new(answers.into())), requests: Arc::default() };
+    let requests = server.requests.clone();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/v1/chat/completions", post(completions)).with_state(server);
+    let serving = runtime.spawn(async move { axum::serve(listener, router).await });
+    let config = format!(
+        "models: {{m: {{provider: openai_chat, model: test, api_key: sk-local-test, base_url: 'http://{address}/v1', max_retries: 1, idle_timeout: 5s}}}}\n"
+    );
+    let place = Place::new(&[
+        ("config.yaml", &config),
+        ("tools.yaml", TOOLS),
+        (
+            "jobs.yaml",
+            &format!(
+                "version: 1\njobs:\n  - {{name: j, prompt: Look., double_confirmation: false, {job}}}\n"
+            ),
+        ),
+    ]);
+    let done = place.dutyd(&["-o", "json", "run", "j"]);
+    let row: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+    assert_eq!(place.json(&["verify", "last"])["ok"], true);
+    serving.abort();
+    let requests = requests.lock().unwrap().clone();
+    (done.code, row, requests)
+}
+
+#[test]
+fn declared_tools_are_called_and_their_results_given_back() {
+    let answers = vec![
+        Answer::Chunks(call(&[
+            ("echo", json!({"x": "a b"})),
+            ("change", json!({})),
+            ("fails", json!({})),
+        ])),
+        Answer::Chunks(say("{\"status\": \"warn\", \"summary\": \"seen\"}")),
+    ];
+    let (code, row, requests) = run("limits: {max_iterations: 5}", answers);
+    assert_eq!((code, &row["outcome"], &row["verdict"]), (0, &json!("succeeded"), &json!("warn")));
+    assert_eq!(row["result"]["summary"], "seen");
+    let names: Vec<&str> = requests[0]["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| tool["function"]["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["echo", "fails", "slow"], "what the job can never use is not shown");
+    let results: Vec<&str> = requests[1]["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|m| m["role"] == "tool")
+        .map(|m| m["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(results[0], "<a b>");
+    assert!(results[1].starts_with("Refused by the rule `category`"), "{results:?}");
+    assert!(results[2].contains("[exit code 1]"), "{results:?}");
+    assert!(row["usage"]["input_tokens"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn every_stop_reason_has_its_exit_code() {
+    let looks = |count: usize| {
+        (0..count)
+            .map(|n| Answer::Chunks(call(&[("echo", json!({"x": n.to_string()}))])))
+            .collect::<Vec<_>>()
+    };
+    let fails = |count: usize| {
+        (0..count).map(|_| Answer::Chunks(call(&[("fails", json!({}))]))).collect::<Vec<_>>()
+    };
+    let same = (0..40)
+        .map(|_| Answer::Chunks(call(&[("echo", json!({"x": "same"}))])))
+        .collect::<Vec<_>>();
+    let error = |status: u16, body: Value| vec![Answer::Status(status, body)];
+    let context = json!({"error": {"code": 400, "message": "request (2009 tokens) exceeds the available context size (512 tokens)"}});
+    let cut = || Answer::Cut(call(&[("echo", json!({"x": "never"}))])[..1].to_vec());
+    let cases: Vec<(&str, Vec<Answer>, &str, i32)> = vec![
+        ("limits: {max_iterations: 2}", looks(5), "max_iterations", 1),
+        ("limits: {max_tool_calls: 1}", looks(5), "max_tool_calls", 1),
+        ("limits: {max_tokens: 50}", looks(5), "budget_exceeded", 1),
+        (
+            "limits: {max_duration: 1s}",
+            vec![Answer::Chunks(call(&[("slow", json!({}))]))],
+            "max_duration",
+            124,
+        ),
+        ("", fails(5), "error_threshold", 1),
+        ("limits: {max_iterations: 100}", same, "loop_detected", 1),
+        ("", error(401, json!({"error": {"message": "bad key"}})), "provider_auth", 1),
+        ("", error(400, json!({"error": {"message": "no such field"}})), "provider_rejected", 1),
+        ("", error(404, json!({"error": {"message": "no such model"}})), "provider_rejected", 1),
+        ("", error(400, context), "context_overflow", 1),
+        (
+            "",
+            error(429, json!({"error": {"code": "insufficient_quota", "message": "spent"}})),
+            "provider_unavailable",
+            1,
+        ),
+        (
+            "",
+            vec![Answer::Status(503, json!({})), Answer::Status(500, json!({}))],
+            "provider_unavailable",
+            1,
+        ),
+        ("", vec![Answer::Status(503, json!({}))], "completed", 0),
+        ("", vec![cut(), cut()], "provider_unavailable", 1),
+    ];
+    for (job, answers, expected, code) in cases {
+        let (found, row, _) = run(if job.is_empty() { "description: x" } else { job }, answers);
+        assert_eq!((row["stop_reason"].as_str(), found), (Some(expected), code), "{job} {row}");
+        if expected == "provider_unavailable" {
+            assert_eq!(row["tool_calls"], 0, "nothing is run from a partial message");
+        }
+    }
+}

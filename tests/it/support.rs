@@ -1,0 +1,180 @@
+//! A fresh configuration and state directory, and the binary in it.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A fresh place for one test.
+pub(crate) struct Place {
+    temp: tempfile::TempDir,
+    env: Vec<(String, String)>,
+}
+
+impl Place {
+    pub(crate) fn new(files: &[(&str, &str)]) -> Self {
+        let place = Self { temp: tempfile::tempdir().unwrap(), env: Vec::new() };
+        std::fs::create_dir(place.config()).unwrap();
+        for (name, text) in files {
+            place.write(name, text);
+        }
+        place
+    }
+
+    pub(crate) fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.config().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(self.config(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.temp.path().join("config")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.temp.path().join("state")
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the binary under test")]
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_dutyd"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("HOME", self.temp.path())
+            .env("DUTYD_CONFIG_DIR", self.config())
+            .env("DUTYD_STATE_DIR", self.state())
+            .envs(self.env.iter().cloned())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn dutyd(&self, args: &[&str]) -> Done {
+        Done::of(self.command(args).output().unwrap())
+    }
+
+    /// Runs a verb with `-o json` and returns what it prints.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        let mut all = vec!["-o", "json"];
+        all.extend(args);
+        let done = self.dutyd(&all);
+        serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+    }
+
+    /// Starts the daemon and waits until it is ready.
+    pub(crate) fn serve(&self) -> Daemon {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.temp.path().join("log"))
+            .unwrap();
+        let child = self.command(&["serve"]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let daemon = Daemon { child };
+        wait_until(|| self.dutyd(&["status"]).code == 0, || self.log());
+        daemon
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.temp.path().join("log")).unwrap_or_default()
+    }
+
+    /// The content of every file below the state directory.
+    pub(crate) fn everything(&self) -> String {
+        let mut text = String::new();
+        let mut open = vec![self.state()];
+        while let Some(directory) = open.pop() {
+            for entry in std::fs::read_dir(directory).unwrap().flatten() {
+                if entry.path().is_dir() {
+                    open.push(entry.path());
+                } else if let Ok(bytes) = std::fs::read(entry.path()) {
+                    text.push_str(&String::from_utf8_lossy(&bytes));
+                }
+            }
+        }
+        text
+    }
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// A daemon; killed when it is dropped.
+pub(crate) struct Daemon {
+    child: Child,
+}
+
+impl Daemon {
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).unwrap();
+    }
+
+    /// Waits for its end; returns the exit code.
+    pub(crate) fn wait(mut self) -> Option<i32> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[track_caller]
+pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> String) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < until, "not in time: {}", tell());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Processes whose command line holds `word`.
+pub(crate) fn alive(word: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let cmdline = String::from_utf8_lossy(&cmdline).replace('\0', " ");
+        if cmdline.contains(word) {
+            found.push(cmdline);
+        }
+    }
+    found
+}
