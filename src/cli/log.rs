@@ -1,4 +1,5 @@
-//! The daemon's own log: to stderr or the journal, and to files that are changed from time to time. Never the record.
+//! The daemon's own log: to stderr, which the journal collects under systemd, and to files that are changed from time to time. Never the
+//! record. Every line is redacted on its way out (SEC-2).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -24,20 +25,18 @@ pub(crate) fn start(
     redactor: &Redactor,
 ) -> Result<Option<WorkerGuard>, CliError> {
     let filter = || EnvFilter::new(format!("{},tokio_cron_scheduler=error", settings.level));
-    let journal = is_journal(environment).then(tracing_journald::layer).and_then(Result::ok);
-    let to_journal = journal.is_some();
-    let console = (!to_journal).then(|| {
-        layer(settings.format, Redacted { redactor: redactor.clone(), inner: io::stderr })
-            .with_filter(filter())
-    });
+    let redacted = |inner| Redacted { redactor: redactor.clone(), inner };
+    let console =
+        layer(settings.format, is_journal(environment), redacted(io::stderr)).with_filter(filter());
     let (files, guard) = match settings.files {
         None => (None, None),
         Some((rotation, keep)) => {
             let directory =
                 environment.get("LOGS_DIRECTORY").map_or_else(|| state.join("logs"), Into::into);
-            crate::store::create_private_dir(&directory).map_err(|error| {
-                CliError::failed(format!("{} cannot be made: {error}", directory.display()))
-            })?;
+            let failed = |error: &dyn std::fmt::Display| {
+                CliError::failed(format!("{} cannot be written: {error}", directory.display()))
+            };
+            crate::store::create_private_dir(&directory).map_err(|error| failed(&error))?;
             let rotation = match rotation {
                 LogRotation::Hourly => Rotation::HOURLY,
                 LogRotation::Daily => Rotation::DAILY,
@@ -48,35 +47,27 @@ pub(crate) fn start(
                 .filename_suffix("log")
                 .max_log_files(usize::try_from(keep).unwrap_or(usize::MAX))
                 .build(&directory)
-                .map_err(|error| {
-                    CliError::failed(format!("{} cannot be written: {error}", directory.display()))
-                })?;
+                .map_err(|error| failed(&error))?;
             let (writer, guard) = NonBlockingBuilder::default().lossy(false).finish(file);
-            (
-                Some(
-                    layer(settings.format, Redacted { redactor: redactor.clone(), inner: writer })
-                        .with_filter(filter()),
-                ),
-                Some(guard),
-            )
+            let writer = Redacted { redactor: redactor.clone(), inner: writer };
+            (Some(layer(settings.format, false, writer).with_filter(filter())), Some(guard))
         }
     };
-    let journal = journal
-        .map(|journal| journal.with_syslog_identifier("dutyd".to_owned()).with_filter(filter()));
-    let _ = tracing_subscriber::registry().with(console).with(journal).with(files).try_init();
+    let _ = tracing_subscriber::registry().with(console).with(files).try_init();
     Ok(guard)
 }
 
-fn layer<S, W>(format: LogFormat, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+/// The journal has a time of its own, so that lines for it carry none.
+fn layer<S, W>(format: LogFormat, to_journal: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    match format {
-        LogFormat::Text => {
-            fmt::layer().with_writer(writer).with_ansi(false).with_target(false).boxed()
-        }
-        LogFormat::Json => fmt::layer().json().flatten_event(true).with_writer(writer).boxed(),
+    let plain = fmt::layer().with_writer(writer).with_ansi(false).with_target(false);
+    match (format, to_journal) {
+        (LogFormat::Text, true) => plain.without_time().boxed(),
+        (LogFormat::Text, false) => plain.boxed(),
+        (LogFormat::Json, _) => plain.json().flatten_event(true).boxed(),
     }
 }
 
@@ -91,7 +82,7 @@ fn is_journal(environment: &Environment) -> bool {
         .is_ok_and(|stat| stat.st_dev.to_string() == device && stat.st_ino.to_string() == inode)
 }
 
-/// Takes secrets out of every line (SEC-2).
+/// Takes secrets out of every line.
 struct Redacted<M> {
     redactor: Redactor,
     inner: M,

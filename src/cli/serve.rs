@@ -107,7 +107,7 @@ impl Daemon {
         let parts = Parts {
             host,
             config,
-            ledger: ledger.clone(),
+            ledger,
             index: index.clone(),
             reload,
             degraded,
@@ -118,7 +118,7 @@ impl Daemon {
             .map_err(|error| failed("the schedules cannot be put into force", &error))?;
         let stop = CancellationToken::new();
         let commands = handle.commands.clone();
-        let api = Api { handle, ledger, index, state, observers, clock, stop: stop.clone() };
+        let api = Api { handle, index, state, observers, clock, stop: stop.clone() };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, api.router(), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;

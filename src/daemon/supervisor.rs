@@ -47,6 +47,8 @@ pub enum Command {
     Run(RunRequest, oneshot::Sender<Result<RunId, CommandError>>),
     /// Stop a run.
     Cancel(RunId, oneshot::Sender<Result<(), CommandError>>),
+    /// Is this run waiting or at work?
+    IsKnown(RunId, oneshot::Sender<bool>),
     /// Load the configuration again.
     Reload,
     /// End; a second one shortens the grace.
@@ -78,6 +80,9 @@ pub enum CommandError {
     /// The wish cannot be fulfilled as it is.
     #[error("{0}")]
     Invalid(String),
+    /// Too many runs wait already.
+    #[error("{0} runs wait already; try again later")]
+    Full(usize),
     /// No new runs.
     #[error("the daemon is being stopped")]
     Stopping,
@@ -132,13 +137,15 @@ pub struct Supervisor {
     config: watch::Sender<Arc<Config>>,
     config_state: StatusConfig,
     ticker: Ticker,
-    /// Fires that wait for their moment, by when they start.
-    held: BTreeMap<(DateTime<Utc>, DateTime<Utc>, String), ()>,
+    /// Fires that wait for their moment, by when they start; with the epoch in which they came due.
+    held: BTreeMap<(DateTime<Utc>, DateTime<Utc>, String), i64>,
     queue: VecDeque<Waiting>,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     last_outcomes: HashMap<String, bool>,
     epoch: i64,
+    /// What the clock had shown when this epoch began.
+    epoch_ended: Option<DateTime<Utc>>,
     last_seen: DateTime<Utc>,
     started_at: DateTime<Utc>,
     not_before: Option<Instant>,
@@ -158,9 +165,11 @@ impl Supervisor {
         let ticker = Ticker::start(parts.host.clock.clone()).await?;
         let (commands, receiver) = mpsc::channel(64);
         let (config, config_receiver) = watch::channel(parts.config.clone());
-        let (epoch, last_seen) = parts
+        let (epoch, epoch_ended, last_seen) = parts
             .ledger
-            .read(|reader| Ok((reader.fact("epoch")?, reader.fact("last_seen")?)))
+            .read(|reader| {
+                Ok((reader.fact("epoch")?, reader.fact("epoch_ended")?, reader.fact("last_seen")?))
+            })
             .await?;
         let config_state = StatusConfig {
             valid: true,
@@ -186,6 +195,7 @@ impl Supervisor {
             tasks: JoinSet::new(),
             last_outcomes: HashMap::new(),
             epoch: epoch.unwrap_or(0),
+            epoch_ended: epoch_ended.and_then(DateTime::from_timestamp_millis),
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
             started_at: now,
             not_before: None,
@@ -193,9 +203,9 @@ impl Supervisor {
             stopping: None,
             parts,
         };
-        supervisor.look_at_clock().await?;
-        supervisor.settle_downtime().await?;
-        supervisor.adopt_schedules().await?;
+        supervisor.look_at_clock(now).await?;
+        supervisor.settle_downtime(now).await?;
+        supervisor.adopt_schedules(now).await?;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 
@@ -228,6 +238,9 @@ impl Supervisor {
 
     /// Returns when to look next, if nothing happens before.
     fn next_wake(&self) -> Instant {
+        if let Some(deadline) = self.stopping {
+            return deadline;
+        }
         let now = self.parts.host.clock.now();
         let next = self
             .held
@@ -238,7 +251,7 @@ impl Supervisor {
         if let Some(not_before) = self.not_before {
             wake = wake.max(not_before);
         }
-        self.stopping.map_or(wake, |deadline| wake.min(deadline))
+        wake
     }
 
     async fn tick(&mut self) {
@@ -249,11 +262,11 @@ impl Supervisor {
             }
             return;
         }
-        if let Err(error) = self.look_at_clock().await {
+        let now = self.parts.host.clock.now();
+        if let Err(error) = self.look_at_clock(now).await {
             self.ledger_failed(&error);
             return;
         }
-        let now = self.parts.host.clock.now();
         for fire in self.ticker.take(now) {
             self.hold(fire);
         }
@@ -265,7 +278,7 @@ impl Supervisor {
     fn hold(&mut self, fire: Fire) {
         let config = self.config.borrow().clone();
         if let Some(job) = config.jobs.get(fire.job.as_str()) {
-            self.held.insert((starts_at(job, fire.due_at), fire.due_at, fire.job), ());
+            self.held.insert((starts_at(job, fire.due_at), fire.due_at, fire.job), self.epoch);
         }
     }
 
@@ -274,21 +287,20 @@ impl Supervisor {
         if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
             return;
         }
-        let mut by_job: BTreeMap<String, Vec<DateTime<Utc>>> = BTreeMap::new();
-        while let Some(((starts, _, _), ())) = self.held.first_key_value()
-            && *starts <= now
-        {
-            let Some(((_, due_at, job), ())) = self.held.pop_first() else { break };
-            by_job.entry(job).or_default().push(due_at);
+        let mut due: BTreeMap<(i64, String), Vec<DateTime<Utc>>> = BTreeMap::new();
+        while self.held.first_key_value().is_some_and(|((starts, ..), _)| *starts <= now) {
+            let Some(((_, due_at, job), epoch)) = self.held.pop_first() else { break };
+            due.entry((epoch, job)).or_default().push(due_at);
         }
-        for (job, mut dues) in by_job {
+        for ((epoch, job), mut dues) in due {
             dues.sort();
-            if let Err(error) = self.settle(&job, &dues, now).await {
+            if let Err(error) = self.settle(&job, epoch, &dues, now).await {
                 self.ledger_failed(&error);
                 let config = self.config.borrow().clone();
                 if let Some(found) = config.jobs.get(job.as_str()) {
                     self.held.extend(
-                        dues.into_iter().map(|due| ((starts_at(found, due), due, job.clone()), ())),
+                        dues.into_iter()
+                            .map(|due| ((starts_at(found, due), due, job.clone()), epoch)),
                     );
                 }
             }
@@ -384,9 +396,14 @@ impl Supervisor {
                 }
             }
             Err(error) => {
-                tracing::error!(job, %run_id, %error, "a run could not be recorded, so it did not begin");
+                tracing::error!(job, %run_id, %error, "a run could not be recorded or broke");
                 self.last_outcomes.insert(job, false);
-                self.decide(run_id, SlotState::Missed, format!("not run: {error}"), now).await;
+                let state = if matches!(error, RunError::Panicked) {
+                    SlotState::Ran
+                } else {
+                    SlotState::Missed
+                };
+                self.decide(run_id, state, format!("not run to its end: {error}"), now).await;
             }
         }
         self.fill().await;
@@ -418,3 +435,6 @@ async fn beat(watchdog: Option<&mut tokio::time::Interval>) {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests;

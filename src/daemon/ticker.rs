@@ -29,6 +29,9 @@ const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 /// Fires that one look takes; what is left is taken by the next.
 const PER_LOOK: usize = 1000;
 
+/// Fires that are handed out at once, so that a clock that jumps by years needs no memory for all of them.
+const PER_TAKE: usize = 100_000;
+
 /// The scheduler's channel; each look sends at most [`PER_LOOK`] messages.
 const CHANNEL: usize = 4 * PER_LOOK;
 
@@ -134,7 +137,11 @@ impl Ticker {
     /// Takes every fire until a little after `now`.
     pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<Fire> {
         let mut table = self.store.lock();
-        while table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
+        while table.fires.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
+        if table.fires.len() >= PER_TAKE {
+            // There is more; the supervisor comes back for it when it has worked this off.
+            self.woken.notify_one();
+        }
         std::mem::take(&mut table.fires)
     }
 

@@ -138,7 +138,18 @@ impl Spawner {
         }
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
         let followed = follow(&mut lifeline, pipe, cancel, limit, output).await;
-        let Some((report, output_held)) = followed? else {
+        let followed = match followed {
+            Ok(followed) => followed,
+            Err(error) => {
+                // The call ends with this, so that its processes do too.
+                let _ = lifeline.shutdown().await;
+                if tokio::time::timeout(GRACE + SHIM_SLACK, shim.wait()).await.is_err() {
+                    lost(&mut shim).await;
+                }
+                return Err(error);
+            }
+        };
+        let Some((report, output_held)) = followed else {
             return Err(lost(&mut shim).await);
         };
         let _ = shim.wait().await;

@@ -25,11 +25,15 @@ pub(crate) struct Seen {
 
 /// Returns the process `pid`; `None` if there is none.
 pub(crate) fn look(pid: i32) -> Option<Seen> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The kernel writes a name as it is, UTF-8 or not.
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     // The name in parentheses may hold anything; the fields begin after the last one.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let state = *fields.first()?;
-    if state == "Z" || state == "X" {
+    let threads: u32 = fields.get(17)?.parse().ok()?;
+    // A process whose first thread has ended shows as a zombie while the others live.
+    if state == "X" || (state == "Z" && threads <= 1) {
         return None;
     }
     Some(Seen { pid, parent: fields.get(1)?.parse().ok()?, started: fields.get(19)?.parse().ok()? })

@@ -78,10 +78,9 @@ fn classify(status: Option<u16>, words: &str) -> ErrorClass {
             if has(&[
                 "insufficient_quota",
                 "exceeded your current quota",
-                "billing",
-                "credit",
                 "quota_exceeded",
-            ]) =>
+                "credit balance",
+            ]) && !has(&["rate_limit", "rate limit"]) =>
         {
             ErrorClass::QuotaExhausted
         }
@@ -158,6 +157,8 @@ mod tests {
             ErrorClass::QuotaExhausted,
         );
         check(429, r#"{"error":"slow down"}"#, ErrorClass::RateLimit);
+        let groq = r#"{"error":{"message":"Rate limit reached. Upgrade at https://console.example/settings/billing","code":"rate_limit_exceeded"}}"#;
+        check(429, groq, ErrorClass::RateLimit);
         check(502, "<html><head><title>Bad Gateway</title></head></html>", ErrorClass::Server);
         check(503, "", ErrorClass::Overloaded);
         check(529, "{}", ErrorClass::Overloaded);

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,8 @@ use crate::daemon::{
 use crate::domain::RunId;
 use crate::sinks::{Observed, Observers};
 use crate::store::{
-    Index, Ledger, ReadLine, RunFilter, RunRow, SlotRow, StateDir, raw_lines, read_lines,
+    Index, Ledger, LedgerReader, ReadLine, RunFilter, RunRow, SlotRow, StateDir, raw_lines,
+    read_lines,
 };
 
 /// Rows of a list, where the caller names no number.
@@ -35,13 +36,14 @@ const DEFAULT_LIMIT: u32 = 50;
 /// Rows of a list at most.
 const MOST_ROWS: u32 = 10_000;
 
+/// How often a follower of a silent run asks whether anybody still works on it.
+const RECHECK: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// What the routes work on.
 #[derive(Clone)]
 pub struct Api {
     /// To the supervisor.
     pub handle: Handle,
-    /// Slots.
-    pub ledger: Ledger,
     /// Runs.
     pub index: Index,
     /// Transcripts.
@@ -164,6 +166,22 @@ impl Api {
         self.index.last_runs().await.map_err(internal)
     }
 
+    async fn is_known(&self, run_id: &RunId) -> bool {
+        self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
+    }
+
+    /// Queries the ledger beside its writer, so that nobody who only looks holds up a claim.
+    async fn ledger<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let state = self.state.clone();
+        let read = tokio::task::spawn_blocking(move || Ledger::read_file(state.root(), query))
+            .await
+            .map_err(internal)?;
+        read.map_err(internal)?.ok_or_else(|| internal("there is no ledger"))
+    }
+
     fn run_id(&self, text: &str) -> Result<RunId, Problem> {
         RunId::parse(text)
             .map_err(|_| Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{text}`")))
@@ -240,7 +258,7 @@ fn code_of(error: &CommandError) -> StatusCode {
     match error {
         CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
         CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        CommandError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+        CommandError::Stopping | CommandError::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -273,53 +291,68 @@ async fn events(
 ) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Problem> {
     let run_id = api.run_id(&id)?;
     // Watching begins before reading, so that nothing falls between.
-    let mut watcher = api.observers.watch();
+    let watcher = api.observers.watch();
+    if api.state.find_run(&run_id).is_none() && !api.is_known(&run_id).await {
+        return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`")));
+    }
     let (sender, receiver) = mpsc::channel::<SseEvent>(64);
-    let live = api.state.is_live(&run_id) || api.state.find_run(&run_id).is_none();
-    let (state, stop) = (api.state.clone(), api.stop.clone());
     tokio::spawn(async move {
-        let work = async {
-            let mut next = query.from_seq;
-            loop {
-                let mut ended = false;
-                for (seq, line, last) in written(&state, &run_id, next) {
-                    next = seq + 1;
-                    ended = last;
-                    if sender
-                        .send(SseEvent::default().id(seq.to_string()).data(line))
-                        .await
-                        .is_err()
-                    {
-                        return;
-                    }
-                }
-                if ended || !live {
-                    return;
-                }
-                // The file is the truth: what is watched only says that there is more of it.
-                loop {
-                    match watcher.recv().await {
-                        Ok(Observed::Line { run_id: other, seq, .. })
-                            if other == run_id && seq >= next =>
-                        {
-                            break;
-                        }
-                        Ok(_) => {}
-                        Err(RecvError::Lagged(_)) => break,
-                        Err(RecvError::Closed) => return,
-                    }
-                }
-            }
-        };
+        let stop = api.stop.clone();
         tokio::select! {
-            () = work => {}
+            () = follow(api, run_id, query.from_seq, watcher, &sender) => {}
             () = stop.cancelled() => {}
+            () = sender.closed() => {}
         }
     });
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|event| (Ok(event), receiver))
     });
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
+}
+
+/// Sends a run's lines until the last; ends too when nobody works on the run any more.
+async fn follow(
+    api: Api,
+    run_id: RunId,
+    from: u64,
+    mut watcher: Receiver<Observed>,
+    sender: &mpsc::Sender<SseEvent>,
+) {
+    let mut next = from;
+    loop {
+        // Asked before reading: what was written by then is read below.
+        let at_work = api.state.is_live(&run_id) || api.is_known(&run_id).await;
+        let (state, id) = (api.state.clone(), run_id.clone());
+        let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
+            .await
+            .unwrap_or_default();
+        let mut ended = false;
+        for (seq, line, last) in lines {
+            next = seq + 1;
+            ended = last;
+            if sender.send(SseEvent::default().id(seq.to_string()).data(line)).await.is_err() {
+                return;
+            }
+        }
+        if ended || !at_work {
+            return;
+        }
+        // The file is the truth: what is watched only says that there is more of it. Lines that come together are read together.
+        let more = async {
+            loop {
+                match watcher.recv().await {
+                    Ok(Observed::Line { run_id: other, seq, .. })
+                        if other == run_id && seq >= next =>
+                    {
+                        return;
+                    }
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = tokio::time::timeout(RECHECK, more).await;
+    }
 }
 
 /// Returns the lines of a transcript from `from` on, each with its number and whether it is the last of the run.
@@ -337,20 +370,14 @@ fn written(state: &StateDir, run_id: &RunId, from: u64) -> Vec<(u64, String, boo
 }
 
 async fn slots(State(api): State<Api>, Query(query): Query<SlotsQuery>) -> Answer<List<SlotRow>> {
-    let rows = api
-        .ledger
-        .read(move |reader| reader.slots(query.job.as_deref(), query.since, query.until))
-        .await;
-    rows.map(List::whole).map_err(internal)
+    api.ledger(move |reader| reader.slots(query.job.as_deref(), query.since, query.until))
+        .await
+        .map(List::whole)
 }
 
 async fn audit_slots(
     State(api): State<Api>,
     Query(query): Query<SlotsQuery>,
 ) -> Answer<AuditReport> {
-    api.ledger
-        .read(move |reader| audit(reader, query.job.as_deref()))
-        .await
-        .map(Json)
-        .map_err(internal)
+    api.ledger(move |reader| audit(reader, query.job.as_deref())).await.map(Json)
 }

@@ -78,7 +78,10 @@ impl Db {
             .name(name)
             .spawn(move || {
                 while let Some(order) = orders.blocking_recv() {
-                    order(&mut connection);
+                    // A fault in one order ends that order: its transaction is rolled back and its sender sees no answer.
+                    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                        order(&mut connection)
+                    }));
                 }
             })
             .map_err(|error| DbError::Sqlite {
@@ -163,9 +166,12 @@ fn set_aside(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.with_extension("damaged"));
     let _ = std::fs::rename(path, &aside);
     for helper in ["-wal", "-shm"] {
-        let mut name = path.as_os_str().to_owned();
-        name.push(helper);
-        let _ = std::fs::remove_file(PathBuf::from(name));
+        let with_helper = |path: &Path| {
+            let mut name = path.as_os_str().to_owned();
+            name.push(helper);
+            PathBuf::from(name)
+        };
+        let _ = std::fs::rename(with_helper(path), with_helper(&aside));
     }
     aside
 }

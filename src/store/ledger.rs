@@ -201,36 +201,73 @@ impl Ledger {
             .await
     }
 
-    /// Ends the open period of a job at `now`, and begins one with `schedule`, if any. A period that is in force already goes on.
+    /// Puts schedules (job, record, zone) into force from `now` on, and ends those of all others; one that is in force already goes on.
     ///
-    /// *Errors*: [`DbError`].
-    pub async fn set_schedule(
+    /// *Errors*: [`DbError`]; then nothing has changed.
+    pub async fn set_schedules(
         &self,
-        job: String,
         epoch: i64,
-        schedule: Option<(String, String)>,
+        schedules: Vec<(String, String, String)>,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.db
             .write(move |transaction| {
-                let at = now.timestamp_millis();
-                if let Some((text, zone)) = &schedule {
-                    let same: Option<i64> = transaction
-                        .query_row(
-                            "SELECT rowid FROM periods WHERE job = ?1 AND epoch = ?2 AND schedule = ?3 AND zone = ?4 AND ended IS NULL",
-                            params![job, epoch, text, zone],
-                            |row| row.get(0),
-                        )
-                        .optional()?;
-                    if same.is_some() {
-                        return Ok(());
+                let open: Vec<(i64, String, String, String, i64)> = transaction
+                    .prepare(
+                        "SELECT rowid, job, schedule, zone, epoch FROM periods WHERE ended IS NULL",
+                    )?
+                    .query_map([], |row| {
+                        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+                    })?
+                    .collect::<rusqlite::Result<_>>()?;
+                let mut goes_on = std::collections::BTreeSet::new();
+                for (id, job, record, zone, of) in open {
+                    if of == epoch
+                        && schedules
+                            .iter()
+                            .any(|new| *new == (job.clone(), record.clone(), zone.clone()))
+                    {
+                        goes_on.insert(job);
+                    } else {
+                        transaction.execute(
+                            "UPDATE periods SET ended = max(began, settled, ?2) WHERE rowid = ?1",
+                            params![id, now.timestamp_millis()],
+                        )?;
                     }
                 }
-                transaction.execute("UPDATE periods SET ended = max(began, settled, ?2) WHERE job = ?1 AND ended IS NULL", params![job, at])?;
-                if let Some((text, zone)) = schedule {
-                    transaction.execute("INSERT INTO periods VALUES (?1, ?2, ?3, ?4, ?5, ?5, NULL)", params![job, epoch, text, zone, at])?;
+                begin_periods(
+                    transaction,
+                    epoch,
+                    schedules.iter().filter(|(job, ..)| !goes_on.contains(job)),
+                    now,
+                )
+            })
+            .await
+    }
+
+    /// Begins an epoch at `now`, after a clock that had shown `ended`: every period ends there, and `schedules` begin anew.
+    ///
+    /// *Errors*: [`DbError`]; then nothing has changed.
+    pub async fn begin_epoch(
+        &self,
+        epoch: i64,
+        ended: DateTime<Utc>,
+        schedules: Vec<(String, String, String)>,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                let old = ended.timestamp_millis();
+                transaction.execute(
+                    "UPDATE periods SET ended = max(began, settled, ?1) WHERE ended IS NULL",
+                    [old],
+                )?;
+                for (name, value) in
+                    [("epoch", epoch), ("epoch_ended", old), ("last_seen", now.timestamp_millis())]
+                {
+                    keep_fact(transaction, name, value)?;
                 }
-                Ok(())
+                begin_periods(transaction, epoch, schedules.iter(), now)
             })
             .await
     }
@@ -239,11 +276,7 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`].
     pub async fn set_fact(&self, name: &'static str, value: i64) -> Result<(), DbError> {
-        self.db
-            .write(move |transaction| {
-                transaction.execute("INSERT INTO facts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2", params![name, value]).map(drop)
-            })
-            .await
+        self.db.write(move |transaction| keep_fact(transaction, name, value)).await
     }
 
     /// Runs a query in the writer, so that it sees everything that was written.
@@ -360,6 +393,29 @@ impl LedgerReader<'_> {
     }
 }
 
+fn keep_fact(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
+    transaction
+        .execute(
+            "INSERT INTO facts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",
+            params![name, value],
+        )
+        .map(drop)
+}
+
+fn begin_periods<'a>(
+    transaction: &Connection,
+    epoch: i64,
+    schedules: impl Iterator<Item = &'a (String, String, String)>,
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    let mut insert =
+        transaction.prepare_cached("INSERT INTO periods VALUES (?1, ?2, ?3, ?4, ?5, ?5, NULL)")?;
+    for (job, record, zone) in schedules {
+        insert.execute(params![job, epoch, record, zone, now.timestamp_millis()])?;
+    }
+    Ok(())
+}
+
 fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
     Ok(DateTime::from_timestamp_millis(row.get(at)?).unwrap_or_default())
 }
@@ -437,9 +493,12 @@ mod tests {
     async fn a_schedule_that_stays_the_same_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(dir.path()).unwrap();
-        let set = |schedule: Option<&str>, now: i64| {
-            let schedule = schedule.map(|text| (text.to_owned(), "UTC".to_owned()));
-            ledger.set_schedule("j".to_owned(), 0, schedule, at(now))
+        let set = |record: Option<&str>, now: i64| {
+            let schedules = record
+                .map(|record| ("j".to_owned(), record.to_owned(), "UTC".to_owned()))
+                .into_iter()
+                .collect();
+            ledger.set_schedules(0, schedules, at(now))
         };
         set(Some("a"), 10).await.unwrap();
         set(Some("a"), 20).await.unwrap();

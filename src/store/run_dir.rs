@@ -97,8 +97,7 @@ impl StateDir {
         let path = self.open_marks().join(run_id.as_str());
         let mut file = append_private(&path)?;
         writeln!(file, "{}", std::process::id())?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, errno)| io::Error::from(errno))?;
+        let lock = lock(file)?;
         Ok(OpenMark { path, _lock: lock })
     }
 
@@ -119,7 +118,7 @@ impl StateDir {
                 continue;
             };
             let file = append_private(&entry.path())?;
-            if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            if let Ok(lock) = lock(file) {
                 abandoned.push((run_id, OpenMark { path: entry.path(), _lock: lock }));
             }
         }
@@ -143,6 +142,21 @@ impl StateDir {
         File::open(self.open_marks().join(run_id.as_str()))
             .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
+}
+
+/// Locks a mark for this process. Who only asks whether a mark is held holds it himself for a moment; that is waited for.
+fn lock(mut file: File) -> io::Result<Flock<File>> {
+    const TRIES: u32 = 25;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
+    for _ in 0..TRIES {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, nix::errno::Errno::EWOULDBLOCK)) => file = back,
+            Err((_, errno)) => return Err(errno.into()),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
 /// The mark of an open run, held until it is closed.

@@ -2,10 +2,21 @@
 
 use std::time::Duration;
 
+/// The longest duration that anything here can mean; sums with the present stay far from every limit of the clock.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// Returns the duration that `text` writes.
 ///
 /// *Errors*: a sentence for the operator. A bare number has no unit and is refused.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = parse_duration(text)?;
+    if parsed > LONGEST {
+        return Err(format!("`{text}` is longer than 366d"));
+    }
+    Ok(parsed)
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
         format!("`{text}` is no duration: write a number and a unit, such as 90s, 15m, 2h or 1d")
     })
@@ -45,6 +56,8 @@ mod tests {
         assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
         assert!(duration("90").is_err());
         assert!(duration("-1s").is_err());
+        assert!(duration("20000000000000w").is_err());
+        assert!(duration("367d").is_err());
         assert_eq!(size("200KB"), Ok(200_000));
         assert_eq!(size("64MiB"), Ok(64 << 20));
         assert!(size("64").is_err());

@@ -140,6 +140,25 @@ async fn nothing_of_a_call_outlives_it() {
     assert_eq!(alive("sleep 7003"), [""; 0]);
 }
 
+/// A name that is no UTF-8 stands in `/proc` as it is.
+#[tokio::test]
+async fn a_process_with_an_odd_name_does_not_get_away() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy("/bin/sleep", dir.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe) Z 1")))
+        .unwrap();
+    let script = format!(
+        "cd {}; for f in *; do setsid \"./$f\" 7007 & done; sleep 0.2; echo done",
+        dir.path().display()
+    );
+    let (exit, output) = run(&sh(&script)).await;
+    assert_eq!(
+        (exit.unwrap(), output.as_str()),
+        (Exit { code: Some(0), ..Exit::default() }, "done\n")
+    );
+    assert_eq!(alive(" 7007"), [""; 0]);
+}
+
 // proves PROC-4
 #[tokio::test]
 async fn a_closed_output_is_not_the_end() {

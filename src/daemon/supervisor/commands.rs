@@ -1,14 +1,19 @@
 //! What clients and signals ask for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::slots::schedules;
 use super::{Command, CommandError, RunRequest, Supervisor, Waiting};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
+
+/// Runs by hand that can wait for a place.
+const MOST_WAITING: usize = 1000;
 
 impl Supervisor {
     pub(super) async fn on_command(&mut self, command: Command) {
@@ -22,6 +27,11 @@ impl Supervisor {
             Command::Cancel(run_id, reply) => {
                 let result = self.cancel(&run_id).await;
                 let _ = reply.send(result);
+            }
+            Command::IsKnown(run_id, reply) => {
+                let known = self.active.contains_key(&run_id)
+                    || self.queue.iter().any(|waiting| waiting.run_id == run_id);
+                let _ = reply.send(known);
             }
             Command::Reload => self.reload().await,
             Command::Stop => self.begin_stop().await,
@@ -42,6 +52,9 @@ impl Supervisor {
                 "the job `{}` has no variable `{unknown}`",
                 job.name
             )));
+        }
+        if self.queue.len() >= MOST_WAITING {
+            return Err(CommandError::Full(self.queue.len()));
         }
         if self.is_busy(&request.job) {
             tracing::warn!(
@@ -96,37 +109,61 @@ impl Supervisor {
             );
             return;
         };
-        // What is due under the old schedules is settled first.
-        self.tick().await;
-        let superseded: Vec<Slot> = std::mem::take(&mut self.held)
-            .into_keys()
-            .filter(|(_, due_at, _)| *due_at <= now)
-            .map(|(_, due_at, job)| Slot {
-                job,
-                epoch: self.epoch,
-                due_at,
-                state: SlotState::Superseded,
-                run_id: None,
-                reason: "the configuration was loaded again before its run began".to_owned(),
-                zone: String::new(),
-                config_digest: self.config_state.digest.clone(),
-            })
-            .collect();
-        if let Err(error) = self.claim(superseded, now).await {
+        // What came due until now is under the old schedules.
+        for fire in self.ticker.take(now) {
+            self.hold(fire);
+        }
+        let (old, new) = (schedules(&self.config.borrow()), schedules(&config));
+        let is_same = |job: &String| match (old.get(job), new.get(job)) {
+            (Some(old), Some(new)) => {
+                old.to_record() == new.to_record() && old.zone() == new.zone()
+            }
+            _ => false,
+        };
+        let held = std::mem::take(&mut self.held);
+        let (kept, superseded): (BTreeMap<_, _>, BTreeMap<_, _>) = held
+            .into_iter()
+            .filter(|((_, due_at, _), _)| *due_at <= now)
+            .partition(|((_, _, job), _)| is_same(job));
+        let slots = superseded.iter().map(|((_, due_at, job), epoch)| Slot {
+            job: job.clone(),
+            epoch: *epoch,
+            due_at: *due_at,
+            state: SlotState::Superseded,
+            run_id: None,
+            reason: "the schedule changed before its run began".to_owned(),
+            zone: old
+                .get(job)
+                .map(|schedule| schedule.zone().name().to_owned())
+                .unwrap_or_default(),
+            config_digest: self.config_state.digest.clone(),
+        });
+        let slots: Vec<Slot> = slots.collect();
+        self.held = kept;
+        if let Err(error) = self.claim(slots, now).await {
+            self.held.extend(superseded);
             self.ledger_failed(&error);
+            self.config_state
+                .errors
+                .push(format!("the new configuration is not in force: {error}"));
+            self.config_state.valid = false;
+            return;
         }
-        self.config_state.digest.clone_from(&config.digest);
+        let (digest, jobs) = (config.digest.clone(), config.jobs.len());
+        let before = self.config.send_replace(Arc::new(config));
+        if let Err(error) = self.adopt_schedules(now).await {
+            self.config.send_replace(before);
+            self.ledger_failed(&error);
+            self.config_state.valid = false;
+            return;
+        }
+        self.config_state.digest = digest;
         self.config_state.loaded_at = now;
-        let jobs = config.jobs.len();
-        self.config.send_replace(Arc::new(config));
-        match self.adopt_schedules().await {
-            Ok(()) => tracing::info!(
-                jobs,
-                digest = self.config_state.digest,
-                "the configuration was loaded again"
-            ),
-            Err(error) => self.ledger_failed(&error),
-        }
+        tracing::info!(
+            jobs,
+            digest = self.config_state.digest,
+            "the configuration was loaded again"
+        );
         self.fill().await;
     }
 

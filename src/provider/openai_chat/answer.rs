@@ -23,6 +23,7 @@ pub(super) struct Answer {
     finish: Option<String>,
     usage: Option<Usage>,
     id: Option<String>,
+    has_choice: bool,
     /// Whether the stream said that it is at its end.
     pub(super) done: bool,
 }
@@ -61,18 +62,16 @@ impl Answer {
     /// *Errors*: it is an error, or holds no choice.
     pub(super) fn take_whole(&mut self, body: &Value) -> Result<(), ModelError> {
         self.take(body, "message")?;
-        if body.get("choices").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-            return Err(ModelError::new(
-                ErrorClass::MalformedResponse,
-                "the answer has no choices",
-            ));
-        }
+
         self.done = true;
         Ok(())
     }
 
     fn take(&mut self, chunk: &Value, part: &str) -> Result<String, ModelError> {
-        if chunk.get("error").is_some_and(|error| !error.is_null()) {
+        let is_bare_error = chunk.get("choices").is_none()
+            && (chunk.get("object").and_then(Value::as_str) == Some("error")
+                || chunk.get("message").is_some());
+        if is_bare_error || chunk.get("error").is_some_and(|error| !error.is_null()) {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
@@ -103,6 +102,7 @@ impl Answer {
         if choice.get("error").is_some_and(|error| !error.is_null()) {
             return Err(failure::of_body(None, choice, ""));
         }
+        self.has_choice = true;
         let mut new = String::new();
         if let Some(message) = choice.get(part).filter(|message| message.is_object()) {
             new = self.take_message(message)?;
@@ -232,6 +232,11 @@ impl Answer {
         Ok(())
     }
 
+    /// Tells whether a finish reason was seen, so that nothing of the answer can be missing.
+    pub(super) fn has_finished(&self) -> bool {
+        self.finish.is_some()
+    }
+
     /// Returns the whole answer.
     ///
     /// *Errors*: its end never came.
@@ -242,10 +247,18 @@ impl Answer {
                 "the stream ended without its end",
             ));
         }
-        if self.finish.as_deref() == Some("error") {
+        if let Some(word @ ("error" | "abort" | "network_error" | "insufficient_system_resource")) =
+            self.finish.as_deref()
+        {
             return Err(ModelError::new(
                 ErrorClass::Server,
-                "the server says that the answer failed",
+                format!("the server says that the answer failed: {word}"),
+            ));
+        }
+        if !self.has_choice {
+            return Err(ModelError::new(
+                ErrorClass::MalformedResponse,
+                "the answer has no choices",
             ));
         }
         let finish_reason = match self.finish.as_deref() {

@@ -161,6 +161,26 @@ async fn odd_streams_are_read_or_named() {
         ErrorClass::MalformedResponse
     );
     assert_eq!(stream("").await.unwrap_err().class, ErrorClass::StreamInterrupted);
+    let finished = chunk(json!({"content": "whole"}), json!("stop"));
+    let pieces =
+        [Ok(Bytes::from(finished)), Err(ModelError::new(ErrorClass::StreamInterrupted, "cut"))];
+    assert_eq!(
+        read_stream(futures_util::stream::iter(pieces), &Nobody).await.unwrap().text,
+        "whole"
+    );
+    let vllm = format!(
+        "{}data: {{\"object\":\"error\",\"message\":\"CUDA out of memory\",\"code\":500}}\n\ndata: [DONE]\n\n",
+        chunk(json!({"content": "half"}), Value::Null)
+    );
+    assert_eq!(stream(&vllm).await.unwrap_err().class, ErrorClass::Server);
+    assert_eq!(stream("data: [DONE]\n\n").await.unwrap_err().class, ErrorClass::MalformedResponse);
+    assert_eq!(
+        stream(&chunk(json!({"content": "x"}), json!("insufficient_system_resource")))
+            .await
+            .unwrap_err()
+            .class,
+        ErrorClass::Server
+    );
     let same_index = format!(
         "{}{}{}",
         chunk(
