@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use serde_json::{Map, Value};
 
-use super::parameters::{Parameters, build, tighten};
+use super::parameters::{Parameters, build, check_applies, tighten};
 use super::{Fault, pointer_segment};
 use crate::text::near::nearest;
 
@@ -49,6 +49,13 @@ impl ArgumentConditions {
                 ));
                 continue;
             };
+            let (kind, of_items) = parameters.type_of(name);
+            check_applies(schema, kind, &pointer, &mut faults);
+            if let (Some(items), Some(kind)) =
+                (schema.get("items").and_then(Value::as_object), of_items)
+            {
+                check_applies(items, kind, &format!("{pointer}/items"), &mut faults);
+            }
             let tightened = Value::Object(tighten(schema, &pointer, &[], &mut faults));
             match build(&tightened) {
                 Ok(validator) => drop(validators.insert(name.clone(), Arc::new(validator))),
@@ -111,6 +118,16 @@ mod tests {
         let faults =
             ArgumentConditions::compile(&object(json!({"replica": {}})), &parameters).unwrap_err();
         assert_eq!(faults[0].hint.as_deref(), Some("did you mean `replicas`?"));
+        for fails_open in [
+            json!({"replicas": {"pattern": "1"}}),
+            json!({"deployment": {"maximum": 10}}),
+            json!({"deployment": {"anyOf": [{"minItems": 1}]}}),
+        ] {
+            assert!(
+                ArgumentConditions::compile(&object(fails_open), &parameters).is_err(),
+                "a condition that cannot apply would always hold"
+            );
+        }
         assert!(
             ArgumentConditions::compile(&object(json!({"replicas": {"maxmum": 1}})), &parameters)
                 .is_err()

@@ -85,12 +85,38 @@ fn judge_exec(base: &str, args: &[Template], start: usize, found: &mut Vec<usize
     if !enters {
         return;
     }
+    if matches!(base, "docker" | "podman") && !args.iter().any(|arg| arg.literal() == Some("--")) {
+        return judge_container(args, start, found);
+    }
     for (at, arg) in args.iter().enumerate().skip(start) {
         if arg.literal().is_some_and(|word| words.contains(&word)) {
             mark(args, at + 1, found);
             if let Some(next) = args.get(at + 1).and_then(Template::literal) {
                 judge(next, args, at + 2, found);
             }
+        }
+    }
+}
+
+/// `docker exec [options] CONTAINER PROGRAM …`: an option that may take a value makes what follows unclear, which counts as dangerous.
+fn judge_container(args: &[Template], start: usize, found: &mut Vec<usize>) {
+    let Some(verb) =
+        args.iter().skip(start).position(|arg| matches!(arg.literal(), Some("exec" | "run")))
+    else {
+        return;
+    };
+    let mut positionals = 0;
+    for (at, arg) in args.iter().enumerate().skip(start + verb + 1) {
+        if arg.literal().is_some_and(|text| text.starts_with('-')) {
+            continue;
+        }
+        positionals += 1;
+        if positionals >= 2 {
+            mark(args, at, found);
+            if let Some(program) = arg.literal() {
+                return judge(program, args, at + 1, found);
+            }
+            return;
         }
     }
 }
@@ -225,6 +251,10 @@ mod tests {
         check("find", &["/srv", "-name", "{{x}}", "-exec", "{{y}}", "{}", ";"], &[4]);
         check("kubectl", &["exec", "{{pod}}", "--", "{{x}}"], &[3]);
         check("kubectl", &["get", "--", "{{x}}"], &[]);
+        check("docker", &["exec", "web", "{{x}}"], &[2]);
+        check("docker", &["exec", "-it", "{{container}}", "sh", "-c", "{{x}}"], &[5]);
+        check("docker", &["exec", "web", "df", "{{x}}"], &[]);
+        check("docker", &["logs", "{{x}}"], &[]);
         check("df", &["-h", "{{x}}"], &[]);
         check("awk", &["-F", ":", "{{x}}"], &[2]);
     }

@@ -129,6 +129,18 @@ impl Parameters {
         if faults.is_empty() { Ok(parameters) } else { Err(faults) }
     }
 
+    /// Returns the type of a parameter, and that of its items if it is a list.
+    pub(crate) fn type_of(&self, name: &str) -> (&str, Option<&str>) {
+        let schema = self.schema.get("properties").and_then(|properties| properties.get(name));
+        fn get<'a>(schema: Option<&'a Value>, key: &str) -> Option<&'a Value> {
+            schema.and_then(|schema| schema.get(key))
+        }
+        (
+            get(schema, "type").and_then(Value::as_str).unwrap_or_default(),
+            get(get(schema, "items"), "type").and_then(Value::as_str),
+        )
+    }
+
     /// Returns the JSON Schema that a model is shown.
     #[must_use]
     pub fn schema(&self) -> &Value {
@@ -237,6 +249,46 @@ pub(crate) fn plain_number(number: &serde_json::Number) -> Option<String> {
     Some(if plain == "-0" { "0".to_owned() } else { plain })
 }
 
+/// Returns a fault for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
+pub(crate) fn check_applies(
+    schema: &Map<String, Value>,
+    kind: &str,
+    pointer: &str,
+    faults: &mut Vec<Fault>,
+) {
+    let applies = |keyword: &str| match keyword {
+        "pattern" | "minLength" | "maxLength" | "format" => kind == "string",
+        "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
+            matches!(kind, "integer" | "number")
+        }
+        "items" | "minItems" | "maxItems" | "uniqueItems" => kind == "array",
+        _ => true,
+    };
+    for (keyword, value) in schema {
+        let here = format!("{pointer}/{}", pointer_segment(keyword));
+        if !applies(keyword) {
+            let fault =
+                Fault::new(&here, format!("`{keyword}` says nothing about a value of type {kind}"));
+            faults.push(if kind == "array" {
+                fault.hint("put it under `items:`, which holds for each item")
+            } else {
+                fault
+            });
+        }
+        match (keyword.as_str(), value) {
+            ("not", Value::Object(inner)) => check_applies(inner, kind, &here, faults),
+            ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
+                for (at, part) in
+                    parts.iter().enumerate().filter_map(|(at, part)| Some((at, part.as_object()?)))
+                {
+                    check_applies(part, kind, &format!("{here}/{at}"), faults);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Compiles a JSON Schema, offline, with linear-time patterns and formats on.
 ///
 /// *Errors*: the library's words.
@@ -335,6 +387,15 @@ fn compile_one(
     let (multiline, unsafe_interpreter) =
         (flag("multiline", faults), flag("unsafe_interpreter", faults));
     let mut schema = tighten(declaration, pointer, OWN_KEYWORDS, faults);
+    if let Some(word) = schema.get("type").and_then(Value::as_str) {
+        check_applies(&schema, word, pointer, faults);
+        if let (Some(inner), Some(word)) = (
+            schema.get("items").and_then(Value::as_object),
+            schema.get("items").and_then(|items| items.get("type")).and_then(Value::as_str),
+        ) {
+            check_applies(inner, word, &format!("{pointer}/items"), faults);
+        }
+    }
     let list = schema.get("type").and_then(Value::as_str) == Some("array");
     let element = if list {
         schema.get("items").and_then(Value::as_object).cloned().unwrap_or_default()

@@ -133,7 +133,13 @@ pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
         .collect();
     let Some(root) = root.filter(|root| !matches!(root.kind, Kind::Scalar(Value::Null))) else {
         if errors.is_empty() {
-            errors.push(ConfigError::of_file(file, "the file is empty"));
+            errors.push(error_in(
+                file,
+                &lines,
+                Place { line: 1, column: 1 },
+                String::new(),
+                "the file is empty".to_owned(),
+            ));
         }
         return (None, errors);
     };
@@ -356,6 +362,9 @@ impl Builder {
             Some(Open::Seq { items, .. }) => items.push(node),
             Some(Open::Map { entries, seen, key, .. }) => {
                 let Some((name, at)) = key.take() else { return Ok(()) };
+                if name == "<<" {
+                    return Ok(());
+                }
                 match seen.get(&name) {
                     Some(line) => self
                         .problems
@@ -401,11 +410,15 @@ fn plain_scalar(text: &str) -> Value {
     let is_float = unsigned
         .bytes()
         .all(|b| b.is_ascii_digit() || matches!(b, b'.' | b'e' | b'E' | b'+' | b'-'));
-    text.parse::<f64>()
-        .ok()
-        .filter(|_| is_float)
-        .and_then(Number::from_f64)
-        .map_or_else(|| Value::String(text.to_owned()), Value::Number)
+    let Some(float) = text.parse::<f64>().ok().filter(|_| is_float) else {
+        return Value::String(text.to_owned());
+    };
+    // `2.0` is a whole number to JSON Schema, and must be one to everybody else.
+    #[expect(clippy::cast_possible_truncation, reason = "whole and small enough to be exact")]
+    if float.fract() == 0.0 && float.abs() < 9e15 {
+        return (float as i64).into();
+    }
+    Number::from_f64(float).map_or_else(|| Value::String(text.to_owned()), Value::Number)
 }
 
 #[cfg(test)]

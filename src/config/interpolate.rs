@@ -33,6 +33,8 @@ pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) errors: Vec<ConfigError>,
     pub(crate) warnings: Vec<ConfigError>,
+    /// File, line and column of values whose references stand as they were typed.
+    pub(crate) unresolved: Vec<(String, usize, usize)>,
 }
 
 /// Resolves the references of `document` in place; with `resolve` false they are only checked for their form.
@@ -120,6 +122,10 @@ impl Walk<'_> {
             rest = tail;
             match self.resolve(reference) {
                 Ok(resolved) => {
+                    if !self.resolve {
+                        let place = self.document.error(pointer, "");
+                        self.found.unresolved.push((place.file, place.line, place.column));
+                    }
                     let is_file = reference.contains(':');
                     name = reference.rsplit([':', '/']).next().unwrap_or(reference).to_owned();
                     secret |= tool_env;
@@ -129,7 +135,9 @@ impl Walk<'_> {
                     out.push_str(&resolved);
                 }
                 Err(message) => {
-                    self.found.errors.push(self.document.error(pointer, message));
+                    let error = self.document.error(pointer, message);
+                    self.found.unresolved.push((error.file.clone(), error.line, error.column));
+                    self.found.errors.push(error);
                     return None;
                 }
             }

@@ -110,6 +110,15 @@ struct Loader<'a> {
     found: RefCell<Found>,
 }
 
+/// What jobs can name.
+struct Names<'a> {
+    /// `None` where no tools file could be read.
+    tools: Option<&'a BTreeMap<ToolName, Tool>>,
+    broken_tools: &'a BTreeSet<String>,
+    /// `None` likewise.
+    models: Option<&'a BTreeSet<String>>,
+}
+
 /// A file with what its schema let through.
 struct Checked {
     document: Document,
@@ -133,7 +142,14 @@ impl Loader<'_> {
 
         let raw: RawSettings = config
             .as_ref()
-            .and_then(|file| serde_json::from_value(file.value.clone()).ok())
+            .and_then(|file| {
+                self.decode(
+                    file.value.clone(),
+                    &file.document,
+                    "",
+                    file.value == file.document.value,
+                )
+            })
             .unwrap_or_default();
         let settings = Settings::from_raw(&raw, |pointer, message| {
             if let Some(file) = &config {
@@ -150,14 +166,17 @@ impl Loader<'_> {
             );
         }
         let (tools, broken_tools) = self.tools(&tool_files);
-        let jobs = self.jobs(
-            &job_files,
-            &settings,
-            &tools,
-            &broken_tools,
-            config.as_ref().map(|_| &model_names),
-            now,
-        );
+        // Names are not held against a file that could not be read.
+        let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
+        let names = Names {
+            tools: tools_known.then_some(&tools),
+            broken_tools: &broken_tools,
+            models: config
+                .as_ref()
+                .filter(|file| file.value == file.document.value)
+                .map(|_| &model_names),
+        };
+        let jobs = self.jobs(&job_files, &settings, &names, now);
         Config {
             directory: self.set.directory.clone(),
             digest: String::new(),
@@ -172,6 +191,11 @@ impl Loader<'_> {
     fn finish(self, mut config: Config) -> Loaded {
         let found = self.found.into_inner();
         let mut report = self.report.into_inner();
+        // What rests on a reference that could not be resolved is not wrong by itself.
+        let unresolved: BTreeSet<(String, usize, usize)> = found.unresolved.into_iter().collect();
+        report
+            .errors
+            .retain(|error| !unresolved.contains(&(error.file.clone(), error.line, error.column)));
         report.errors.extend(found.errors);
         report.warnings.extend(found.warnings);
         let redactor = Redactor::new(&found.secrets);
@@ -318,6 +342,7 @@ impl Loader<'_> {
             let is_whole = document.value.pointer(&pointer) == Some(entry);
             let Some(raw) = self.decode::<RawTool>(entry.clone(), document, &pointer, is_whole)
             else {
+                broken.extend(entry.get("name").and_then(Value::as_str).map(str::to_owned));
                 continue;
             };
             self.unique(&mut places, raw.name.as_deref(), "tool", document, &pointer);
@@ -342,9 +367,7 @@ impl Loader<'_> {
         &self,
         files: &[Checked],
         settings: &Settings,
-        tools: &BTreeMap<ToolName, Tool>,
-        broken_tools: &BTreeSet<String>,
-        models: Option<&BTreeSet<String>>,
+        names: &Names<'_>,
         now: DateTime<Utc>,
     ) -> BTreeMap<JobName, Arc<Job>> {
         let defaults_of = |file: &Checked| {
@@ -353,7 +376,10 @@ impl Loader<'_> {
                 .cloned()
                 .and_then(|value| serde_json::from_value::<RawDefaults>(value).ok())
         };
-        let common = files.first().and_then(defaults_of).unwrap_or_default();
+        let is_main = |file: &&Checked| {
+            Path::new(&file.document.file).file_name().is_some_and(|name| name == "jobs.yaml")
+        };
+        let common = files.iter().find(is_main).and_then(defaults_of).unwrap_or_default();
         let mut jobs = BTreeMap::new();
         let mut places = BTreeMap::new();
         let prompt_file = |path: &str| {
@@ -371,9 +397,9 @@ impl Loader<'_> {
                 environment: self.environment,
                 default_zone: settings.timezone,
                 defaults: &defaults,
-                tools: (!self.set.tools.is_empty()).then_some(tools),
-                broken_tools,
-                models,
+                tools: names.tools,
+                broken_tools: names.broken_tools,
+                models: names.models,
                 prompt_file: &prompt_file,
                 now,
             };
@@ -395,7 +421,7 @@ impl Loader<'_> {
                     .for_each(|fault| self.warning(self.fault(document, &pointer, fault)));
                 let Some(job) = job else { continue };
                 if !self.set.is_partial && job.model.is_none() && settings.default_model.is_none() {
-                    self.no_model(models, document, &pointer, &job);
+                    self.no_model(names.models, document, &pointer, &job);
                 }
                 jobs.insert(job.name.clone(), Arc::new(job));
             }

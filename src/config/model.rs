@@ -161,10 +161,10 @@ fn chat(raw: &RawModel, complain: &mut impl FnMut(&str, String)) -> Option<ChatM
     let timeout = duration("timeout", &raw.timeout, 600);
     let idle_timeout = duration("idle_timeout", &raw.idle_timeout, 60);
     let base_url = raw.base_url.clone().unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
-    let unresolved = base_url.contains("${");
+
     let is_url = reqwest::Url::parse(&base_url)
         .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
-    if !unresolved && !is_url {
+    if !is_url {
         complain(
             "/base_url",
             format!(

@@ -173,19 +173,23 @@ impl FileSchema {
                 let choices: Vec<String> =
                     context.iter().flatten().flat_map(|nested| choices_of(nested.kind())).collect();
                 match context.iter().find(fits) {
-                    Some(branch) if choices.is_empty() => branch
-                        .iter()
-                        .for_each(|nested| self.explain(document, nested, errors, value)),
-                    _ => errors.push(wrong_value(
-                        document,
-                        pointer,
-                        &place,
-                        error.instance(),
-                        &choices,
-                        &kinds_of(context),
-                    )),
+                    Some(branch) if choices.is_empty() => {
+                        for nested in branch {
+                            self.explain(document, nested, errors, value);
+                        }
+                    }
+                    _ => {
+                        errors.push(wrong_value(
+                            document,
+                            pointer,
+                            &place,
+                            error.instance(),
+                            &choices,
+                            &kinds_of(context),
+                        ));
+                        cut(value, pointer);
+                    }
                 }
-                cut(value, pointer);
             }
             kind => {
                 let choices = choices_of(kind);
@@ -323,6 +327,14 @@ fn pattern_message(pattern: &str, found: &Value) -> String {
     }
 }
 
+/// Tells whether the list at `pointer` holds names, of which a wrong one hides none of the others.
+fn is_list_of_names(pointer: &str) -> bool {
+    matches!(
+        pointer.split('/').skip(1).collect::<Vec<_>>().as_slice(),
+        ["jobs", _, "tools", "read" | "write" | "admin" | "deny"]
+    )
+}
+
 /// Takes the value at `pointer` out of its object, or the list that holds it out of its own.
 fn cut(value: &mut Value, pointer: &str) {
     let Some((parent, last)) = pointer.rsplit_once('/') else { return };
@@ -332,7 +344,10 @@ fn cut(value: &mut Value, pointer: &str) {
         Some(Value::Array(items)) => {
             match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
                 // An entry of `jobs` or `tools` keeps its place, so that the others keep theirs.
+                // An entry keeps its place, so that the others keep theirs; a text that is none is skipped by its reader.
                 Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
+                Some(item) if is_list_of_names(parent) => *item = Value::String(String::new()),
+                Some(item) if parent == "/jobs" || parent == "/tools" => *item = Value::Null,
                 Some(_) => cut(value, parent),
                 None => {}
             }

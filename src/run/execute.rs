@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -30,7 +30,7 @@ use crate::process::Spawner;
 use crate::provider::{OpenaiChat, ScriptContext, ScriptedModel};
 use crate::sinks::{Observed, Observers};
 use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
-use crate::text::redact::Redactor;
+use crate::text::redact::{Redactor, StreamRedactor};
 use crate::tools::{DeclaredTool, OutputStore, ToolSurroundings};
 
 /// What runs share with each other: the machine they run on.
@@ -100,6 +100,8 @@ pub async fn execute(
         transcript,
         observers: host.observers.clone(),
         run_id: spec.run_id.clone(),
+        deltas: Mutex::new(redactor.stream()),
+        redactor: redactor.clone(),
     });
     let (working_dir, around) = tool_surroundings(
         &spec.config,
@@ -417,6 +419,9 @@ struct RunSink {
     transcript: Transcript,
     observers: Observers,
     run_id: RunId,
+    redactor: Redactor,
+    /// Of the answer that is being made.
+    deltas: Mutex<StreamRedactor>,
 }
 
 #[async_trait]
@@ -426,7 +431,25 @@ impl EventSink for RunSink {
     }
 
     fn live(&self, event: LiveEvent) {
-        self.observers.show(Observed::Live { run_id: self.run_id.clone(), event });
+        self.observers
+            .show(Observed::Live { run_id: self.run_id.clone(), event: self.redacted(event) });
+    }
+}
+
+impl RunSink {
+    /// Takes secrets out of text that is shown as it is made, also where they are split over pieces. What could be the beginning of one is
+    /// held back; the whole text stands in `assistant_text_end`.
+    fn redacted(&self, event: LiveEvent) -> LiveEvent {
+        let mut deltas = self.deltas.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            LiveEvent::AssistantTextStart => {
+                *deltas = self.redactor.stream();
+                LiveEvent::AssistantTextStart
+            }
+            LiveEvent::AssistantTextDelta { text } => LiveEvent::AssistantTextDelta {
+                text: String::from_utf8_lossy(&deltas.push(text.as_bytes())).into_owned(),
+            },
+        }
     }
 }
 

@@ -243,6 +243,10 @@ impl Check<'_> {
     }
 
     pub(super) fn tool_exists(&mut self, pointer: &str, name: &str) -> bool {
+        if name.is_empty() {
+            // Its schema has complained about it.
+            return false;
+        }
         let Some(tools) = self.around.tools else { return true };
         if tools.contains_key(name) {
             return true;

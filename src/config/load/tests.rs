@@ -254,3 +254,85 @@ fn the_digest_is_of_the_files_as_they_are_typed() {
     assert_eq!(digest(CONFIG), digest(CONFIG));
     assert_ne!(digest(CONFIG), digest(&format!("{CONFIG}max_concurrent_runs: 2\n")));
 }
+
+#[test]
+fn a_whole_number_with_a_point_is_a_whole_number() {
+    let config = format!("{CONFIG}max_concurrent_runs: 2.0\n");
+    let loaded = load_texts(&[
+        ("config.yaml", &config),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", "version: 1\njobs: [{name: a, prompt: x, limits: {max_iterations: 5.0}}]\n"),
+    ]);
+    assert_eq!(loaded.report.render(), "");
+    let config = loaded.config.unwrap();
+    assert_eq!(
+        (
+            config.settings.max_concurrent_runs,
+            config.models.len(),
+            config.jobs["a"].limits.max_iterations
+        ),
+        (2, 1, 5)
+    );
+}
+
+#[test]
+fn one_mistake_neither_hides_nor_makes_another() {
+    let messages = |files: &[(&str, &str)]| -> Vec<String> {
+        load_texts(files)
+            .report
+            .errors
+            .iter()
+            .map(|e| format!("{}:{} {}", e.line, e.column, e.message))
+            .collect()
+    };
+    let jobs = "version: 1
+jobs:
+  - 5
+  - {name: a, prompt: '{{q}}', model: none}
+  - {name: b, prompt: x, tools: {write: [5, nosuch, {tool: scale, arg: {}}]}}
+";
+    let found = messages(&[("config.yaml", CONFIG), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    for expected in [
+        "3:5 expected a mapping",
+        "4:23 `{{q}}`",
+        "4:39 there is no model",
+        "5:42 expected",
+        "5:45 there is no tool `nosuch`",
+        "5:67 unknown key `arg`",
+    ] {
+        assert!(
+            found.iter().any(|message| message.starts_with(expected)),
+            "{expected} in {found:#?}"
+        );
+    }
+    assert_eq!(found.len(), 6, "{found:#?}");
+    // A tools file that cannot be read says nothing about the names that jobs use.
+    let found = messages(&[
+        ("config.yaml", CONFIG),
+        ("tools.yaml", "version: 1\ntools: [\n"),
+        ("jobs.yaml", "version: 1\njobs: [{name: b, prompt: x, tools: {write: [scale]}}]\n"),
+    ]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    // What rests on a missing reference is told once.
+    let found = messages(&[
+        ("config.yaml", "timezone: '${NO_SUCH_ZONE}'\nshutdown_grace: '${NO_SUCH_GRACE}'\n"),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", "version: 1\njobs: []\n"),
+    ]);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    let found = messages(&[
+        ("config.yaml", ""),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", "version: 1\njobs: []\n"),
+    ]);
+    assert_eq!(found, ["1:1 the file is empty"]);
+    let found = messages(&[
+        ("config.yaml", CONFIG),
+        ("tools.yaml", TOOLS),
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - &a {name: a, prompt: x}\n  - {<<: *a, name: b, prompt: y}\n",
+        ),
+    ]);
+    assert_eq!(found.len(), 1, "{found:#?}");
+}
