@@ -6,7 +6,7 @@ use super::args::InitArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use crate::config::STARTER_FILES;
+use crate::config::{STARTER_FILES, SchemaName, json_schema};
 use crate::store::{create_private_dir, write_atomic};
 
 pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliError> {
@@ -30,6 +30,17 @@ pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliEr
     for file in STARTER_FILES {
         write_atomic(&directory.join(file.name), file.text.as_bytes()).map_err(failed)?;
         output::text(&format!("wrote {}\n", directory.join(file.name).display()));
+    }
+    // What the files' first lines point editors to.
+    create_private_dir(&directory.join("schemas")).map_err(failed)?;
+    for name in [SchemaName::Config, SchemaName::Jobs, SchemaName::Tools, SchemaName::Script] {
+        let text = serde_json::to_string_pretty(&json_schema(name))
+            .map_err(|error| CliError::failed(error.to_string()))?;
+        write_atomic(
+            &directory.join(format!("schemas/{}.json", name.as_str())),
+            format!("{text}\n").as_bytes(),
+        )
+        .map_err(failed)?;
     }
     let flag = if directory == context.dirs.config {
         String::new()

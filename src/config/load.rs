@@ -235,6 +235,11 @@ impl Loader<'_> {
     }
 
     fn read(&self, path: &Path, schema: &FileSchema) -> Option<Checked> {
+        if let Some(folder) = path.parent().filter(|folder| {
+            *folder != self.set.directory && folder.starts_with(&self.set.directory)
+        }) {
+            self.trust_path(folder);
+        }
         self.trust_path(path);
         let name = path.display().to_string();
         let text = files::read(path).map_err(|error| self.error(error)).ok()?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
@@ -134,7 +134,7 @@ impl Spawner {
         let order = frame(&order(spec)).map_err(SpawnFailure::Order)?;
         let (mut shim, mut lifeline, pipe) = self.start()?;
         if lifeline.write_all(&order).await.is_err() {
-            return Err(lost(&mut shim).await);
+            return Err(lost(&mut shim, &self.shim).await);
         }
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
         let followed = follow(&mut lifeline, pipe, cancel, limit, output).await;
@@ -144,13 +144,13 @@ impl Spawner {
                 // The call ends with this, so that its processes do too.
                 let _ = lifeline.shutdown().await;
                 if tokio::time::timeout(GRACE + SHIM_SLACK, shim.wait()).await.is_err() {
-                    lost(&mut shim).await;
+                    lost(&mut shim, &self.shim).await;
                 }
                 return Err(error);
             }
         };
         let Some((report, output_held)) = followed else {
-            return Err(lost(&mut shim).await);
+            return Err(lost(&mut shim, &self.shim).await);
         };
         let _ = shim.wait().await;
         let exit = Exit {
@@ -278,26 +278,27 @@ async fn read_report(from_shim: &mut (impl tokio::io::AsyncRead + Unpin)) -> Opt
 }
 
 /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
-async fn lost(shim: &mut Child) -> SpawnFailure {
+async fn lost(shim: &mut Child, binary: &Path) -> SpawnFailure {
     let _ = shim.kill().await;
-    let swept = tokio::task::spawn_blocking(|| {
+    // `/proc/self/exe` as the kernel names it in other processes, also after the file was replaced.
+    let binary = std::fs::read_link(binary).unwrap_or_else(|_| binary.to_path_buf());
+    let swept = tokio::task::spawn_blocking(move || {
         let _none_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
         let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let binary = std::fs::read_link("/proc/self/exe").ok();
-        let _ = tree::kill_below(own, &|seen| is_below_shim(seen.pid, own, binary.as_deref()));
+        let _ = tree::kill_below(own, &|seen| is_below_shim(seen.pid, own, &binary));
     });
     let _ = swept.await;
     SpawnFailure::ShimLost
 }
 
 /// Tells whether `pid` or a process between it and `own` runs our binary.
-fn is_below_shim(pid: i32, own: i32, binary: Option<&std::path::Path>) -> bool {
+fn is_below_shim(pid: i32, own: i32, binary: &Path) -> bool {
     let mut at = pid;
     for _ in 0..64 {
         if at == own || at <= 1 {
             return false;
         }
-        if std::fs::read_link(format!("/proc/{at}/exe")).ok().as_deref() == binary {
+        if std::fs::read_link(format!("/proc/{at}/exe")).is_ok_and(|path| path == binary) {
             return true;
         }
         match tree::parent(at) {

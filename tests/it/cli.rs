@@ -43,6 +43,10 @@ fn starter_files_are_valid_and_run() {
     let place = Place::new(&[]);
     let done = place.dutyd(&["init"]);
     assert_eq!(done.code, 0, "{done:?}");
+    assert!(
+        place.config().join("schemas/jobs.json").exists(),
+        "the first line of jobs.yaml points there"
+    );
     let report = place.json(&["validate"]);
     assert_eq!((&report["ok"], &report["errors"]), (&json!(true), &json!([])));
     assert_eq!(place.dutyd(&["init"]).code, 2, "nothing is overwritten");
