@@ -7,10 +7,10 @@ use std::time::Instant;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::args::CallArgs;
+use super::args::{CallArgs, OutputForm};
 use super::context::Context;
 use super::error::CliError;
-use super::explain::{REFUSED, find_tool, to_json};
+use super::explain::{REFUSED, find_tool};
 use super::output;
 use crate::agent::{AgentTool as _, CallContext, CallOutput};
 use crate::call::parse_arguments;
@@ -42,7 +42,16 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let (_, around) =
         tool_surroundings(&config, &job, &host, &context.new_run_id(), None, redactor);
     let declared = DeclaredTool::new(tool.clone(), around);
-    let prepared = declared.prepare(&arguments).map_err(|error| CliError::usage(error.message))?;
+    let prepared = match declared.prepare(&arguments) {
+        Ok(prepared) => prepared,
+        Err(error) if context.form == OutputForm::Table => {
+            return Err(CliError::usage(error.message));
+        }
+        Err(error) => {
+            report(context, &CallOutput::of_error(&error), None, 0)?;
+            return Ok(ExitCode::from(2));
+        }
+    };
     let facts = Facts {
         tool: tool.name.as_str(),
         category: tool.category,
@@ -73,7 +82,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             }
         }
     };
-    report(context, &result, &decision, started.elapsed().as_millis())?;
+    report(context, &result, Some(&decision), started.elapsed().as_millis())?;
     Ok(ExitCode::from(match result.error_kind {
         None => 0,
         Some(ErrorKind::Denied) => REFUSED,
@@ -86,7 +95,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
 fn report(
     context: &Context,
     result: &CallOutput,
-    decision: &Decision,
+    decision: Option<&Decision>,
     duration_ms: u128,
 ) -> Result<(), CliError> {
     let value = json!({
@@ -96,7 +105,10 @@ fn report(
         "exit_code": result.exit_code,
         "duration_ms": u64::try_from(duration_ms).unwrap_or(u64::MAX),
         "truncated": result.truncated,
-        "decision": to_json(decision),
+        "decision": decision.map(|decision| decision.kind.as_str()),
+        "rule": decision.map(|decision| decision.rule),
+        "category": decision.map(|decision| decision.category),
+        "reason": decision.map(|decision| &decision.reason),
     });
     output::value(context.form, &value, || {
         let mut text = result.content.clone();

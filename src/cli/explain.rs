@@ -52,7 +52,7 @@ pub(crate) fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode,
     }))
 }
 
-pub(crate) fn to_json(decision: &Decision) -> serde_json::Value {
+fn to_json(decision: &Decision) -> serde_json::Value {
     json!({
         "decision": decision.kind.as_str(),
         "rule": decision.rule,

@@ -121,6 +121,12 @@ fn exit_codes_tell_the_outcome() {
         "a refused call starts nothing"
     );
     assert!(place.json(&["call", "gone"])["error_kind"] == "spawn_failed");
+    assert!(place.json(&["call", "echo"])["error_kind"] == "invalid_arguments");
+    let refused = place.json(&["call", "change", "--job", "hand"]);
+    assert_eq!(
+        (&refused["decision"], &refused["rule"], &refused["error_kind"]),
+        (&json!("deny"), &json!("category"), &json!("denied"))
+    );
 }
 
 // proves ARG-2, ENV-1

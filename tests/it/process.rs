@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use dutyd::process::{Exit, ProcessSpec, SpawnFailure, Spawner};
 use tokio_util::sync::CancellationToken;
 
+use crate::support::alive;
+
 fn spawner() -> Spawner {
     Spawner::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")), "test".to_owned())
 }
@@ -35,19 +37,6 @@ async fn run(spec: &ProcessSpec) -> (Result<Exit, SpawnFailure>, String) {
         })
         .await;
     (exit, String::from_utf8_lossy(&output).into_owned())
-}
-
-/// Processes whose command line holds `word`.
-fn alive(word: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else { continue };
-        let cmdline = String::from_utf8_lossy(&cmdline).replace('\0', " ");
-        if cmdline.contains(word) {
-            found.push(cmdline);
-        }
-    }
-    found
 }
 
 #[tokio::test]
