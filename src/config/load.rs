@@ -1,5 +1,7 @@
 //! From files to a [`Config`]: everything is read, everything is checked, everything that is wrong is told at once.
 
+mod models;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,11 +16,11 @@ use super::document::{self, Document};
 use super::files::{self, distrust};
 use super::interpolate::{Found, interpolate};
 use super::job::Surroundings;
-use super::raw::{RawDefaults, RawJob, RawScript, RawSettings, RawTool};
+use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
+use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, Model, Report, SchemaName, Script, Settings, Tool,
-    Trust,
+    ConfigError, Environment, FileSet, Job, Model, Report, SchemaName, Settings, Tool, Trust,
 };
 use crate::call::Fault;
 use crate::domain::{JobName, ToolName};
@@ -273,51 +275,6 @@ impl Loader<'_> {
         Ok((path, text))
     }
 
-    fn models(
-        &self,
-        raw: &RawSettings,
-        file: Option<&Checked>,
-    ) -> (BTreeMap<String, Arc<Model>>, BTreeSet<String>) {
-        let mut models = BTreeMap::new();
-        let mut names = BTreeSet::new();
-        let Some(file) = file else { return (models, names) };
-        for (name, raw) in raw.models.iter().flatten() {
-            let pointer = format!("/models/{}", crate::call::pointer_segment(name));
-            names.insert(name.clone());
-            let complain = |below: &str, message: String| {
-                self.error(file.document.error(&format!("{pointer}{below}"), message))
-            };
-            let script =
-                |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
-            if let Some(model) = Model::from_raw(name, raw, complain, script) {
-                models.insert(name.clone(), Arc::new(model));
-            }
-        }
-        (models, names)
-    }
-
-    fn script(&self, path: &str, referrer: &Document, pointer: &str) -> Option<Script> {
-        let (path, text) = self
-            .beside(path)
-            .map_err(|error| {
-                self.error(referrer.error(pointer, format!("{}: {}", error.file, error.message)))
-            })
-            .ok()?;
-        let (document, errors) = document::parse(&path.display().to_string(), &text);
-        let broken = !errors.is_empty();
-        errors.into_iter().for_each(|error| self.error(error));
-        let document = document?;
-        let (errors, value) = FileSchema::new(SchemaName::Script).check(&document);
-        if broken || !errors.is_empty() {
-            errors.into_iter().for_each(|error| self.error(error));
-            return None;
-        }
-        let raw: RawScript = self.decode(value, &document, "", true)?;
-        Some(Script::from_raw(&raw, |pointer, message| {
-            self.error(document.error(pointer, message))
-        }))
-    }
-
     /// Decodes an entry. One that its schema has already complained about may fail in silence.
     fn decode<T: DeserializeOwned>(
         &self,
@@ -393,10 +350,14 @@ impl Loader<'_> {
                 .map_err(|error| format!("{}: {}", error.file, error.message))
         };
         for file in files {
-            let own = defaults_of(file).unwrap_or_default();
+            let own =
+                self.checked_defaults(defaults_of(file).unwrap_or_default(), &file.document, names);
+            let known = |model: &String| names.models.is_none_or(|models| models.contains(model));
             let defaults = RawDefaults {
-                model: own.model.or_else(|| common.model.clone()),
-                timezone: own.timezone.or_else(|| common.timezone.clone()),
+                model: own.model.or_else(|| common.model.clone().filter(known)),
+                timezone: own
+                    .timezone
+                    .or_else(|| common.timezone.clone().filter(|name| zone(name).is_ok())),
             };
             let around = Surroundings {
                 environment: self.environment,
@@ -434,22 +395,29 @@ impl Loader<'_> {
         jobs
     }
 
-    fn no_model(
+    /// Returns the defaults of a file without what is wrong with them, which is told here and not at each job.
+    fn checked_defaults(
         &self,
-        models: Option<&BTreeSet<String>>,
+        mut defaults: RawDefaults,
         document: &Document,
-        pointer: &str,
-        job: &Job,
-    ) {
-        match models.map_or(0, BTreeSet::len) {
-            1 => {}
-            0 => self.warning(
-                document.error(pointer, format!("no model is configured, so every run of `{}` fails its preflight", job.name)).with_hint("add `models:` to config.yaml"),
-            ),
-            _ => self.error(
-                document.error(pointer, format!("`{}` names no model, and config.yaml has several and no `default_model`", job.name)).with_hint("add `default_model:` to config.yaml, or `model:` here"),
-            ),
+        names: &Names<'_>,
+    ) -> RawDefaults {
+        if let Some(message) = defaults.timezone.as_deref().and_then(|name| zone(name).err()) {
+            self.error(document.error("/defaults/timezone", message));
+            defaults.timezone = None;
         }
+        if let (Some(model), Some(models)) = (&defaults.model, names.models)
+            && !models.contains(model)
+        {
+            self.error(
+                document.error(
+                    "/defaults/model",
+                    format!("there is no model `{model}` in config.yaml"),
+                ),
+            );
+            defaults.model = None;
+        }
+        defaults
     }
 
     fn unique(

@@ -336,3 +336,12 @@ jobs:
     ]);
     assert_eq!(found.len(), 1, "{found:#?}");
 }
+
+#[test]
+fn wrong_defaults_are_told_once_and_there() {
+    let jobs = "version: 1\ndefaults: {model: none, timezone: Nowhere}\njobs: [{name: a, prompt: x}, {name: b, prompt: x}]\n";
+    let report =
+        load_texts(&[("config.yaml", CONFIG), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]).report;
+    let fields: Vec<&str> = report.errors.iter().map(|error| error.field.as_str()).collect();
+    assert_eq!(fields, ["defaults.model", "defaults.timezone"]);
+}

@@ -1,0 +1,75 @@
+//! Models and the scripts that they play.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Checked, Loader};
+use crate::config::document::{self, Document};
+use crate::config::raw::{RawScript, RawSettings};
+use crate::config::schema::FileSchema;
+use crate::config::{Job, Model, SchemaName, Script};
+
+impl Loader<'_> {
+    pub(super) fn models(
+        &self,
+        raw: &RawSettings,
+        file: Option<&Checked>,
+    ) -> (BTreeMap<String, Arc<Model>>, BTreeSet<String>) {
+        let mut models = BTreeMap::new();
+        let mut names = BTreeSet::new();
+        let Some(file) = file else { return (models, names) };
+        for (name, raw) in raw.models.iter().flatten() {
+            let pointer = format!("/models/{}", crate::call::pointer_segment(name));
+            names.insert(name.clone());
+            let complain = |below: &str, message: String| {
+                self.error(file.document.error(&format!("{pointer}{below}"), message))
+            };
+            let script =
+                |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
+            if let Some(model) = Model::from_raw(name, raw, complain, script) {
+                models.insert(name.clone(), Arc::new(model));
+            }
+        }
+        (models, names)
+    }
+
+    fn script(&self, path: &str, referrer: &Document, pointer: &str) -> Option<Script> {
+        let (path, text) = self
+            .beside(path)
+            .map_err(|error| {
+                self.error(referrer.error(pointer, format!("{}: {}", error.file, error.message)))
+            })
+            .ok()?;
+        let (document, errors) = document::parse(&path.display().to_string(), &text);
+        let broken = !errors.is_empty();
+        errors.into_iter().for_each(|error| self.error(error));
+        let document = document?;
+        let (errors, value) = FileSchema::new(SchemaName::Script).check(&document);
+        if broken || !errors.is_empty() {
+            errors.into_iter().for_each(|error| self.error(error));
+            return None;
+        }
+        let raw: RawScript = self.decode(value, &document, "", true)?;
+        Some(Script::from_raw(&raw, |pointer, message| {
+            self.error(document.error(pointer, message))
+        }))
+    }
+
+    pub(super) fn no_model(
+        &self,
+        models: Option<&BTreeSet<String>>,
+        document: &Document,
+        pointer: &str,
+        job: &Job,
+    ) {
+        match models.map_or(0, BTreeSet::len) {
+            1 => {}
+            0 => self.warning(
+                document.error(pointer, format!("no model is configured, so every run of `{}` fails its preflight", job.name)).with_hint("add `models:` to config.yaml"),
+            ),
+            _ => self.error(
+                document.error(pointer, format!("`{}` names no model, and config.yaml has several and no `default_model`", job.name)).with_hint("add `default_model:` to config.yaml, or `model:` here"),
+            ),
+        }
+    }
+}
