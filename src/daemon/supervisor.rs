@@ -321,7 +321,7 @@ impl Supervisor {
     /// Starts waiting runs as long as there is a place.
     async fn fill(&mut self) {
         while self.stopping.is_none()
-            && self.active.len() < self.parts.host_limit(&self.config.borrow())
+            && self.active.len() < self.config.borrow().settings.max_concurrent_runs
         {
             let Some(waiting) = self.queue.pop_front() else { return };
             self.start(waiting).await;
@@ -420,12 +420,6 @@ impl Supervisor {
             tracing::error!(%error, "what became of a slot cannot be written; the next start settles it");
             self.ledger_fault = Some(format!("slots cannot be written: {error}"));
         }
-    }
-}
-
-impl Parts {
-    fn host_limit(&self, config: &Config) -> usize {
-        config.settings.max_concurrent_runs
     }
 }
 

@@ -99,9 +99,7 @@ impl Redactor {
                         .map(|(key, item)| (self.text(&key).into_owned(), item))
                         .collect();
                 }
-                for (key, item) in map.iter_mut().filter(|(key, _)| !opaque.contains(&key.as_str()))
-                {
-                    let _ = key;
+                for (_, item) in map.iter_mut().filter(|(key, _)| !opaque.contains(&key.as_str())) {
                     self.value(item, opaque);
                 }
             }
