@@ -18,6 +18,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use dutyd::clock::{Clock as _, SystemClock};
 use dutyd::config::{Config, Environment, FileSet, SecretsMode, Trust, load};
 use dutyd::domain::{RunId, StopReason, Trigger};
+use dutyd::process::{ForkServer, ProcessSpec, Spawner};
 use dutyd::run::{Host, RunSpec, TriggerFacts, execute};
 use dutyd::sinks::Observers;
 use dutyd::store::StateDir;
@@ -56,12 +57,12 @@ fn config(directory: &Path, model: &str, base_url: &str) -> Arc<Config> {
 }
 
 /// Runs the job once; returns how long it took.
-async fn run_once(config: Arc<Config>, state: &Path) -> Duration {
+async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer>) -> Duration {
     let host = Host {
         state: StateDir::new(state),
         clock: Arc::new(SystemClock),
         environment: Environment::default(),
-        shim: Some(PathBuf::from(env!("CARGO_BIN_EXE_dutyd"))),
+        fork_server,
         observers: Observers::default(),
     };
     let job = config.jobs.values().next().unwrap().clone();
@@ -76,21 +77,47 @@ async fn run_once(config: Arc<Config>, state: &Path) -> Duration {
     started.elapsed()
 }
 
+fn fork_server() -> Arc<ForkServer> {
+    Arc::new(ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd"))))
+}
+
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 fn iteration(criterion: &mut Criterion) {
-    let (runtime, temp) = (runtime(), tempfile::tempdir().unwrap());
+    let (runtime, temp, server) = (runtime(), tempfile::tempdir().unwrap(), fork_server());
     let config = config(temp.path(), "script", "http://127.0.0.1:1/v1");
     criterion.bench_function("one iteration with a call of /bin/true", |bencher| {
         bencher.iter_custom(|count| {
             let mut total = Duration::ZERO;
             for _ in 0..count {
-                total += runtime.block_on(run_once(config.clone(), &temp.path().join("state")))
-                    / u32::try_from(ITERATIONS + 1).unwrap();
+                total += runtime.block_on(run_once(
+                    config.clone(),
+                    &temp.path().join("state"),
+                    server.clone(),
+                )) / u32::try_from(ITERATIONS + 1).unwrap();
             }
             total
+        });
+    });
+}
+
+/// What of an iteration is the process: shim, program, and the end of both.
+fn process(criterion: &mut Criterion) {
+    let (runtime, spawner) = (runtime(), Spawner::new(fork_server(), "bench"));
+    let spec = ProcessSpec {
+        program: PathBuf::from("/bin/true"),
+        argv: vec!["true".to_owned()],
+        env: BTreeMap::new(),
+        working_dir: PathBuf::from("/"),
+        stdin: None,
+        timeout: Duration::from_secs(10),
+    };
+    let cancel = tokio_util::sync::CancellationToken::new();
+    criterion.bench_function("a process of /bin/true", |bencher| {
+        bencher.iter(|| {
+            runtime.block_on(spawner.run(&spec, &cancel, &mut |_| Ok(()))).unwrap();
         });
     });
 }
@@ -116,7 +143,7 @@ async fn answer(body: String) -> axum::response::Response {
 
 fn loopback(criterion: &mut Criterion) {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let (runtime, temp) = (runtime(), tempfile::tempdir().unwrap());
+    let (runtime, temp, server) = (runtime(), tempfile::tempdir().unwrap(), fork_server());
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let base_url = format!("http://{}/v1", listener.local_addr().unwrap());
     let router = Router::new().route("/v1/chat/completions", post(answer));
@@ -125,7 +152,13 @@ fn loopback(criterion: &mut Criterion) {
     criterion.bench_function("a run of 20 iterations against a loopback model", |bencher| {
         bencher.iter_custom(|count| {
             (0..count)
-                .map(|_| runtime.block_on(run_once(config.clone(), &temp.path().join("state"))))
+                .map(|_| {
+                    runtime.block_on(run_once(
+                        config.clone(),
+                        &temp.path().join("state"),
+                        server.clone(),
+                    ))
+                })
                 .sum()
         });
     });
@@ -134,6 +167,6 @@ fn loopback(criterion: &mut Criterion) {
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(Duration::from_secs(8));
-    targets = iteration, loopback
+    targets = process, iteration, loopback
 }
 criterion_main!(benches);

@@ -1,10 +1,10 @@
-//! The thin binary: the shim's verb, else the command line.
+//! The thin binary: the fork server's verb, else the command line.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::SHIM_VERB) {
-        let code = dutyd::process::run_shim();
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::FORK_SERVER_VERB) {
+        let code = dutyd::process::run_fork_server();
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     dutyd::cli::main()

@@ -17,6 +17,7 @@ use crate::call::parse_arguments;
 use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Tool, Trust};
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName};
 use crate::gate::{Decision, Facts, decide};
+use crate::process::prepare_daemon;
 use crate::run::tool_surroundings;
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
@@ -34,6 +35,8 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         None => anything(&config)?,
     };
     let arguments = arguments(args, tool)?;
+    prepare_daemon()
+        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| {
         CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))

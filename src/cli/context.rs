@@ -9,6 +9,7 @@ use super::error::CliError;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load};
 use crate::domain::RunId;
+use crate::process::ForkServer;
 use crate::run::Host;
 use crate::sinks::Observers;
 use crate::store::{RunDir, StateDir, read_lines};
@@ -128,7 +129,7 @@ impl Context {
             state: self.state(),
             clock: self.clock.clone(),
             environment: self.environment.clone(),
-            shim: None,
+            fork_server: Arc::new(ForkServer::of_this_binary()),
             observers,
         }
     }

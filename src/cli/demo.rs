@@ -18,6 +18,7 @@ use super::serve::Daemon;
 use super::story::Story;
 use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode, Trust, load};
 use crate::daemon::Command;
+use crate::process::ForkServer;
 use crate::run::Host;
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadLine, StateDir, create_private_dir, write_atomic};
@@ -50,7 +51,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
         state: state.clone(),
         clock: context.clock.clone(),
         environment: context.environment.clone(),
-        shim: None,
+        fork_server: Arc::new(ForkServer::of_this_binary()),
         observers: observers.clone(),
     };
     state.create().map_err(|error| {

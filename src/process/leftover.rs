@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{GRACE, SHIM_MARK, tree};
+use super::{GRACE, shim_name, tree};
 
 /// What a shim needs after its lifeline has ended.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Waits until no shim with one of these marks is alive, and kills what is left after the grace; returns how many shims there were.
+/// Waits until no shim of one of these runs is alive, and kills what is left after the grace; returns how many shims there were.
 ///
 /// Blocks; at most about 4 s.
 #[must_use]
-pub fn end_leftovers(marks: &BTreeSet<String>) -> u64 {
+pub fn end_leftovers(run_ids: &BTreeSet<String>) -> u64 {
     let until = Instant::now() + GRACE + PATIENCE;
-    let found = shims(marks);
+    let found = shims(run_ids);
     let mut left = found.clone();
     while !left.is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
@@ -31,20 +31,16 @@ pub fn end_leftovers(marks: &BTreeSet<String>) -> u64 {
     found.len() as u64
 }
 
-fn shims(marks: &BTreeSet<String>) -> Vec<tree::Seen> {
-    if marks.is_empty() {
+fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
+    let names: BTreeSet<String> = run_ids.iter().map(|run_id| shim_name(run_id)).collect();
+    if names.is_empty() {
         return Vec::new();
     }
     tree::all()
         .into_iter()
-        .filter(|seen| mark_of(seen.pid).is_some_and(|mark| marks.contains(&mark)))
+        .filter(|seen| {
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", seen.pid));
+            name.is_ok_and(|name| names.contains(name.trim_end()))
+        })
         .collect()
-}
-
-fn mark_of(pid: i32) -> Option<String> {
-    let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-    environ.split(|byte| *byte == 0).find_map(|entry| {
-        let (name, value) = std::str::from_utf8(entry).ok()?.split_once('=')?;
-        (name == SHIM_MARK).then(|| value.to_owned())
-    })
 }

@@ -1,25 +1,33 @@
 //! Processes: the only place that starts one, and the one that leaves none alive.
 //!
-//! Every tool runs below a shim, a small single-threaded copy of this binary (`dutyd __exec`). The shim is the subreaper of everything the
-//! tool starts and holds one end of a lifeline socket: when the call ends, the deadline passes, the run is cancelled or the daemon dies, it
-//! ends the whole tree. It knows neither models nor policies. The kernel sandbox of a later version is applied in the shim's child, at the
-//! place that `shim.rs` names.
+//! Every tool runs below a shim, a small single-threaded process of this binary. The shim is the subreaper of everything the tool starts and
+//! holds one end of a lifeline socket: when the call ends, the deadline passes, the run is cancelled or the daemon dies, it ends the whole
+//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims. The kernel sandbox of a later version is
+//! applied in the shim's child, at the place that `shim.rs` names.
 
+mod fork_server;
 mod leftover;
 mod shim;
 mod spawner;
 mod tree;
 mod wire;
 
+pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::end_leftovers;
-pub use shim::run_shim;
 pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
-/// The argument by which this binary is started as a shim.
-pub const SHIM_VERB: &str = "__exec";
+/// The argument by which this binary is started as the fork server.
+pub const FORK_SERVER_VERB: &str = "__exec";
 
-/// The variable that names the run of a shim; the tool never sees it.
-pub(crate) const SHIM_MARK: &str = "DUTYD_SHIM";
+/// Bytes that the kernel keeps of a process's name.
+pub(crate) const NAME_LIMIT: usize = 15;
+
+/// Returns the name under which `/proc` shows the shims of a run: the end of its id, which is its random part.
+pub(crate) fn shim_name(run_id: &str) -> String {
+    const PREFIX: &str = "dutyd:";
+    let from = run_id.len().saturating_sub(NAME_LIMIT - PREFIX.len());
+    format!("{PREFIX}{}", run_id.get(from..).unwrap_or_default())
+}
 
 /// Between SIGTERM and SIGKILL.
 pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! The shim: runs one program, and sees to it that nothing of it is left.
 //!
-//! Single-threaded and blocking, so that forking is safe and waiting is simple. It is told what to do over its standard input, which is the
-//! lifeline, and writes nothing to the tool's output. *Source*: `prctl(2)`, PR_SET_CHILD_SUBREAPER; `pidfd_open(2)`; `signalfd(2)`.
+//! Single-threaded and blocking, so that forking is safe and waiting is simple. It is told what to do over its lifeline and writes nothing to
+//! the tool's output. *Source*: `prctl(2)`, PR_SET_CHILD_SUBREAPER; `pidfd_open(2)`; `signalfd(2)`.
 #![expect(unsafe_code, reason = "fork and exec; each use says why it is sound")]
 
 use std::ffi::CString;
@@ -30,22 +30,11 @@ const OPEN_FILES: u64 = 4096;
 /// Processes that an ordinary user's tool may start; root has no such limit in the kernel.
 const PROCESSES: u64 = 4096;
 
-/// Runs the shim to its end; returns the exit code.
-#[must_use]
-pub fn run_shim() -> i32 {
-    match shim() {
-        Ok(()) => 0,
-        // Nobody reads this but a person who starts the verb by hand.
-        Err(Errno::ENOTSOCK) => 2,
-        Err(_) => 1,
-    }
-}
-
-fn shim() -> Result<(), Errno> {
-    // Out of the way of the tool's own descriptors, and closed when it is executed.
-    let lifeline = std::io::stdin().as_fd().try_clone_to_owned().map_err(|_| Errno::ENOTSOCK)?;
-    let mut lifeline = UnixStream::from(lifeline);
-    let order = read_order(&mut lifeline).ok_or(Errno::ENOTSOCK)?;
+/// Runs the order that comes over `lifeline` to its end; the tool writes to `output`.
+///
+/// *Errors*: the daemon is gone, or the process could not be made ready. Nothing was started then.
+pub(super) fn run(mut lifeline: UnixStream, output: OwnedFd) -> Result<(), Errno> {
+    let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
     let _ = setsid();
@@ -55,7 +44,7 @@ fn shim() -> Result<(), Errno> {
     }
     mask.thread_block()?;
     let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let report = match start(&order) {
+    let report = match start(&order, output) {
         Err((step, errno)) => Report {
             end: Ending::SpawnFailed { errno: errno as i32, step },
             timed_out: false,
@@ -121,14 +110,14 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Starts the tool; returns its pid once the program runs.
-fn start(order: &Order) -> Result<Pid, (Step, Errno)> {
+fn start(order: &Order, output: OwnedFd) -> Result<Pid, (Step, Errno)> {
     let prepared = prepare(order).map_err(|errno| (Step::Prepare, errno))?;
     let (mut failed, failing) =
         std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
     // SAFETY: this process has one thread, so that the child may do what any process may.
     match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
         ForkResult::Child => {
-            let (step, errno) = become_tool(&prepared, order.sandbox);
+            let (step, errno) = become_tool(&prepared, &output, order.sandbox);
             let step = Step::ALL.iter().position(|known| *known == step).unwrap_or(0);
             let mut message = vec![u8::try_from(step).unwrap_or(0)];
             message.extend((errno as i32).to_be_bytes());
@@ -138,7 +127,8 @@ fn start(order: &Order) -> Result<Pid, (Step, Errno)> {
         }
         ForkResult::Parent { child } => {
             drop(failing);
-            release_output();
+            // So that the output's end is seen when the tool's own copies are closed.
+            drop(output);
             let mut message = Vec::new();
             let _ = failed.read_to_end(&mut message);
             match message.split_first() {
@@ -157,29 +147,26 @@ fn start(order: &Order) -> Result<Pid, (Step, Errno)> {
     }
 }
 
-/// Lets go of the tool's output, so that its end is seen when the tool's own copies are closed.
-fn release_output() {
-    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
-        let _ = dup2_stdout(&null);
-        let _ = dup2_stderr(&null);
-    }
-}
-
 /// Runs in the child: puts everything in place and executes the program. Returns what failed.
-fn become_tool(prepared: &Prepared, sandbox: Sandbox) -> (Step, Errno) {
-    match put_in_place(prepared, sandbox) {
+fn become_tool(prepared: &Prepared, output: &OwnedFd, sandbox: Sandbox) -> (Step, Errno) {
+    match put_in_place(prepared, output, sandbox) {
         Err(failure) => failure,
         Ok(()) => (Step::Exec, exec(prepared)),
     }
 }
 
-fn put_in_place(prepared: &Prepared, sandbox: Sandbox) -> Result<(), (Step, Errno)> {
+fn put_in_place(
+    prepared: &Prepared,
+    output: &OwnedFd,
+    sandbox: Sandbox,
+) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
     umask(Mode::from_bits_truncate(0o077));
     chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
     dup2_stdin(prepared.stdin.as_fd()).map_err(failed)?;
-    dup2_stderr(std::io::stdout().as_fd()).map_err(failed)?;
+    dup2_stdout(output).map_err(failed)?;
+    dup2_stderr(output).map_err(failed)?;
     close_on_exec_from(3);
     limit(Resource::RLIMIT_CORE, 0).map_err(failed)?;
     limit(Resource::RLIMIT_FSIZE, FILE_BYTES).map_err(failed)?;

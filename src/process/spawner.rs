@@ -2,20 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::net::unix::pipe;
-use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
+use super::fork_server::{ForkServer, Shim};
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Sandbox, Step, frame};
-use super::{GRACE, SHIM_MARK, SHIM_VERB, tree};
+use super::{GRACE, shim_name, tree};
 
 /// How long output is read after the tree has ended: only a process that is not ours can still hold the pipe.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -25,9 +22,6 @@ const SHIM_SLACK: Duration = Duration::from_secs(4);
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
-
-/// Held for reading while a process is started and for writing while orphans are killed, so that no half-started shim is taken for one.
-static STARTING: RwLock<()> = RwLock::new(());
 
 /// What is started.
 #[derive(Debug, Clone)]
@@ -94,8 +88,8 @@ impl SpawnFailure {
 /// Starts processes for one run.
 #[derive(Debug, Clone)]
 pub struct Spawner {
-    shim: PathBuf,
-    mark: String,
+    server: Arc<ForkServer>,
+    name: String,
 }
 
 /// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4).
@@ -108,17 +102,10 @@ pub fn prepare_daemon() -> io::Result<()> {
 }
 
 impl Spawner {
-    /// Returns a spawner that starts `shim`, a binary of ours, and marks it with `mark`, which names the run.
+    /// Returns a spawner for the run `run_id`, which its shims are named for.
     #[must_use]
-    pub fn new(shim: PathBuf, mark: String) -> Self {
-        Self { shim, mark }
-    }
-
-    /// Returns a spawner that starts this very binary.
-    #[must_use]
-    pub fn of_this_binary(mark: String) -> Self {
-        // Resolved in the child, where it is the same file even after an upgrade has replaced it on disk.
-        Self::new(PathBuf::from("/proc/self/exe"), mark)
+    pub fn new(server: Arc<ForkServer>, run_id: &str) -> Self {
+        Self { server, name: shim_name(run_id) }
     }
 
     /// Runs a process to its end and gives `output` every piece of what it writes, standard output and error in their order.
@@ -132,27 +119,27 @@ impl Spawner {
         output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
     ) -> Result<Exit, SpawnFailure> {
         let order = frame(&order(spec)).map_err(SpawnFailure::Order)?;
-        let (mut shim, mut lifeline, pipe) = self.start()?;
-        if lifeline.write_all(&order).await.is_err() {
-            return Err(lost(&mut shim, &self.shim).await);
-        }
+        let mut shim = self
+            .server
+            .start(&self.name, &order)
+            .await
+            .map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
-        let followed = follow(&mut lifeline, pipe, cancel, limit, output).await;
+        let followed = follow(&mut shim, cancel, limit, output).await;
         let followed = match followed {
             Ok(followed) => followed,
             Err(error) => {
                 // The call ends with this, so that its processes do too.
-                let _ = lifeline.shutdown().await;
-                if tokio::time::timeout(GRACE + SHIM_SLACK, shim.wait()).await.is_err() {
-                    lost(&mut shim, &self.shim).await;
+                let _ = shim.lifeline.shutdown().await;
+                if tokio::time::timeout(GRACE + SHIM_SLACK, shim.ended()).await.is_err() {
+                    self.lost(&shim).await;
                 }
                 return Err(error);
             }
         };
         let Some((report, output_held)) = followed else {
-            return Err(lost(&mut shim, &self.shim).await);
+            return Err(self.lost(&shim).await);
         };
-        let _ = shim.wait().await;
         let exit = Exit {
             timed_out: report.timed_out,
             cancelled: report.stopped,
@@ -174,28 +161,18 @@ impl Spawner {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
-    fn start(&self) -> Result<(Child, UnixStream, pipe::Receiver), SpawnFailure> {
-        let failed = |error: io::Error| SpawnFailure::refused("starting the shim", &error);
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
-        let (read, write) = io::pipe().map_err(failed)?;
-        let second = write.try_clone().map_err(failed)?;
-        ours.set_nonblocking(true).map_err(failed)?;
-        let starting = STARTING.read().unwrap_or_else(PoisonError::into_inner);
-        let child = Command::new(&self.shim)
-            .arg(SHIM_VERB)
-            .env_clear()
-            .env(SHIM_MARK, &self.mark)
-            .current_dir("/")
-            .stdin(OwnedFd::from(theirs))
-            .stdout(OwnedFd::from(write))
-            .stderr(OwnedFd::from(second))
-            .spawn()
-            .map_err(failed)?;
-        drop(starting);
-        let lifeline = UnixStream::from_std(ours).map_err(failed)?;
-        let pipe = pipe::Receiver::from_owned_fd(OwnedFd::from(read)).map_err(failed)?;
-        Ok((child, lifeline, pipe))
+    /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
+    async fn lost(&self, shim: &Shim) -> SpawnFailure {
+        shim.kill().await;
+        let server = self.server.clone();
+        let swept = tokio::task::spawn_blocking(move || {
+            let (own, binary) = (i32::try_from(std::process::id()).unwrap_or(0), server.binary());
+            server.while_none_starts(|| {
+                tree::kill_below(own, &|seen| is_ours(seen.pid, own, &binary))
+            });
+        });
+        let _ = swept.await;
+        SpawnFailure::ShimLost
     }
 }
 
@@ -213,13 +190,13 @@ fn order(spec: &ProcessSpec) -> Order {
 
 /// Reads output until the shim has reported and the pipe is empty; `None` if the shim was lost.
 async fn follow(
-    lifeline: &mut UnixStream,
-    mut pipe: pipe::Receiver,
+    shim: &mut Shim,
     cancel: &CancellationToken,
     limit: Duration,
     output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
 ) -> Result<Option<(Report, bool)>, SpawnFailure> {
-    let (mut from_shim, mut to_shim) = lifeline.split();
+    let pipe = &mut shim.output;
+    let (mut from_shim, mut to_shim) = shim.lifeline.split();
     let report = read_report(&mut from_shim);
     let cancelled = async {
         cancel.cancelled().await;
@@ -277,22 +254,8 @@ async fn read_report(from_shim: &mut (impl tokio::io::AsyncRead + Unpin)) -> Opt
     serde_json::from_slice(&json).ok()
 }
 
-/// The shim is gone or does not answer: kills it, and what it left, which is now below us.
-async fn lost(shim: &mut Child, binary: &Path) -> SpawnFailure {
-    let _ = shim.kill().await;
-    // `/proc/self/exe` as the kernel names it in other processes, also after the file was replaced.
-    let binary = std::fs::read_link(binary).unwrap_or_else(|_| binary.to_path_buf());
-    let swept = tokio::task::spawn_blocking(move || {
-        let _none_starts = STARTING.write().unwrap_or_else(PoisonError::into_inner);
-        let own = i32::try_from(std::process::id()).unwrap_or(0);
-        let _ = tree::kill_below(own, &|seen| is_below_shim(seen.pid, own, &binary));
-    });
-    let _ = swept.await;
-    SpawnFailure::ShimLost
-}
-
-/// Tells whether `pid` or a process between it and `own` runs our binary.
-fn is_below_shim(pid: i32, own: i32, binary: &Path) -> bool {
+/// Tells whether `pid` or a process between it and `own` runs our binary: the fork server, a shim, or what a living shim watches.
+fn is_ours(pid: i32, own: i32, binary: &Path) -> bool {
     let mut at = pid;
     for _ in 0..64 {
         if at == own || at <= 1 {

@@ -26,7 +26,7 @@ use crate::domain::{
     SessionStart, StopReason, Usage,
 };
 use crate::gate::is_visible;
-use crate::process::Spawner;
+use crate::process::{ForkServer, Spawner};
 use crate::provider::{OpenaiChat, ScriptContext, ScriptedModel};
 use crate::sinks::{Observed, Observers};
 use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
@@ -42,8 +42,8 @@ pub struct Host {
     pub clock: Arc<dyn Clock>,
     /// The daemon's environment.
     pub environment: Environment,
-    /// The binary that is started as a shim; `None` is this one.
-    pub shim: Option<PathBuf>,
+    /// Starts the processes of tools.
+    pub fork_server: Arc<ForkServer>,
     /// Who watches.
     pub observers: Observers,
 }
@@ -197,12 +197,8 @@ pub fn tool_surroundings(
         .iter()
         .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
         .collect();
-    let mark = run_id.to_string();
     let around = ToolSurroundings {
-        spawner: match &host.shim {
-            Some(shim) => Spawner::new(shim.clone(), mark),
-            None => Spawner::of_this_binary(mark),
-        },
+        spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
         env,
         working_dir: working_dir.clone(),
         timeout: job.limits.tool_timeout,

@@ -1,16 +1,18 @@
 //! Real process trees that ignore SIGTERM, fork, `setsid`, hold pipes and flood their output.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dutyd::process::{Exit, ProcessSpec, SpawnFailure, Spawner};
+use dutyd::process::{Exit, ForkServer, ProcessSpec, SpawnFailure, Spawner};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::alive;
 
 fn spawner() -> Spawner {
-    Spawner::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")), "test".to_owned())
+    let server = ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")));
+    Spawner::new(Arc::new(server), "test")
 }
 
 fn spec(program: &str, args: &[&str]) -> ProcessSpec {
@@ -242,9 +244,8 @@ async fn a_dropped_call_ends_by_itself() {
 #[tokio::test]
 async fn a_tool_that_kills_its_shim_does_not_get_away() {
     // A process of its own, so that the sweep finds only what belongs to this test.
-    let helper = Path::new(env!("CARGO_BIN_EXE_dutyd"));
     dutyd::process::prepare_daemon().unwrap();
-    let exit = Spawner::new(helper.to_path_buf(), "test".into())
+    let exit = spawner()
         .run(
             &sh("setsid sleep 7006 & kill -9 $PPID; sleep 7006"),
             &CancellationToken::new(),
@@ -253,6 +254,41 @@ async fn a_tool_that_kills_its_shim_does_not_get_away() {
         .await;
     assert_eq!(exit, Err(SpawnFailure::ShimLost));
     assert_eq!(alive("sleep 7006"), [""; 0]);
+}
+
+/// Whoever kills the fork server stops nothing: calls at work go on, and the next one gets a new fork server.
+#[tokio::test]
+async fn a_killed_fork_server_is_replaced() {
+    let spawner = spawner();
+    let run = |script: &'static str| {
+        let spawner = spawner.clone();
+        async move {
+            let mut output = Vec::new();
+            let exit = spawner
+                .run(&sh(script), &CancellationToken::new(), &mut |chunk| {
+                    output.extend_from_slice(chunk);
+                    Ok(())
+                })
+                .await;
+            (exit.map(|exit| exit.code), String::from_utf8_lossy(&output).into_owned())
+        }
+    };
+    // The parent of the shim, which is the parent of the shell.
+    let (exit, output) = run("kill -9 $(ps -o ppid= -p $PPID); sleep 0.2; echo done").await;
+    assert_eq!((exit, output.as_str()), (Ok(Some(0)), "done\n"));
+    let (exit, output) = run("echo again").await;
+    assert_eq!((exit, output.as_str()), (Ok(Some(0)), "again\n"));
+    // One that is stopped has a shim ready for one more call; after that it is replaced as well.
+    let (exit, _) = run("kill -STOP $(ps -o ppid= -p $PPID)").await;
+    assert_eq!(exit, Ok(Some(0)));
+    assert_eq!(run("exit 3").await.0, Ok(Some(3)));
+    let (exit, output) = run("ps -o ppid= -p $PPID").await;
+    assert_eq!(exit, Ok(Some(0)));
+    let last = format!("/proc/{}/cmdline", output.trim());
+    assert!(std::fs::read_to_string(&last).unwrap().contains("__exec"));
+    drop(spawner);
+    // It ends with its owner; what is left until that is waited for has no command line.
+    wait_until(|| std::fs::read_to_string(&last).unwrap_or_default().is_empty()).await;
 }
 
 async fn wait_until(mut done: impl FnMut() -> bool) {

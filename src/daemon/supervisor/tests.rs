@@ -4,6 +4,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::domain::Trigger;
+use crate::process::ForkServer;
 use crate::sinks::Observers;
 use crate::store::StateDir;
 
@@ -48,7 +49,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         state: state_dir,
         clock: clock.clone(),
         environment: Environment::default(),
-        shim: None,
+        fork_server: Arc::new(ForkServer::of_this_binary()),
         observers: Observers::default(),
     };
     let parts = Parts {

@@ -1,0 +1,335 @@
+//! The fork server: one small process of ours that forks the shims.
+//!
+//! Executing a binary of this size anew for every call costs more than most tools do, and a daemon with threads must not fork. So this binary
+//! is executed once more, at the first call, and keeps one forked shim ready. A request is one packet on a socket that the shim reads: its
+//! name, the far end of its lifeline and the pipe for the tool's output. It answers on its lifeline, with a descriptor of itself, before it
+//! does anything else; no answer therefore means that nothing was started, and the request may be made again.
+//!
+//! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
+#![expect(
+    unsafe_code,
+    reason = "fork, and a descriptor in the reactor; each use says why it is sound"
+)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork, setsid};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{PidfdFlags, Signal as RawSignal, WaitId, WaitIdOptions, pidfd_open};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+
+use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
+
+/// How long the fork server may take to answer before another one is started in its place.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Starts shims. One serves a whole daemon; its process is started at the first call and ends with this value.
+#[derive(Debug)]
+pub struct ForkServer {
+    binary: PathBuf,
+    running: Mutex<Option<Running>>,
+}
+
+#[derive(Debug)]
+struct Running {
+    process: Child,
+    control: OwnedFd,
+}
+
+/// A shim that waits for its order.
+#[derive(Debug)]
+pub(crate) struct Shim {
+    process: AsyncFd<OwnedFd>,
+    pub(crate) lifeline: UnixStream,
+    pub(crate) output: pipe::Receiver,
+}
+
+/// The first byte that a shim says.
+const HELLO: [u8; 1] = [1];
+
+impl ForkServer {
+    /// Returns a fork server that executes `binary`, one of ours.
+    #[must_use]
+    pub fn new(binary: PathBuf) -> Self {
+        Self { binary, running: Mutex::new(None) }
+    }
+
+    /// Returns a fork server that executes this very binary.
+    #[must_use]
+    pub fn of_this_binary() -> Self {
+        // Resolved in the child, where it is the same file even after an upgrade has replaced it on disk.
+        Self::new(PathBuf::from("/proc/self/exe"))
+    }
+
+    /// Returns the path of the binary as the kernel names it in other processes, also after the file was replaced.
+    pub(crate) fn binary(&self) -> PathBuf {
+        std::fs::read_link(&self.binary).unwrap_or_else(|_| self.binary.clone())
+    }
+
+    /// Runs `work` while no fork server is being started, so that no half-started one is taken for something else.
+    pub(crate) fn while_none_starts<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _running = self.lock();
+        work()
+    }
+
+    /// Starts a shim that `/proc` shows as `name`, and hands it its order.
+    ///
+    /// *Errors*: what the kernel says. *Cancel*: safe; a shim without a daemon ends by itself.
+    pub(crate) async fn start(&self, name: &str, order: &[u8]) -> io::Result<Shim> {
+        for _ in 0..2 {
+            let (mut ours, theirs) = StdUnixStream::pair()?;
+            let (output, output_of_tool) = io::pipe()?;
+            ours.set_nonblocking(true)?;
+            // What fits waits for the shim already, which so needs no second round. It reads it after it has answered.
+            let sent = io::Write::write(&mut ours, order)?;
+            let asked = self.ask(name, &theirs, output_of_tool.as_fd())?;
+            // The shim holds the only copies now, so that its end is seen.
+            drop((theirs, output_of_tool));
+            let lifeline = UnixStream::from_std(ours)?;
+            let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
+            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output)).await;
+            if let Ok(Some(mut shim)) = answer {
+                // If the shim is gone by now, whoever waits for its report notices.
+                let _ = shim.lifeline.write_all(order.get(sent..).unwrap_or_default()).await;
+                return Ok(shim);
+            }
+            self.give_up(asked);
+        }
+        Err(io::Error::from(Errno::ESRCH))
+    }
+
+    /// Sends a request; returns the pid of the fork server that has it.
+    fn ask(&self, name: &str, lifeline: &StdUnixStream, output: BorrowedFd<'_>) -> io::Result<u32> {
+        let mut running = self.lock();
+        if let Some(server) = running.as_ref()
+            && request(&server.control, name, lifeline.as_fd(), output).is_ok()
+        {
+            return Ok(server.process.id());
+        }
+        *running = None;
+        let server = running.insert(execute(&self.binary)?);
+        request(&server.control, name, lifeline.as_fd(), output)?;
+        Ok(server.process.id())
+    }
+
+    /// Ends the fork server `pid`, if it is still the one in use.
+    fn give_up(&self, pid: u32) {
+        let mut running = self.lock();
+        if running.as_ref().is_some_and(|server| server.process.id() == pid) {
+            *running = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Running {
+    /// Shims at work go on; the one that waits dies with it.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
+fn execute(binary: &Path) -> io::Result<Running> {
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let process = Command::new(binary)
+        .arg(FORK_SERVER_VERB)
+        .env_clear()
+        .current_dir("/")
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    Ok(Running { process, control: ours })
+}
+
+fn request(
+    control: &OwnedFd,
+    name: &str,
+    lifeline: BorrowedFd<'_>,
+    output: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let fds = [lifeline, output];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    let name = [io::IoSlice::new(name.as_bytes())];
+    // A full socket is a server that does not read: as good as none.
+    sendmsg(control, &name, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Reads what the shim says first; `None` if it is gone.
+async fn answer(lifeline: UnixStream, output: pipe::Receiver) -> Option<Shim> {
+    let mut hello = [0; HELLO.len()];
+    let process = loop {
+        lifeline.ready(Interest::READABLE).await.ok()?;
+        let received = lifeline.try_io(Interest::READABLE, || {
+            receive::<1>(lifeline.as_fd(), &mut hello, RecvFlags::DONTWAIT)
+        });
+        match received {
+            Ok((_, [process])) => break process?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    };
+    // SAFETY: the value owns its descriptor, which stays open and the same for as long as it lives.
+    let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }.ok()?;
+    Some(Shim { process, lifeline, output })
+}
+
+/// Receives one message and up to `N` descriptors.
+fn receive<const N: usize>(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<(usize, [Option<OwnedFd>; N])> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut buffers = [io::IoSliceMut::new(bytes)];
+    let message = recvmsg(socket, &mut buffers, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let mut fds = fds.next().into_iter().flatten();
+    Ok((message.bytes, std::array::from_fn(|_| fds.next())))
+}
+
+impl Shim {
+    /// Waits until its process has ended. *Cancel*: safe.
+    pub(crate) async fn ended(&self) {
+        // The descriptor is readable from the end of the process on, and never before.
+        let _ = self.process.ready(Interest::READABLE).await;
+        self.reap();
+    }
+
+    /// Kills it, and waits for its end.
+    pub(crate) async fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.process, RawSignal::KILL);
+        let _ = tokio::time::timeout(PATIENCE, self.ended()).await;
+    }
+
+    /// Where its fork server has died it is our own child, else that one's.
+    fn reap(&self) {
+        let id = WaitId::PidFd(self.process.as_fd());
+        let _ = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+}
+
+/// Runs the fork server on its standard input until the daemon is gone; returns the exit code. In a forked shim it returns as well.
+#[must_use]
+pub fn run_fork_server() -> i32 {
+    // Nobody reads the code but a person who starts the verb by hand.
+    serve().unwrap_or(2)
+}
+
+fn serve() -> io::Result<i32> {
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    nix::unistd::dup2_stdin(&std::fs::File::open("/dev/null")?)?;
+    // A terminal's Ctrl-C is for the daemon, which then ends its calls in order.
+    let _ = setsid();
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGCHLD);
+    mask.thread_block()?;
+    let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let (mut taken, take) = io::pipe()?;
+    // One shim always waits for the next request, so that no call waits for a fork.
+    let (own, mut waiting) = (nix::unistd::getpid(), None);
+    loop {
+        let Some(pid) = waiting else {
+            // SAFETY: this process has one thread, so that the child may do what any process may.
+            match unsafe { fork() }? {
+                ForkResult::Parent { child } => waiting = Some(child),
+                ForkResult::Child => {
+                    drop((children, taken));
+                    let code = i32::from(wait_for_request(own, &control, take).is_err());
+                    // SAFETY: ends the child at once; it has nothing that is to be done at its exit.
+                    unsafe { nix::libc::_exit(code) }
+                }
+            }
+            continue;
+        };
+        let mut fds = [
+            PollFd::new(taken.as_fd(), PollFlags::POLLIN),
+            PollFd::new(children.as_fd(), PollFlags::POLLIN),
+            // Only the daemon's end of it is looked for; requests are the shims' to read.
+            PollFd::new(control.as_fd(), PollFlags::empty()),
+        ];
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            other => other?,
+        };
+        let [was_taken, has_ended, is_over] =
+            fds.map(|fd| fd.revents().is_some_and(|events| !events.is_empty()));
+        if is_over {
+            return Ok(0);
+        }
+        if was_taken {
+            let _ = io::Read::read(&mut taken, &mut [0; 1])?;
+            waiting = None;
+        }
+        if has_ended {
+            while let Ok(Some(_)) = children.read_signal() {}
+            while let Ok(WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, _, _)) =
+                waitpid(None, Some(WaitPidFlag::WNOHANG))
+            {
+                // Somebody killed the one that waits.
+                waiting = waiting.filter(|_| ended != pid);
+            }
+        }
+    }
+}
+
+/// The shim's first steps: waits for its request, takes its name, tells the daemon of itself, and goes to work.
+fn wait_for_request(server: Pid, control: &OwnedFd, take: io::PipeWriter) -> io::Result<()> {
+    // Without a fork server there is nobody to make the next one: the daemon is to notice at once.
+    rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
+    if nix::unistd::getppid() != server {
+        return Err(Errno::ESRCH.into());
+    }
+    let mut name = [0; NAME_LIMIT];
+    let (count, [Some(lifeline), Some(output)]) =
+        receive::<2>(control.as_fd(), &mut name, RecvFlags::empty())?
+    else {
+        return Err(Errno::ENOMSG.into());
+    };
+    rustix::process::set_parent_process_death_signal(None)?;
+    io::Write::write_all(&mut &take, &[1])?;
+    drop(take);
+    let name = std::ffi::CString::new(name.get(..count).unwrap_or_default()).unwrap_or_default();
+    nix::sys::prctl::set_name(&name)?;
+    let lifeline = StdUnixStream::from(lifeline);
+    let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    let fds = [process.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    drop(process);
+    shim::run(lifeline, output)?;
+    Ok(())
+}
