@@ -162,8 +162,8 @@ fn rules_are_proven_by_tests_that_name_them() {
         "ARG-14", "ARG-15", "ENV-1", "ENV-2", "ENV-4", "ENV-6", "PROC-1", "PROC-2", "PROC-3",
         "PROC-4", "PROC-5", "PROC-6", "PROC-7", "CFG-2", "CFG-3", "CFG-4", "CFG-6", "LOG-1",
         "LOG-2", "LOG-3", "LOG-4", "LOG-6", "SEC-1", "SEC-2", "SEC-3", "SEC-5", "CRON-1", "CRON-2",
-        "CRON-4", "CRON-6", "CRON-7", "LLM-4", "LLM-5", "LLM-6", "PROV-1", "PROV-2", "PROV-4",
-        "PROV-5", "STATE-3", "STATE-5",
+        "CRON-4", "CRON-6", "CRON-7", "LLM-1", "LLM-2", "LLM-3", "LLM-4", "LLM-5", "LLM-6",
+        "PROV-1", "PROV-2", "PROV-4", "PROV-5", "STATE-3", "STATE-5",
     ] {
         assert!(proven.contains_key(rule), "no test proves {rule}");
     }

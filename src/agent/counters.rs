@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::model::ModelReply;
+use crate::config::Price;
 use crate::domain::{Turn, Usage};
 
 /// Characters that make a token, as long as no provider has counted.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
 /// What a run has used up.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Counters {
     /// Model responses.
     pub iterations: u64,
@@ -19,13 +20,34 @@ pub struct Counters {
     pub tools_used: BTreeSet<String>,
     /// Tokens.
     pub usage: Usage,
+    /// US dollars; `None` as soon as a model without a known price has answered.
+    pub cost: Option<f64>,
     /// The size of the history at the last count of a provider, and the history's length then.
     counted: Option<(u64, usize)>,
 }
 
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            iterations: 0,
+            tool_calls: 0,
+            tools_used: BTreeSet::new(),
+            usage: Usage::default(),
+            cost: Some(0.0),
+            counted: None,
+        }
+    }
+}
+
 impl Counters {
-    /// Counts an answer; where the provider gave no numbers, estimates stand in.
-    pub(crate) fn answer(&mut self, reply: &ModelReply, history_len: usize, estimated_input: u64) {
+    /// Counts an answer and returns what it cost; where the provider gave no numbers, estimates stand in.
+    pub(crate) fn answer(
+        &mut self,
+        reply: &ModelReply,
+        history_len: usize,
+        estimated_input: u64,
+        price: Option<Price>,
+    ) -> Option<f64> {
         self.iterations += 1;
         let usage = reply.usage.unwrap_or_else(|| Usage {
             input_tokens: estimated_input,
@@ -36,9 +58,12 @@ impl Counters {
             ..Usage::default()
         });
         self.usage.add(&usage);
+        let cost = price.map(|price| price.cost(&usage, reply.cache_write_tokens));
+        self.cost = self.cost.zip(cost).map(|(before, cost)| before + cost);
         if reply.usage.is_some_and(|usage| usage.input_tokens > 0) {
             self.counted = Some((usage.total(), history_len));
         }
+        cost
     }
 
     /// Returns how many tokens a request with this history is about.

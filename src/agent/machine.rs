@@ -4,23 +4,23 @@
 //! record is ahead of the world. *Source*: `design/loop.md`.
 
 mod limits;
+mod reply;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use super::counters::Counters;
-use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use super::model::{ErrorClass, ModelError, ModelReply};
 use super::plan::{PlannedCall, plan_calls};
+use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::tool::Toolbox;
-use crate::call::parse_arguments;
-use crate::config::{Limits, Policy};
+use crate::config::{Limits, Policy, Price};
 use crate::domain::{
-    Arguments, AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason,
-    ToolCall, ToolResult, Turn,
+    AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
+    Turn,
 };
+use reply::assistant_event;
 
 /// Malformed calls in a row that the model is told about; the next one ends the run.
 const MALFORMED_TOLD: u32 = 2;
@@ -42,6 +42,8 @@ pub struct Rules {
     pub loop_window: Option<usize>,
     /// Tokens that the model can take in.
     pub context_window: u64,
+    /// What the model costs; `None` is unknown.
+    pub price: Option<Price>,
 }
 
 /// What happened.
@@ -57,6 +59,8 @@ pub enum Input {
         latency_ms: u64,
         /// From the request to the first text.
         first_token_ms: Option<u64>,
+        /// What the model that answered costs.
+        price: Option<Price>,
     },
     /// It did not, after all retries.
     ModelFailed(ModelError),
@@ -115,7 +119,7 @@ pub struct Step {
 pub struct Machine {
     rules: Rules,
     toolbox: Arc<Toolbox>,
-    system: String,
+    system: SystemPrompt,
     tools_bytes: usize,
     history: Vec<Turn>,
     counters: Counters,
@@ -134,7 +138,7 @@ pub struct Machine {
 impl Machine {
     /// Returns a machine that waits for its task.
     #[must_use]
-    pub fn new(rules: Rules, toolbox: Arc<Toolbox>, system: String) -> Self {
+    pub fn new(rules: Rules, toolbox: Arc<Toolbox>, system: SystemPrompt) -> Self {
         let tools_bytes = toolbox
             .offered()
             .iter()
@@ -168,7 +172,7 @@ impl Machine {
 
     /// Returns the system prompt.
     #[must_use]
-    pub fn system(&self) -> &str {
+    pub fn system(&self) -> &SystemPrompt {
         &self.system
     }
 
@@ -195,12 +199,12 @@ impl Machine {
         let mut events = Vec::new();
         let action = match input {
             Input::Start(text) => {
-                events.push(Event::SystemPrompt { text: self.system.clone() });
+                events.push(Event::SystemPrompt { text: self.system.text.clone() });
                 self.say(text, InputSource::Job, &mut events);
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms } => {
-                self.on_reply(*reply, latency_ms, first_token_ms, &mut events)
+            Input::Reply { reply, latency_ms, first_token_ms, price } => {
+                self.on_reply(*reply, (latency_ms, first_token_ms), price, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -211,15 +215,16 @@ impl Machine {
 
     fn on_reply(
         &mut self,
-        reply: ModelReply,
-        latency_ms: u64,
-        first_token_ms: Option<u64>,
+        mut reply: ModelReply,
+        latency: (u64, Option<u64>),
+        price: Option<Price>,
         events: &mut Vec<Event>,
     ) -> Action {
-        let estimated = self.counters.estimate(&self.system, self.tools_bytes, &self.history);
-        self.counters.answer(&reply, self.history.len() + 1, estimated);
+        let estimated = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
+        let cost = self.counters.answer(&reply, self.history.len() + 1, estimated, price);
+        let explanation = reply.explanation.take();
         let turn = self.assistant_turn(reply);
-        events.push(assistant_event(&turn, latency_ms, first_token_ms));
+        events.push(assistant_event(&turn, latency, cost));
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
         let text = turn.text.clone();
@@ -232,10 +237,10 @@ impl Machine {
         }
         match finish_reason {
             FinishReason::Refusal | FinishReason::ContentFilter => {
-                let error = format!(
-                    "the provider {} the content",
-                    if finish_reason == FinishReason::Refusal { "refused" } else { "filtered" }
-                );
+                let verb =
+                    if finish_reason == FinishReason::Refusal { "refused" } else { "filtered" };
+                let words = explanation.map(|words| format!(": {words}")).unwrap_or_default();
+                let error = format!("the provider {verb} the content{words}");
                 self.end(StopReason::Refused, Some(error), events)
             }
             FinishReason::InvalidToolCall => {
@@ -402,7 +407,7 @@ impl Machine {
             response_id: None,
             provider_data: None,
         };
-        events.push(assistant_event(&turn, 0, None));
+        events.push(assistant_event(&turn, (0, None), Some(0.0)));
         self.history.push(Turn::Assistant(Box::new(turn)));
         message.clone_into(&mut self.last_text);
         self.end(stop_reason, error, events)
@@ -417,78 +422,5 @@ impl Machine {
         events.push(Event::ProcessingEnd { iterations: self.counters.iterations });
         let result = Some(self.last_text.clone()).filter(|text| !text.is_empty());
         Action::End(End { stop_reason, result, error })
-    }
-
-    fn assistant_turn(&mut self, reply: ModelReply) -> AssistantTurn {
-        let calls = reply
-            .calls
-            .into_iter()
-            .enumerate()
-            .map(|(at, call)| self.adopt(call, at, reply.finish_reason))
-            .collect();
-        AssistantTurn {
-            text: reply.text,
-            reasoning: reply.reasoning,
-            tool_calls: calls,
-            finish_reason: reply.finish_reason,
-            stop_reason: reply.stop_reason,
-            usage: reply.usage,
-            response_id: reply.response_id,
-            provider_data: reply.provider_data,
-        }
-    }
-
-    /// Gives a call an id of its own in this run: the provider's, if it can serve (LLM-6).
-    fn adopt(&mut self, call: RequestedCall, at: usize, finish_reason: FinishReason) -> ToolCall {
-        let theirs = call
-            .id
-            .as_deref()
-            .and_then(|id| CallId::parse(id).ok())
-            .filter(|id| !self.call_ids.contains(id));
-        let made_up = (0_u32..).filter_map(|nth| {
-            let suffix = if nth == 0 { String::new() } else { format!("_{nth}") };
-            CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()
-        });
-        let call_id = theirs.into_iter().chain(made_up).find(|id| !self.call_ids.contains(id));
-        // The chain above is endless; a default could only pair with nothing.
-        let call_id = call_id.unwrap_or_else(CallId::unpaired);
-        self.call_ids.insert(call_id.clone());
-        let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();
-        let arguments = match parse_arguments(&call.arguments) {
-            Ok(_) if cut => {
-                Arguments::Invalid { text: call.arguments, message: "they are missing".to_owned() }
-            }
-            Ok(arguments) => Arguments::Parsed(arguments),
-            Err(message) => Arguments::Invalid { text: call.arguments, message },
-        };
-        ToolCall { call_id, name: call.name, arguments }
-    }
-}
-
-fn assistant_event(turn: &AssistantTurn, latency_ms: u64, first_token_ms: Option<u64>) -> Event {
-    let tool_calls: Vec<Value> = turn
-        .tool_calls
-        .iter()
-        .map(|call| match &call.arguments {
-            Arguments::Parsed(arguments) => {
-                json!({"call_id": call.call_id, "name": call.name, "arguments": arguments})
-            }
-            Arguments::Invalid { text, .. } => {
-                json!({"call_id": call.call_id, "name": call.name, "arguments_text": text})
-            }
-        })
-        .collect();
-    Event::AssistantTextEnd {
-        text: turn.text.clone(),
-        reasoning: turn.reasoning.clone(),
-        tool_calls,
-        finish_reason: turn.finish_reason,
-        stop_reason: turn.stop_reason.clone(),
-        usage: turn.usage,
-        cost_usd: None,
-        latency_ms,
-        first_token_ms,
-        response_id: turn.response_id.clone(),
-        provider_data: turn.provider_data.clone(),
     }
 }

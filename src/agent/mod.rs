@@ -6,6 +6,7 @@
 
 mod counters;
 mod machine;
+mod marker;
 mod model;
 mod plan;
 mod prompt;
@@ -15,11 +16,12 @@ mod sink;
 mod tool;
 
 pub use machine::{Action, CallOutcome, End, Input, Machine, Rules, Step};
+pub use marker::{Marker, unwrap as unmarked};
 pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
 pub use plan::{PlannedCall, Work};
-pub use prompt::{PromptFacts, system_prompt};
-pub use session::{Session, SessionParts, SessionResult};
+pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
+pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use sink::{EventSink, RecordError};
 pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition, Toolbox};

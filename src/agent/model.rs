@@ -16,6 +16,10 @@ use crate::domain::{FinishReason, StopReason, Turn, Usage};
 pub struct ModelRequest<'a> {
     /// The system prompt.
     pub system: &'a str,
+    /// How many bytes of it, from its beginning, are the same in every run of the job.
+    pub stable: usize,
+    /// Whether an answer may hold several calls.
+    pub parallel_calls: bool,
     /// The history; the last turn is what is to be answered.
     pub history: &'a [Turn],
     /// The tools that the model may call.
@@ -46,8 +50,12 @@ pub struct ModelReply {
     pub finish_reason: FinishReason,
     /// The provider's own word for that.
     pub stop_reason: Option<String>,
+    /// Why it declined, in words.
+    pub explanation: Option<String>,
     /// Tokens, where they were counted.
     pub usage: Option<Usage>,
+    /// Tokens of the input that the provider put into its cache.
+    pub cache_write_tokens: u64,
     /// The provider's id of the answer.
     pub response_id: Option<String>,
     /// What the provider needs back, untouched.

@@ -4,7 +4,7 @@
 //! time is up. When [`Session::run`] returns, nothing that it started is alive.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
@@ -15,10 +15,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::counters::Counters;
 use super::machine::{Action, CallOutcome, End, Input, Machine};
+use super::marker::Marker;
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use super::plan::{PlannedCall, Work};
 use super::sink::{EventSink, RecordError};
 use super::tool::{CallContext, CallOutput, PreparedCall};
+use crate::config::Price;
 use crate::domain::{
     CallEnd, CallError, CallStart, Category, ErrorKind, Event, LiveEvent, StopReason,
 };
@@ -33,22 +35,39 @@ const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 pub struct SessionParts {
     /// The loop.
     pub machine: Machine,
-    /// Who answers.
-    pub model: Arc<dyn Model>,
+    /// Who answers: the first, and the others where it is unavailable, in order.
+    pub models: Vec<ModelInUse>,
+    /// Marks what tools return.
+    pub marker: Marker,
     /// Where events go.
     pub sink: Arc<dyn EventSink>,
     /// Holds a stop reason as soon as the run is to end.
     pub stop: watch::Receiver<Option<StopReason>>,
     /// When `max_duration` is over.
     pub deadline: Instant,
-    /// Retries of one model call.
+}
+
+/// A model of a session.
+#[derive(Clone)]
+pub struct ModelInUse {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Who answers.
+    pub model: Arc<dyn Model>,
+    /// Retries of one call.
     pub max_retries: u32,
+    /// What it costs; `None` is unknown.
+    pub price: Option<Price>,
+    /// Whether its answers may hold several calls.
+    pub parallel_calls: bool,
 }
 
 /// A running session.
 pub struct Session {
     parts: SessionParts,
     survivors: AtomicU64,
+    /// Which of the models answers; one that was found unavailable is not asked again in this run.
+    at: AtomicUsize,
 }
 
 /// How a session went.
@@ -66,7 +85,7 @@ impl Session {
     /// Returns a session that has not begun.
     #[must_use]
     pub fn new(parts: SessionParts) -> Self {
-        Self { parts, survivors: AtomicU64::new(0) }
+        Self { parts, survivors: AtomicU64::new(0), at: AtomicUsize::new(0) }
     }
 
     /// Works off one task.
@@ -122,12 +141,41 @@ impl Session {
         tokio::select! {
             biased;
             reason = self.stopped() => Ok(Input::Stop(reason)),
-            input = self.call_with_retries() => input,
+            input = self.call_with_fallbacks() => input,
         }
     }
 
-    async fn call_with_retries(&self) -> Result<Input, RecordError> {
-        let retries = usize::try_from(self.parts.max_retries).unwrap_or(usize::MAX);
+    /// Asks the models in their order until one answers.
+    async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
+        loop {
+            let at = self.at.load(Ordering::Relaxed);
+            let Some(model) = self.parts.models.get(at) else {
+                let error = ModelError::new(ErrorClass::NotFound, "no model is configured");
+                return Ok(Input::ModelFailed(error));
+            };
+            let error = match self.call_with_retries(model).await? {
+                Input::ModelFailed(error) => error,
+                input => return Ok(input),
+            };
+            let is_unavailable = error.class.stop_reason() == StopReason::ProviderUnavailable
+                && error.class != ErrorClass::BadToolGeneration;
+            let Some(next) = self.parts.models.get(at + 1).filter(|_| is_unavailable) else {
+                return Ok(Input::ModelFailed(error));
+            };
+            let message = format!(
+                "`{}` is unavailable ({}: {}); the run goes on with `{}`",
+                model.name,
+                error.class.as_str(),
+                error.message,
+                next.name
+            );
+            self.parts.sink.record(Event::warning("model_fallback", message)).await?;
+            self.at.store(at + 1, Ordering::Relaxed);
+        }
+    }
+
+    async fn call_with_retries(&self, model: &ModelInUse) -> Result<Input, RecordError> {
+        let retries = usize::try_from(model.max_retries).unwrap_or(usize::MAX);
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(RETRY_PAUSE.0)
             .with_max_delay(RETRY_PAUSE.1)
@@ -140,13 +188,14 @@ impl Session {
                 started,
                 first_ms: AtomicU64::new(u64::MAX),
             };
-            let error = match self.attempt(&deltas).await {
+            let error = match self.attempt(model, &deltas).await {
                 Ok(reply) => {
                     let first = deltas.first_ms.load(Ordering::Relaxed);
                     return Ok(Input::Reply {
                         reply: Box::new(reply),
                         latency_ms: millis(started.elapsed()),
                         first_token_ms: (first != u64::MAX).then_some(first),
+                        price: model.price,
                     });
                 }
                 Err(error) => error,
@@ -171,15 +220,21 @@ impl Session {
         }
     }
 
-    async fn attempt(&self, deltas: &Deltas<'_>) -> Result<ModelReply, ModelError> {
+    async fn attempt(
+        &self,
+        model: &ModelInUse,
+        deltas: &Deltas<'_>,
+    ) -> Result<ModelReply, ModelError> {
         let machine = &self.parts.machine;
         let request = ModelRequest {
-            system: machine.system(),
+            system: &machine.system().text,
+            stable: machine.system().stable,
+            parallel_calls: model.parallel_calls,
             history: machine.history(),
             tools: machine.toolbox().offered(),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);
-        self.parts.model.call(request, deltas).await
+        model.model.call(request, deltas).await
     }
 
     /// Answers and runs the calls; neighbouring reads together, everything else alone and in its place.
@@ -299,7 +354,9 @@ impl Session {
         };
         self.parts.sink.record(Event::ToolCallStart(start)).await?;
         let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };
-        Ok(tool.run(prepared, &context).await)
+        let mut output = tool.run(prepared, &context).await;
+        output.content = self.parts.marker.wrap(&plan.call_id, &output.content);
+        Ok(output)
     }
 }
 

@@ -156,7 +156,8 @@ fn find_model(
         .get("OPENAI_API_KEY")
         .filter(|_| name == "openai")
         .ok_or_else(missing)?;
-    let settings = crate::config::ChatModel {
+    let settings = crate::config::Remote {
+        format: crate::config::WireFormat::OpenaiChat,
         model: context.environment.get("OPENAI_MODEL").unwrap_or("gpt-5-mini").to_owned(),
         api_key: Some(key.to_owned()),
         base_url: context
@@ -169,15 +170,19 @@ fn find_model(
         max_output_tokens: None,
         temperature: None,
         reasoning_effort: None,
+        context_window: 128_000,
         timeout: Duration::from_secs(120),
         idle_timeout: Duration::from_secs(60),
         headers: std::collections::BTreeMap::new(),
     };
     let model = crate::config::Model {
         name: name.to_owned(),
-        provider: crate::config::Provider::OpenaiChat(settings),
+        price: crate::config::Price::of(&settings.model),
+        provider: crate::config::Provider::Remote(settings),
+        profile: crate::config::Profile::generic(),
         context_window: 128_000,
         max_retries: 2,
+        fallback: Vec::new(),
     };
     Ok((
         Arc::new(model),

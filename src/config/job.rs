@@ -75,7 +75,7 @@ pub struct Policy {
 }
 
 /// Where a run ends at the latest.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// Model responses.
     pub max_iterations: u64,
@@ -87,6 +87,8 @@ pub struct Limits {
     pub max_duration: Duration,
     /// Tokens in and out.
     pub max_tokens: Option<u64>,
+    /// US dollars.
+    pub max_cost_usd: Option<f64>,
     /// Responses in a row whose calls all failed.
     pub error_threshold: u64,
     /// Time of one call of a tool that sets none.
@@ -107,6 +109,7 @@ impl Default for Limits {
             max_tool_calls_per_turn: 5,
             max_duration: Duration::from_secs(3600),
             max_tokens: None,
+            max_cost_usd: None,
             error_threshold: 3,
             tool_timeout: Duration::from_secs(120),
             output_limit: 30_000,

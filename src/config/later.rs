@@ -15,7 +15,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "destructive_commands",
         ],
     ),
-    ("config.models.*", &["profile", "price", "fallback"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -39,13 +38,12 @@ const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("jobs.jobs[].tools", &["approve"]),
-    ("jobs.jobs[].limits", &["max_cost_usd", "rate", "max_files_modified", "max_lines_changed"]),
+    ("jobs.jobs[].limits", &["rate", "max_files_modified", "max_lines_changed"]),
     ("tools.tools[]", &["dry_run_args", "probe", "sandbox", "override"]),
 ];
 
 /// `(where, value)`: where is the path of the value.
 const VALUES: &[(&str, &[&str])] = &[
-    ("config.models.*.provider", &["anthropic", "openai", "gemini", "ollama"]),
     ("config.security.sandbox", &["enforce", "best_effort"]),
     ("jobs.jobs[].mode", &["plan"]),
     (
@@ -95,7 +93,7 @@ mod tests {
     #[test]
     fn places_are_found_by_pointer() {
         assert!(is_later_key(&place_of("jobs", "/jobs/3/limits"), "rate"));
-        assert!(is_later_key(&place_of("config", "/models/main"), "price"));
+        assert!(is_later_key(&place_of("config", ""), "retention"));
         assert!(is_later_value(&place_of("jobs", "/jobs/0/environment"), "ssh:web1"));
         assert!(!is_later_key(&place_of("jobs", "/jobs/0"), "colour"));
     }

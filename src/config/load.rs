@@ -178,7 +178,7 @@ impl Loader<'_> {
                 .filter(|file| file.value == file.document.value)
                 .map(|_| &model_names),
         };
-        let jobs = self.jobs(&job_files, &settings, &names, now);
+        let jobs = self.jobs(&job_files, &settings, &names, &models, now);
         Config {
             directory: self.set.directory.clone(),
             digest: String::new(),
@@ -330,6 +330,7 @@ impl Loader<'_> {
         files: &[Checked],
         settings: &Settings,
         names: &Names<'_>,
+        models: &BTreeMap<String, Arc<Model>>,
         now: DateTime<Utc>,
     ) -> BTreeMap<JobName, Arc<Job>> {
         let defaults_of = |file: &Checked| {
@@ -389,6 +390,8 @@ impl Loader<'_> {
                 if !self.set.is_partial && job.model.is_none() && settings.default_model.is_none() {
                     self.no_model(names.models, document, &pointer, &job);
                 }
+                let model = job.model.as_ref().or(settings.default_model.as_ref());
+                self.check_cost(models, model, document, &pointer, &job);
                 jobs.insert(job.name.clone(), Arc::new(job));
             }
         }

@@ -3,9 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::raw::{RawEffort, RawModel, RawProvider};
+use super::price::Price;
+use super::profile::Profile;
+use super::raw::{RawEffort, RawModel, RawProfile, RawProvider};
 use super::script::Script;
 use crate::text::quantity;
+
+/// Families of Anthropic's models that cannot be told how long to think.
+const WITHOUT_EFFORT: &[&str] =
+    &["claude-3-5", "claude-3-opus", "claude-3-sonnet", "claude-3-haiku", "claude-2"];
 
 /// A model that jobs can name.
 #[derive(Debug, Clone)]
@@ -14,24 +20,104 @@ pub struct Model {
     pub name: String,
     /// Who serves it.
     pub provider: Provider,
+    /// What its family was trained on.
+    pub profile: &'static Profile,
     /// Tokens that it can take in.
     pub context_window: u64,
     /// Retries of one call.
     pub max_retries: u32,
+    /// What it costs; `None` is unknown.
+    pub price: Option<Price>,
+    /// Models to try when it is unavailable, in order.
+    pub fallback: Vec<String>,
 }
 
 /// Who serves a model.
 #[derive(Debug, Clone)]
 pub enum Provider {
-    /// OpenAI Chat Completions and compatible servers.
-    OpenaiChat(ChatModel),
+    /// A server.
+    Remote(Remote),
     /// A script.
     Scripted(Script),
 }
 
-/// A model behind OpenAI Chat Completions.
+/// What is spoken with a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WireFormat {
+    /// Anthropic Messages.
+    Anthropic,
+    /// OpenAI Responses.
+    Openai,
+    /// OpenAI Chat Completions and compatible servers.
+    OpenaiChat,
+    /// Gemini.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
+}
+
+impl WireFormat {
+    /// Returns the word in files.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Openai => "openai",
+            Self::OpenaiChat => "openai_chat",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// Returns the provider's own address.
+    #[must_use]
+    pub fn base_url(self) -> &'static str {
+        match self {
+            Self::Anthropic => "https://api.anthropic.com/v1",
+            Self::Openai | Self::OpenaiChat => "https://api.openai.com/v1",
+            Self::Gemini => "https://generativelanguage.googleapis.com/v1beta",
+            Self::Ollama => "http://127.0.0.1:11434",
+        }
+    }
+
+    fn profile(self) -> RawProfile {
+        match self {
+            Self::Anthropic => RawProfile::Anthropic,
+            Self::Openai => RawProfile::Openai,
+            Self::Gemini => RawProfile::Gemini,
+            Self::OpenaiChat | Self::Ollama => RawProfile::Generic,
+        }
+    }
+}
+
+/// How long a model may think.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Little.
+    Low,
+    /// As most tasks need.
+    Medium,
+    /// Much.
+    High,
+}
+
+impl Effort {
+    /// Returns the word that providers know.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// A model behind a server.
 #[derive(Clone)]
-pub struct ChatModel {
+pub struct Remote {
+    /// What is spoken.
+    pub format: WireFormat,
     /// The model as the server knows it.
     pub model: String,
     /// The key; many local servers need none.
@@ -44,8 +130,10 @@ pub struct ChatModel {
     pub max_output_tokens: Option<u32>,
     /// 0 is the most predictable.
     pub temperature: Option<f64>,
-    /// `low`, `medium` or `high`.
-    pub reasoning_effort: Option<&'static str>,
+    /// How long it may think.
+    pub reasoning_effort: Option<Effort>,
+    /// Tokens that it can take in; a local server is told.
+    pub context_window: u64,
     /// For the whole response.
     pub timeout: Duration,
     /// Without any byte.
@@ -54,10 +142,11 @@ pub struct ChatModel {
     pub headers: BTreeMap<String, String>,
 }
 
-impl std::fmt::Debug for ChatModel {
+impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Key and headers are secrets.
-        f.debug_struct("ChatModel")
+        f.debug_struct("Remote")
+            .field("format", &self.format)
             .field("model", &self.model)
             .field("base_url", &self.base_url)
             .finish_non_exhaustive()
@@ -68,8 +157,8 @@ impl Model {
     /// Returns the provider's word in files.
     #[must_use]
     pub fn provider_word(&self) -> &'static str {
-        match self.provider {
-            Provider::OpenaiChat(_) => "openai_chat",
+        match &self.provider {
+            Provider::Remote(remote) => remote.format.as_str(),
             Provider::Scripted(_) => "scripted",
         }
     }
@@ -78,7 +167,7 @@ impl Model {
     #[must_use]
     pub fn model_word(&self) -> &str {
         match &self.provider {
-            Provider::OpenaiChat(chat) => &chat.model,
+            Provider::Remote(remote) => &remote.model,
             Provider::Scripted(_) => &self.name,
         }
     }
@@ -90,9 +179,20 @@ impl Model {
         mut complain: impl FnMut(&str, String),
         script: impl FnOnce(&str) -> Option<Script>,
     ) -> Option<Self> {
-        let provider = match raw.provider? {
-            RawProvider::Scripted => {
-                for (key, is_set) in chat_keys(raw) {
+        let format = match raw.provider? {
+            RawProvider::Scripted => None,
+            RawProvider::Anthropic => Some(WireFormat::Anthropic),
+            RawProvider::Openai => Some(WireFormat::Openai),
+            RawProvider::OpenaiChat => Some(WireFormat::OpenaiChat),
+            RawProvider::Gemini => Some(WireFormat::Gemini),
+            RawProvider::Ollama => Some(WireFormat::Ollama),
+        };
+        let profile = raw.profile.or_else(|| format.map(WireFormat::profile));
+        let profile = profile.map_or_else(Profile::generic, Profile::of);
+        let context_window = raw.context_window.unwrap_or(profile.context_window);
+        let provider = match format {
+            None => {
+                for (key, is_set) in remote_keys(raw) {
                     if is_set {
                         complain(
                             &format!("/{key}"),
@@ -109,26 +209,44 @@ impl Model {
                 };
                 Provider::Scripted(script(path)?)
             }
-            RawProvider::OpenaiChat => {
+            Some(format) => {
                 if raw.script.is_some() {
                     complain(
                         "/script",
                         "`script` is for the scripted model only: take it out".to_owned(),
                     );
                 }
-                Provider::OpenaiChat(chat(raw, &mut complain)?)
+                Provider::Remote(remote(format, raw, context_window, &mut complain)?)
             }
+        };
+        let price = match (&raw.price, &provider) {
+            (Some(price), _) => Price::from_raw(price),
+            (None, Provider::Scripted(_)) => Some(Price::free()),
+            (None, Provider::Remote(remote)) => known_price(remote),
         };
         Some(Self {
             name: name.to_owned(),
             provider,
-            context_window: raw.context_window.unwrap_or(128_000),
+            profile,
+            context_window,
             max_retries: raw.max_retries.unwrap_or(4),
+            price,
+            fallback: raw.fallback.clone().unwrap_or_default(),
         })
     }
 }
 
-fn chat_keys(raw: &RawModel) -> [(&'static str, bool); 9] {
+/// The names of models are the providers' own; another server may mean and cost something else.
+fn known_price(remote: &Remote) -> Option<Price> {
+    let is_own = match remote.format {
+        WireFormat::Anthropic | WireFormat::Openai | WireFormat::Gemini => true,
+        WireFormat::OpenaiChat => remote.base_url == WireFormat::OpenaiChat.base_url(),
+        WireFormat::Ollama => false,
+    };
+    is_own.then(|| Price::of(&remote.model)).flatten()
+}
+
+fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 11] {
     [
         ("model", raw.model.is_some()),
         ("api_key", raw.api_key.is_some()),
@@ -137,12 +255,19 @@ fn chat_keys(raw: &RawModel) -> [(&'static str, bool); 9] {
         ("max_output_tokens", raw.max_output_tokens.is_some()),
         ("temperature", raw.temperature.is_some()),
         ("reasoning_effort", raw.reasoning_effort.is_some()),
-        ("timeout", raw.timeout.is_some() || raw.idle_timeout.is_some()),
+        ("timeout", raw.timeout.is_some()),
+        ("idle_timeout", raw.idle_timeout.is_some()),
         ("headers", raw.headers.is_some()),
+        ("fallback", raw.fallback.is_some()),
     ]
 }
 
-fn chat(raw: &RawModel, complain: &mut impl FnMut(&str, String)) -> Option<ChatModel> {
+fn remote(
+    format: WireFormat,
+    raw: &RawModel,
+    context_window: u64,
+    complain: &mut impl FnMut(&str, String),
+) -> Option<Remote> {
     let mut duration = |key: &str, text: &Option<String>, default: u64| match text
         .as_deref()
         .map(quantity::duration)
@@ -160,44 +285,117 @@ fn chat(raw: &RawModel, complain: &mut impl FnMut(&str, String)) -> Option<ChatM
     };
     let timeout = duration("timeout", &raw.timeout, 600);
     let idle_timeout = duration("idle_timeout", &raw.idle_timeout, 60);
-    let base_url = raw.base_url.clone().unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
-
-    let is_url = reqwest::Url::parse(&base_url)
-        .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
-    if !is_url {
-        complain(
-            "/base_url",
-            format!(
-                "`{base_url}` is no address: write it up to the version, such as https://api.openai.com/v1"
-            ),
-        );
-    }
-    for name in raw.headers.iter().flat_map(BTreeMap::keys) {
-        if reqwest::header::HeaderName::try_from(name.as_str()).is_err() {
-            complain(
-                &format!("/headers/{}", crate::call::pointer_segment(name)),
-                format!("`{name}` is no name of a header"),
-            );
-        }
-    }
+    check_address(format, raw, complain);
+    check_thinking(format, raw, complain);
     let Some(model) = raw.model.clone() else {
         complain("", "`model` is missing: the model as the server knows it".to_owned());
         return None;
     };
-    Some(ChatModel {
+    // A model's name becomes a part of Gemini's address.
+    let is_name =
+        |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
+    if format == WireFormat::Gemini && !model.chars().all(is_name) {
+        complain("/model", format!("`{model}` is no name of a model"));
+    }
+    let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
+    Some(Remote {
+        format,
         model,
         api_key: raw.api_key.clone(),
         base_url: base_url.trim_end_matches('/').to_owned(),
         stream: raw.stream.unwrap_or(true),
         max_output_tokens: raw.max_output_tokens,
         temperature: raw.temperature,
-        reasoning_effort: raw.reasoning_effort.map(|effort| match effort {
-            RawEffort::Low => "low",
-            RawEffort::Medium => "medium",
-            RawEffort::High => "high",
-        }),
+        reasoning_effort: raw.reasoning_effort.map(effort),
+        context_window,
         timeout,
         idle_timeout,
         headers: raw.headers.clone().unwrap_or_default(),
     })
+}
+
+fn effort(raw: RawEffort) -> Effort {
+    match raw {
+        RawEffort::Low => Effort::Low,
+        RawEffort::Medium => Effort::Medium,
+        RawEffort::High => Effort::High,
+    }
+}
+
+fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&str, String)) {
+    if let Some(base_url) = &raw.base_url {
+        let is_url = reqwest::Url::parse(base_url)
+            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
+        if !is_url {
+            let example = format.base_url();
+            complain(
+                "/base_url",
+                format!(
+                    "`{base_url}` is no address: write it up to the version, such as {example}"
+                ),
+            );
+        }
+    }
+    let has_key = raw.api_key.is_some()
+        || raw.headers.iter().flat_map(BTreeMap::keys).any(|name| {
+            ["authorization", "x-api-key", "x-goog-api-key"]
+                .contains(&name.to_ascii_lowercase().as_str())
+        });
+    if raw.base_url.is_none() && !has_key && format != WireFormat::Ollama {
+        let host = format.base_url();
+        complain("", format!("`api_key` is missing: {host} answers nobody without one"));
+    }
+    for (name, value) in raw.headers.iter().flatten() {
+        let place = || format!("/headers/{}", crate::call::pointer_segment(name));
+        if reqwest::header::HeaderName::try_from(name.as_str()).is_err() {
+            complain(&place(), format!("`{name}` is no name of a header"));
+        }
+        if reqwest::header::HeaderValue::try_from(value.as_str()).is_err() {
+            complain(&place(), format!("the value of `{name}` cannot stand in a header"));
+        }
+    }
+    if raw
+        .api_key
+        .as_deref()
+        .is_some_and(|key| reqwest::header::HeaderValue::try_from(key).is_err())
+    {
+        complain("/api_key", "the key holds a line break or another control character".to_owned());
+    }
+}
+
+/// What a provider would answer with a 400 at night.
+fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&str, String)) {
+    let model = raw.model.as_deref().unwrap_or_default();
+    let thinks = raw.reasoning_effort.is_some();
+    match format {
+        WireFormat::Anthropic => {
+            if raw.temperature.is_some_and(|temperature| temperature > 1.0) {
+                complain("/temperature", "Anthropic takes at most 1".to_owned());
+            }
+            if thinks && raw.temperature.is_some() {
+                complain(
+                    "/temperature",
+                    "a model of Anthropic that thinks takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
+                );
+            }
+            if thinks && WITHOUT_EFFORT.iter().any(|known| model.starts_with(known)) {
+                complain(
+                    "/reasoning_effort",
+                    format!("`{model}` cannot be told how long to think"),
+                );
+            }
+        }
+        WireFormat::Openai => {
+            if thinks && raw.temperature.is_some() {
+                complain(
+                    "/temperature",
+                    "a model of OpenAI that reasons takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
+                );
+            }
+            if raw.max_output_tokens.is_some_and(|most| most < 16) {
+                complain("/max_output_tokens", "OpenAI wants at least 16".to_owned());
+            }
+        }
+        WireFormat::OpenaiChat | WireFormat::Gemini | WireFormat::Ollama => {}
+    }
 }

@@ -47,8 +47,16 @@ pub(crate) struct RawSettings {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawProvider {
+    /// Anthropic Messages.
+    Anthropic,
+    /// OpenAI Responses.
+    Openai,
     /// OpenAI Chat Completions and compatible servers.
     OpenaiChat,
+    /// Gemini.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
     /// No model at all: plays a script.
     Scripted,
 }
@@ -76,7 +84,9 @@ pub(crate) struct RawModel {
     pub(crate) temperature: Option<f64>,
     /// How long the model may think.
     pub(crate) reasoning_effort: Option<RawEffort>,
-    /// Tokens that the model can take in. 128000 if not set.
+    /// The prompt, the tools and the documents that its family was trained on. By the provider if not set.
+    pub(crate) profile: Option<RawProfile>,
+    /// Tokens that the model can take in. By the profile if not set.
     #[schemars(range(min = 256, max = 100_000_000))]
     pub(crate) context_window: Option<u64>,
     /// For the whole response. 10m if not set.
@@ -90,8 +100,40 @@ pub(crate) struct RawModel {
     pub(crate) max_retries: Option<u32>,
     /// Further request headers.
     pub(crate) headers: Option<BTreeMap<String, String>>,
+    /// US dollars per million tokens. Those of well-known models are known.
+    pub(crate) price: Option<RawPrice>,
+    /// Models to try when this one is unavailable, in order.
+    pub(crate) fallback: Option<Vec<String>>,
     /// The script of the scripted model, relative to this file.
     pub(crate) script: Option<String>,
+}
+
+/// The family of a model.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawProfile {
+    Anthropic,
+    Openai,
+    Gemini,
+    Generic,
+}
+
+/// US dollars per million tokens.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawPrice {
+    /// Of input.
+    #[schemars(required, range(min = 0))]
+    pub(crate) input: Option<f64>,
+    /// Of output, reasoning included.
+    #[schemars(required, range(min = 0))]
+    pub(crate) output: Option<f64>,
+    /// Of input that the provider had in its cache. As `input` if not set.
+    #[schemars(range(min = 0))]
+    pub(crate) cached_input: Option<f64>,
+    /// Of input that the provider puts into its cache. As `input` if not set.
+    #[schemars(range(min = 0))]
+    pub(crate) cache_write: Option<f64>,
 }
 
 /// How long a model may think.
@@ -387,6 +429,9 @@ pub(crate) struct RawLimits {
     /// Tokens in and out, all calls together. No limit if not set.
     #[schemars(range(min = 1))]
     pub(crate) max_tokens: Option<u64>,
+    /// US dollars. No limit if not set.
+    #[schemars(range(min = 0.000001))]
+    pub(crate) max_cost_usd: Option<f64>,
     /// Responses in a row whose calls all failed. 3 if not set.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) error_threshold: Option<u64>,

@@ -250,6 +250,7 @@ pub fn run_fork_server() -> i32 {
 fn serve() -> io::Result<i32> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(&std::fs::File::open("/dev/null")?)?;
+    nix::sys::prctl::set_name(c"dutyd:forks")?;
     // A terminal's Ctrl-C is for the daemon, which then ends its calls in order.
     let _ = setsid();
     let mut mask = SigSet::empty();

@@ -23,78 +23,118 @@ pub(super) fn of_response(
 ) -> ModelError {
     let parsed: Value = serde_json::from_str(body).unwrap_or(Value::Null);
     let mut error = of_body(Some(status), &parsed, body);
-    error.retry_after = retry_after(headers, now);
+    error.retry_after = retry_after(headers, now).or(error.retry_after);
     error
 }
 
 /// Returns what an error inside of an answer means; its own code stands in for the status.
 pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelError {
-    let error = parsed.get("error").unwrap_or(parsed);
+    // A server that streams a list puts its error into one.
+    let parsed = parsed.get(0).unwrap_or(parsed);
+    let error = parsed.get("error").filter(|error| !error.is_null()).unwrap_or(parsed);
     let text = |field: &str| error.get(field).and_then(Value::as_str).unwrap_or_default();
     let number = |field: &str| {
         error.get(field).and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok())
     };
     let inner =
         number("status_code").or_else(|| number("code")).or_else(|| text("code").parse().ok());
-    let status = status.filter(|status| *status >= 300).or(inner);
+    let status =
+        status.filter(|status| *status >= 300).or(inner.filter(|code| (300..600).contains(code)));
     let message = match (error.as_str(), text("message"), parsed.get("detail")) {
         (Some(bare), ..) => bare.to_owned(),
         (None, message, _) if !message.is_empty() => message.to_owned(),
         (.., Some(detail)) => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
         _ => plain(body),
     };
-    let words = format!("{} {} {}", text("code"), text("type"), message).to_lowercase();
-    let class = classify(status, &words);
+    let details = error.get("details").filter(|details| details.is_array());
+    let details = details.map(Value::to_string).unwrap_or_default();
+    let mut words = format!("{} {} {} {message}", text("code"), text("type"), text("status"));
+    words.push_str(&details);
+    let retry_after = error.get("details").and_then(retry_delay);
+    let class = classify(status, &words.to_lowercase(), retry_after.is_some());
     let shown: String = message.chars().take(MESSAGE_CHARACTERS).collect();
     let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
-    ModelError::new(class, format!("{prefix}{shown}"))
+    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{shown}")) }
 }
 
-fn classify(status: Option<u16>, words: &str) -> ErrorClass {
+/// Returns the wait that Google's details ask for: `"retryDelay": "48s"`.
+fn retry_delay(details: &Value) -> Option<Duration> {
+    let delay = details.as_array()?.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?;
+    Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}
+
+/// Words of a prompt that is too long.
+const OVERFLOW: &[&str] = &[
+    "context_length",
+    "exceed_context_size",
+    "context length",
+    "context window",
+    "context size",
+    "exceeds the context",
+    "exceeds the maximum number of tokens",
+    "prompt is too long",
+    "too many tokens",
+    "maximum prompt length",
+    "input is too long",
+    "reduce the length",
+    "request_too_large",
+];
+
+/// Words of a quota that is spent, which waiting does not bring back.
+const SPENT: &[&str] = &[
+    "insufficient_quota",
+    "exceeded your current quota",
+    "quota_exceeded",
+    "credit balance",
+    "insufficient credits",
+    "insufficient balance",
+    "billing_error",
+    "billing_hard_limit",
+    "perday",
+];
+
+fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
     if has(&["tool_use_failed", "tool call validation failed", "failed to parse tool call"]) {
         return ErrorClass::BadToolGeneration;
     }
-    let overflow = has(&[
-        "context_length",
-        "exceed_context_size",
-        "context length",
-        "context window",
-        "context size",
-        "prompt is too long",
-        "too many tokens",
-        "maximum prompt length",
-        "input is too long",
-        "reduce the length",
-    ]);
+    // A provider that names a wait means a limit by the minute, whatever it calls it; one by the day it names too.
+    let by_the_minute = has(&["rate_limit", "rate limit"]) || names_delay && !has(&["perday"]);
     match status {
-        Some(400 | 413 | 422) if overflow => ErrorClass::ContextLength,
+        None | Some(400 | 422) if has(OVERFLOW) => ErrorClass::ContextLength,
+        Some(413) => ErrorClass::ContextLength,
+        Some(402) => ErrorClass::QuotaExhausted,
+        None | Some(400 | 403 | 429) if has(SPENT) && !by_the_minute => ErrorClass::QuotaExhausted,
         Some(401 | 403) => ErrorClass::Auth,
         Some(400) if has(&["api key", "api_key", "apikey", "authentication", "unauthorized"]) => {
             ErrorClass::Auth
         }
-        Some(402) => ErrorClass::QuotaExhausted,
-        Some(429)
-            if has(&[
-                "insufficient_quota",
-                "exceeded your current quota",
-                "quota_exceeded",
-                "credit balance",
-            ]) && !has(&["rate_limit", "rate limit"]) =>
-        {
-            ErrorClass::QuotaExhausted
-        }
         Some(429) => ErrorClass::RateLimit,
         Some(404) => ErrorClass::NotFound,
-        Some(408) => ErrorClass::Timeout,
+        Some(408 | 504) => ErrorClass::Timeout,
         Some(409 | 425) => ErrorClass::Server,
         Some(503 | 529) => ErrorClass::Overloaded,
         Some(code) if code >= 500 => ErrorClass::Server,
-        None if overflow => ErrorClass::ContextLength,
-        None if has(&["overloaded", "capacity"]) => ErrorClass::Overloaded,
-        None if has(&["rate limit", "rate_limit", "too many requests"]) => ErrorClass::RateLimit,
-        None if has(&["server_error", "internal"]) => ErrorClass::Server,
-        Some(_) | None => ErrorClass::BadRequest,
+        Some(_) => ErrorClass::BadRequest,
+        None if has(&["overloaded", "capacity", "unavailable"]) => ErrorClass::Overloaded,
+        None if by_the_minute || has(&["too many requests", "resource_exhausted"]) => {
+            ErrorClass::RateLimit
+        }
+        None if has(&[
+            "authentication_error",
+            "permission_error",
+            "invalid_api_key",
+            "api key",
+        ]) =>
+        {
+            ErrorClass::Auth
+        }
+        None if has(&["not_found", "not found"]) => ErrorClass::NotFound,
+        None if has(&["timeout", "timed out", "deadline"]) => ErrorClass::Timeout,
+        None if has(&["server_error", "api_error", "internal", "out of memory", "crash"]) => {
+            ErrorClass::Server
+        }
+        None => ErrorClass::BadRequest,
     }
 }
 

@@ -85,13 +85,6 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 impl Answer {
-    /// Reads the whole answer.
-    ///
-    /// *Errors*: it breaks off, stalls or is too large.
-    pub(super) async fn whole(self) -> Result<Vec<u8>, ModelError> {
-        read(self.response, self.idle, BODY_BYTES).await
-    }
-
     /// Returns the pieces of the answer as they come.
     pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
         with_deadline(self.response, self.idle)
@@ -130,25 +123,98 @@ fn with_deadline(
     }))
 }
 
-/// Gives `take` the data of each event, in order, until it returns true or the stream ends; returns whether it did.
+/// Gives the pieces on, up to the size of a whole answer.
+pub(super) fn capped<E: std::fmt::Display>(
+    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
+    let mut all = 0_usize;
+    pieces.map(move |piece| {
+        let piece = piece
+            .map_err(|error| ModelError::new(ErrorClass::StreamInterrupted, error.to_string()))?;
+        all = all.saturating_add(piece.len());
+        if all > BODY_BYTES { Err(too_large("answer", BODY_BYTES)) } else { Ok(piece) }
+    })
+}
+
+/// Returns all pieces in one.
+///
+/// *Errors*: the first one.
+pub(super) async fn collect(
+    mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
+) -> Result<Vec<u8>, ModelError> {
+    let mut body = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        body.extend_from_slice(&piece?);
+    }
+    Ok(body)
+}
+
+/// Cuts pieces into lines.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    buffer: Vec<u8>,
+    /// Where the rest begins that was not looked at yet.
+    searched: usize,
+    start: usize,
+    seen: usize,
+}
+
+impl Lines {
+    /// Takes a piece.
+    ///
+    /// *Errors*: the line is too long.
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), ModelError> {
+        self.buffer.drain(..self.start);
+        self.searched -= self.start;
+        self.start = 0;
+        self.buffer.extend_from_slice(piece);
+        if self.searched > EVENT_BYTES {
+            return Err(too_large("line", EVENT_BYTES));
+        }
+        Ok(())
+    }
+
+    /// Returns the next whole line, without its end.
+    pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
+        let unseen = self.buffer.get(self.searched..).unwrap_or_default();
+        let Some(at) = unseen.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.buffer.len();
+            return None;
+        };
+        let line = self.buffer.get(self.start..self.searched + at).unwrap_or_default().to_vec();
+        self.start = self.searched + at + 1;
+        self.searched = self.start;
+        self.seen += 1;
+        Some(line)
+    }
+
+    /// Returns what stands after the last line end, and forgets it.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        let rest = self.buffer.get(self.start..).unwrap_or_default().to_vec();
+        *self = Self { seen: self.seen, ..Self::default() };
+        rest
+    }
+
+    /// Returns how many whole lines there were.
+    pub(super) fn seen(&self) -> usize {
+        self.seen
+    }
+}
+
+/// Gives `take` the data of each event, in order, until it returns true or the stream ends.
 ///
 /// *Errors*: the stream breaks off, is no event stream or too large, or `take` says so.
-pub(super) async fn decode_events<E: std::fmt::Display>(
-    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+pub(super) async fn decode_events(
+    pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
-) -> Result<bool, ModelError> {
-    let all = AtomicUsize::new(0);
+) -> Result<(), ModelError> {
     let event_size = AtomicUsize::new(0);
     let counted = pieces.map(|piece| {
-        let piece = piece.map_err(|error| {
-            Broken(ModelError::new(ErrorClass::StreamInterrupted, error.to_string()))
-        })?;
-        let so_far = all.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
+        let piece = piece.map_err(Broken)?;
         let of_event = event_size.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
-        match (so_far > BODY_BYTES, of_event > EVENT_BYTES) {
-            (true, _) => Err(Broken(too_large("answer", BODY_BYTES))),
-            (_, true) => Err(Broken(too_large("event", EVENT_BYTES))),
-            _ => Ok(piece),
+        match of_event > EVENT_BYTES {
+            true => Err(Broken(too_large("event", EVENT_BYTES))),
+            false => Ok(piece),
         }
     });
     let mut events = sse_stream::SseStream::from_bytes_stream(counted);
@@ -170,10 +236,10 @@ pub(super) async fn decode_events<E: std::fmt::Display>(
         if let Some(data) = event.data
             && take(&data)?
         {
-            return Ok(true);
+            return Ok(());
         }
     }
-    Ok(false)
+    Ok(())
 }
 
 /// A failure on its way through the event reader.

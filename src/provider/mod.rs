@@ -3,13 +3,25 @@
 //! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. What all formats share — sending, deadlines, caps, the
 //! event stream, the classes of errors — stands beside them once. Nothing here knows tools or jobs.
 
+mod anthropic;
 mod failure;
+mod format;
+mod gemini;
 mod http;
+mod ollama;
+mod openai;
 mod openai_chat;
+mod remote;
 mod scripted;
 
-pub use openai_chat::OpenaiChat;
+pub use remote::RemoteModel;
 pub use scripted::{ScriptContext, ScriptedModel};
 
+/// Reads an answer as `format` does, for fuzz targets and benchmarks.
+///
+/// *Errors*: as any answer.
 #[doc(hidden)]
-pub use openai_chat::read_chat_stream as fuzz_read_chat_stream;
+pub use remote::read_as;
+
+#[cfg(test)]
+mod tests;

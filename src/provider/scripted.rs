@@ -7,7 +7,7 @@ use minijinja::{Environment, UndefinedBehavior, context};
 use serde_json::{Map, Value};
 
 use crate::agent::{
-    DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
+    DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall, unmarked,
 };
 use crate::config::{Script, ScriptStep};
 use crate::domain::{FinishReason, Turn, Usage};
@@ -46,7 +46,7 @@ impl ScriptedModel {
             .iter()
             .filter_map(|turn| match turn {
                 Turn::ToolResults(results) => {
-                    Some(results.iter().map(|result| result.content.as_str()))
+                    Some(results.iter().map(|result| unmarked(&result.content)))
                 }
                 _ => None,
             })
@@ -83,6 +83,8 @@ impl ScriptedModel {
             },
             calls,
             stop_reason: None,
+            explanation: None,
+            cache_write_tokens: 0,
             usage: Some(Usage::default()),
             response_id: None,
             provider_data: None,
@@ -141,7 +143,16 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..3 {
             let reply = model
-                .call(ModelRequest { system: "", history: &history, tools: &[] }, &Nobody)
+                .call(
+                    ModelRequest {
+                        system: "",
+                        stable: 0,
+                        parallel_calls: true,
+                        history: &history,
+                        tools: &[],
+                    },
+                    &Nobody,
+                )
                 .await
                 .unwrap();
             said.push((reply.text.clone(), reply.calls.first().map(|c| c.arguments.clone())));

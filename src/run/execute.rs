@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -13,21 +13,21 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::briefing::{models, prompt};
 use super::preflight::preflight;
 use super::spec::RunSpec;
 use crate::agent::{
-    AgentTool, End, EventSink, Machine, Model, PromptFacts, RecordError, Rules, Session,
-    SessionParts, SessionResult, Toolbox, system_prompt,
+    AgentTool, End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts,
+    SessionResult, Toolbox,
 };
 use crate::clock::Clock;
-use crate::config::{Config, Environment, Job, Provider};
+use crate::config::{Config, Environment, Job};
 use crate::domain::{
     CallId, Event, LiveEvent, Outcome, PreflightItem, RunId, SandboxFacts, SessionEnd,
     SessionStart, StopReason, Usage,
 };
 use crate::gate::is_visible;
 use crate::process::{ForkServer, Spawner};
-use crate::provider::{OpenaiChat, ScriptContext, ScriptedModel};
 use crate::sinks::{Observed, Observers};
 use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
 use crate::text::redact::{Redactor, StreamRedactor};
@@ -111,7 +111,7 @@ pub async fn execute(
         Some(directory.clone()),
         redactor,
     );
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, around));
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, around.clone()));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
@@ -122,7 +122,9 @@ pub async fn execute(
         let recorded = if acts { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
-                run_session(&spec, &host, toolbox, &working_dir, sink.clone(), stop, started).await
+                let place =
+                    Place { working_dir: &working_dir, around: &around, directory: &directory };
+                run_session(&spec, &host, toolbox, place, sink.clone(), stop, started).await
             }
             Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
         }
@@ -238,7 +240,7 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox) -> SessionStart {
         attempt: spec.trigger.attempt,
         model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),
         provider: model.map(|model| model.provider_word().to_owned()).unwrap_or_default(),
-        profile: "generic".to_owned(),
+        profile: model.map(|model| model.profile.name.to_owned()).unwrap_or_default(),
         tools: toolbox.offered().iter().map(|tool| tool.name.clone()).collect(),
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
@@ -249,15 +251,22 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox) -> SessionStart {
     }
 }
 
-fn host_name() -> String {
+pub(super) fn host_name() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// Where a run works and is kept.
+struct Place<'a> {
+    working_dir: &'a Path,
+    around: &'a ToolSurroundings,
+    directory: &'a RunDir,
 }
 
 async fn run_session(
     spec: &RunSpec,
     host: &Host,
     toolbox: Arc<Toolbox>,
-    working_dir: &std::path::Path,
+    place: Place<'_>,
     sink: Arc<RunSink>,
     stop: watch::Receiver<Option<StopReason>>,
     started: Instant,
@@ -265,15 +274,16 @@ async fn run_session(
     let Some(configured) = spec.config.model_of(&spec.job) else {
         return ended_early(StopReason::PreflightFailed, "no model is configured".to_owned());
     };
-    let model: Arc<dyn Model> = match &configured.provider {
-        Provider::Scripted(script) => Arc::new(ScriptedModel::new(
-            script.clone(),
-            ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
-        )),
-        Provider::OpenaiChat(chat) => match OpenaiChat::new(chat.clone(), host.clock.clone()) {
-            Ok(model) => Arc::new(model),
-            Err(error) => return ended_early(StopReason::ProviderUnavailable, error.message),
-        },
+    let models = match models(spec, host) {
+        Ok(models) => models,
+        Err(error) => return ended_early(StopReason::ProviderUnavailable, error.message),
+    };
+    let marker = match place.directory.secret() {
+        Ok(secret) => Marker::new(secret),
+        Err(error) => {
+            let error = format!("the secret of the run cannot be kept: {error}");
+            return ended_early(StopReason::RecordFailed, error);
+        }
     };
     let rules = Rules {
         job: spec.job.name.to_string(),
@@ -282,16 +292,18 @@ async fn run_session(
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
         context_window: configured.context_window,
+        price: configured.price,
     };
     let deadline = started + spec.job.limits.max_duration;
-    let system = prompt(spec, host, &toolbox, working_dir);
+    let system =
+        prompt(spec, host, configured, &toolbox, place.working_dir, &place.around.spawner).await;
     let parts = SessionParts {
         machine: Machine::new(rules, toolbox, system),
-        model,
+        models,
+        marker,
         sink,
         stop,
         deadline,
-        max_retries: configured.max_retries,
     };
     // A task of its own, so that a fault of ours ends this run and no other.
     match tokio::spawn(Session::new(parts).run(spec.task.clone())).await {
@@ -304,32 +316,6 @@ async fn run_session(
             )
         }
     }
-}
-
-fn prompt(spec: &RunSpec, host: &Host, toolbox: &Toolbox, working_dir: &std::path::Path) -> String {
-    let zone = spec
-        .job
-        .schedule
-        .as_ref()
-        .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
-    let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
-    let tools: Vec<(String, String)> = toolbox
-        .offered()
-        .iter()
-        .map(|definition| {
-            let category = toolbox.find(&definition.name).map(|tool| tool.category().to_string());
-            (definition.name.clone(), category.unwrap_or_default())
-        })
-        .collect();
-    system_prompt(&PromptFacts {
-        job: spec.job.name.as_str(),
-        description: spec.job.description.as_deref(),
-        host: &host_name(),
-        date: &date,
-        working_dir: &working_dir.display().to_string(),
-        tools: &tools,
-        system_prompt: spec.job.system_prompt.as_deref(),
-    })
 }
 
 async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
@@ -368,7 +354,7 @@ fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
         tool_calls: result.counters.tool_calls,
         tools_used: result.counters.tools_used.iter().cloned().collect(),
         usage: result.counters.usage,
-        cost_usd: None,
+        cost_usd: result.counters.cost,
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         survivors: result.survivors,
         error: result.end.error.clone(),

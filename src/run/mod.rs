@@ -2,8 +2,10 @@
 //!
 //! A run is immutable once it began: it keeps the configuration that it was given. It does not know schedules.
 
+mod briefing;
 mod execute;
 mod preflight;
+mod project;
 mod spec;
 
 pub use execute::{Ended, Host, RunError, execute, tool_surroundings, toolbox};

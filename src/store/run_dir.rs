@@ -201,6 +201,27 @@ impl RunDir {
         self.path.join("transcript.jsonl")
     }
 
+    /// Returns the secret of the run, made at the first call: what was written before the run began cannot hold anything that is derived
+    /// from it.
+    ///
+    /// *Errors*: what the kernel says, or that the file holds something else.
+    pub fn secret(&self) -> io::Result<[u8; 32]> {
+        let path = self.path.join("secret");
+        let mut file = append_private(&path)?;
+        let mut known = Vec::new();
+        io::Read::read_to_end(&mut file, &mut known)?;
+        if known.is_empty() {
+            let mut secret = [0; 32];
+            File::open("/dev/urandom")
+                .and_then(|mut random| io::Read::read_exact(&mut random, &mut secret))?;
+            file.write_all(&secret)?;
+            return Ok(secret);
+        }
+        known
+            .try_into()
+            .map_err(|_| io::Error::other(format!("{} holds no secret", path.display())))
+    }
+
     /// Makes the file of a call's whole output; returns it with its name relative to the run.
     ///
     /// *Errors*: what the kernel says.

@@ -42,6 +42,11 @@ pub(crate) fn for_terminal(text: &str) -> String {
     escape_with(text, |c| matches!(c, '\n' | '\t'))
 }
 
+/// Returns `text` for a model: as for people, but that the line ends of other systems are plain ones.
+pub(crate) fn for_model(text: &str) -> String {
+    for_terminal(&text.replace("\r\n", "\n"))
+}
+
 /// Returns `text` for people on one line: newlines are shown too.
 pub(crate) fn one_line(text: &str) -> String {
     escape_with(text, |_| false)

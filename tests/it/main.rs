@@ -11,6 +11,7 @@
 mod cli;
 mod cron;
 mod daemon;
+mod formats;
 mod process;
 mod provider;
 mod support;

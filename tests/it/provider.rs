@@ -152,7 +152,8 @@ fn declared_tools_are_called_and_their_results_given_back() {
         .filter(|m| m["role"] == "tool")
         .map(|m| m["content"].as_str().unwrap())
         .collect();
-    assert_eq!(results[0], "<a b>");
+    assert!(results[0].starts_with("<tool_output "), "{results:?}");
+    assert_eq!(dutyd::agent::unmarked(results[0]), "<a b>");
     assert!(results[1].starts_with("Refused by the rule `category`"), "{results:?}");
     assert!(results[2].contains("[exit code 1]"), "{results:?}");
     assert!(row["usage"]["input_tokens"].as_u64().unwrap() > 0);

@@ -157,6 +157,27 @@ impl Drop for Daemon {
     }
 }
 
+/// A server on loopback; stopped when it is dropped.
+pub(crate) struct Served {
+    pub(crate) address: std::net::SocketAddr,
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+pub(crate) fn serve_on_loopback(router: axum::Router) -> Served {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let address = listener.local_addr().unwrap();
+    runtime.spawn(async move { axum::serve(listener, router).await });
+    Served { address, runtime: Some(runtime) }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
+
 #[track_caller]
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> String) {
     let until = Instant::now() + Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
-use crate::domain::{Event, StopReason, Turn};
+use crate::domain::{Event, StopReason, Turn, Usage};
 
 /// Detections of a repetition that end a run.
 const LAST_DETECTION: u64 = 3;
@@ -69,7 +69,7 @@ impl Machine {
                 events,
             );
         }
-        let input = self.counters.estimate(&self.system, self.tools_bytes, &self.history);
+        let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
         if let Some(most) = limits.max_tokens
             && self.counters.usage.total().saturating_add(input) > most
         {
@@ -85,9 +85,36 @@ impl Machine {
                 events,
             );
         }
+        if let Some(most) = limits.max_cost_usd
+            && let Some(action) = self.stop_at_cost(most, input, events)
+        {
+            return action;
+        }
         self.note_window(input, events);
         self.note_budgets(events);
         Action::CallModel
+    }
+
+    /// Ends the run if what is spent, and what the next request costs at least, is more than `most`; or if nobody knows.
+    fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
+        let next = Usage { input_tokens: input, ..Usage::default() };
+        let next = self.rules.price.map(|price| price.cost(&next, 0));
+        let error = match (self.counters.cost, next) {
+            (Some(spent), Some(next)) if spent + next <= most => return None,
+            (Some(spent), Some(next)) => format!(
+                "{spent:.4} USD are spent, and the next request costs {next:.4} USD at least: more than {most} together"
+            ),
+            _ => format!(
+                "a model without a known price answered, so that the limit of {most} USD cannot be kept"
+            ),
+        };
+        events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value: cents(most) });
+        Some(self.close(
+            StopReason::BudgetExceeded,
+            "Stopped: cost limit reached.",
+            Some(error),
+            events,
+        ))
     }
 
     pub(super) fn note_window(&mut self, input: u64, events: &mut Vec<Event>) {
@@ -105,7 +132,9 @@ impl Machine {
     /// Tells the model once when most of a budget is used.
     pub(super) fn note_budgets(&mut self, events: &mut Vec<Event>) {
         let limits = &self.rules.limits;
+        let spent = cents(self.counters.cost.unwrap_or(0.0));
         let budgets = [
+            ("US cents", spent, limits.max_cost_usd.map_or(u64::MAX, cents)),
             ("iterations", self.counters.iterations, limits.max_iterations),
             ("tool calls", self.counters.tool_calls, limits.max_tool_calls),
             ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),
@@ -118,4 +147,9 @@ impl Machine {
             }
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+fn cents(usd: f64) -> u64 {
+    (usd * 100.0).round().clamp(0.0, 1e15) as u64
 }

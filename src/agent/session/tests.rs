@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use super::super::{AgentTool, Rules, ToolDefinition, Toolbox};
+use super::super::{AgentTool, Rules, SystemPrompt, ToolDefinition, Toolbox};
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
 use crate::domain::{FinishReason, ToolName};
@@ -139,6 +139,8 @@ fn reply(text: &str, calls: &[(&str, &str)]) -> ModelReply {
             .collect(),
         finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
         stop_reason: None,
+        explanation: None,
+        cache_write_tokens: 0,
         usage: None,
         response_id: None,
         provider_data: None,
@@ -194,14 +196,25 @@ impl Bench {
             confirm: self.confirm,
             loop_window: Some(10),
             context_window: 1000,
+            price: Some(Price::free()),
         };
         Session::new(SessionParts {
-            machine: Machine::new(rules, Arc::new(Toolbox::new(tools, |_| true)), "system".into()),
-            model: Arc::new(Script(Mutex::new(script.into()))),
+            machine: Machine::new(
+                rules,
+                Arc::new(Toolbox::new(tools, |_| true)),
+                SystemPrompt { text: "system".into(), stable: 0 },
+            ),
+            models: vec![ModelInUse {
+                name: "first".into(),
+                model: Arc::new(Script(Mutex::new(script.into()))),
+                max_retries: 2,
+                price: Some(Price::free()),
+                parallel_calls: true,
+            }],
+            marker: Marker::new([0; 32]),
             sink: self.record.clone(),
             stop: self.stop.subscribe(),
             deadline: Instant::now() + self.limits.max_duration,
-            max_retries: 2,
         })
         .run("task".into())
         .await

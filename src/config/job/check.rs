@@ -298,6 +298,7 @@ impl Check<'_> {
                 defaults.max_duration,
             ),
             max_tokens: raw.max_tokens,
+            max_cost_usd: raw.max_cost_usd,
             error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
             tool_timeout: self.positive(
                 "/limits/tool_timeout",

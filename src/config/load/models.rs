@@ -30,7 +30,50 @@ impl Loader<'_> {
                 models.insert(name.clone(), Arc::new(model));
             }
         }
+        for (name, model) in &models {
+            let pointer = format!("/models/{}/fallback", crate::call::pointer_segment(name));
+            for (at, fallback) in model.fallback.iter().enumerate() {
+                let message = if fallback == name {
+                    format!("`{name}` cannot stand in for itself")
+                } else if !names.contains(fallback) {
+                    format!("there is no model `{fallback}` in `models`")
+                } else if model.fallback.iter().take(at).any(|before| before == fallback) {
+                    format!("`{fallback}` stands here twice")
+                } else {
+                    continue;
+                };
+                self.error(file.document.error(&format!("{pointer}/{at}"), message));
+            }
+        }
         (models, names)
+    }
+
+    /// A limit in dollars that nobody can keep is no limit.
+    pub(super) fn check_cost(
+        &self,
+        models: &BTreeMap<String, Arc<Model>>,
+        model: Option<&String>,
+        document: &Document,
+        pointer: &str,
+        job: &Job,
+    ) {
+        if job.limits.max_cost_usd.is_none() {
+            return;
+        }
+        let only = || models.values().next().filter(|_| models.len() == 1);
+        let Some(model) = model.map_or_else(only, |name| models.get(name)) else { return };
+        let fallbacks = model.fallback.iter().filter_map(|name| models.get(name));
+        for model in std::iter::once(model).chain(fallbacks).filter(|model| model.price.is_none()) {
+            let message = format!(
+                "the price of the model `{}` is not known, so that this limit could not be kept",
+                model.name
+            );
+            self.error(
+                document
+                    .error(&format!("{pointer}/limits/max_cost_usd"), message)
+                    .with_hint("add `price:` to the model in config.yaml"),
+            );
+        }
     }
 
     fn script(&self, path: &str, referrer: &Document, pointer: &str) -> Option<Script> {

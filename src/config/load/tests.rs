@@ -147,13 +147,12 @@ fn a_later_key_is_never_read_and_ignored() {
         ),
         (
             "jobs.yaml",
-            "version: 1\njobs:\n  - {name: a, prompt: x, limits: {max_cost_usd: 1}}\n",
-            "max_cost_usd",
+            "version: 1\njobs:\n  - {name: a, prompt: x, limits: {rate: {per_minute: 1}}}\n",
+            "rate",
         ),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, sandbox: enforce}\n", "enforce"),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, on_crash: resume}\n", "resume"),
         ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
-        ("config.yaml", "models: {m: {provider: anthropic, model: x}}\n", "anthropic"),
         (
             "tools.yaml",
             "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, probe: {}}\n",
@@ -171,6 +170,76 @@ fn a_later_key_is_never_read_and_ignored() {
         assert_eq!(report.errors.len(), 1, "{}", report.render());
         assert_eq!(report.errors[0].message, format!("`{word}` is not in this version"));
     }
+}
+
+#[test]
+fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
+    let check = |model: &str, expected: &str| {
+        let config = format!("models: {{m: {{{model}}}}}\n");
+        let files = [
+            ("config.yaml", config.as_str()),
+            ("tools.yaml", TOOLS),
+            ("jobs.yaml", "version: 1\njobs: []\n"),
+        ];
+        let report = load_texts(&files).report;
+        match expected {
+            "" => assert!(report.errors.is_empty(), "{model}: {}", report.render()),
+            _ => assert!(
+                report.errors.len() == 1 && report.errors[0].message.contains(expected),
+                "{model}: {}",
+                report.render()
+            ),
+        }
+    };
+    check("provider: anthropic, model: claude-sonnet-4-5, api_key: k, reasoning_effort: high", "");
+    check("provider: anthropic, model: claude-sonnet-4-5", "`api_key` is missing");
+    check("provider: anthropic, model: claude-sonnet-4-5, headers: {Authorization: Bearer x}", "");
+    check("provider: anthropic, model: m, api_key: k, temperature: 1.5", "at most 1");
+    check(
+        "provider: anthropic, model: m, api_key: k, temperature: 0.5, reasoning_effort: low",
+        "takes no `temperature`",
+    );
+    check(
+        "provider: anthropic, model: claude-3-5-sonnet, api_key: k, reasoning_effort: low",
+        "cannot be told",
+    );
+    check(
+        "provider: openai, model: o3, api_key: k, temperature: 0.5, reasoning_effort: low",
+        "takes no `temperature`",
+    );
+    check("provider: openai, model: o3, api_key: k, max_output_tokens: 8", "at least 16");
+    check("provider: gemini, model: \"a/../../b?x\", api_key: k", "no name of a model");
+    check("provider: ollama, model: qwen3", "");
+    check("provider: ollama, model: qwen3, base_url: nowhere", "no address");
+    check("provider: ollama, model: qwen3, profile: antropic", "antropic");
+    check("provider: ollama, model: qwen3, fallback: [m]", "for itself");
+    check("provider: ollama, model: qwen3, fallback: [n]", "there is no model `n`");
+    check("provider: ollama, model: qwen3, price: {input: 1}", "output");
+    check("provider: ollama, model: qwen3, price: {input: -1, output: 1}", "minimum");
+    check("provider: anthropic, model: m, api_key: \"a\\nb\"", "line break");
+}
+
+/// LLM-4: a limit in dollars needs a price.
+#[test]
+fn a_cost_limit_without_a_price_is_an_error() {
+    let check = |config: &str, errors: usize| {
+        let jobs =
+            "version: 1\njobs:\n  - {name: a, prompt: x, model: m, limits: {max_cost_usd: 1.5}}\n";
+        let report =
+            load_texts(&[("config.yaml", config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)])
+                .report;
+        assert_eq!(report.errors.len(), errors, "{}", report.render());
+        if errors > 0 {
+            assert!(report.errors[0].message.contains("is not known"), "{}", report.render());
+        }
+    };
+    check("models: {m: {provider: ollama, model: x}}\n", 1);
+    check("models: {m: {provider: ollama, model: x, price: {input: 0, output: 0}}}\n", 0);
+    check("models: {m: {provider: openai, model: gpt-5-mini, api_key: k}}\n", 0);
+    check(
+        "models: {m: {provider: openai, model: gpt-5-mini, api_key: k, fallback: [l]}, l: {provider: ollama, model: x}}\n",
+        1,
+    );
 }
 
 // proves CFG-2

@@ -2,19 +2,19 @@
 //!
 //! A whole answer is taken as one chunk, so that there is one reading of every field. Nothing is appended twice: servers repeat ids and names.
 
+use std::borrow::Cow;
+
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::failure;
-use super::request::REPLAYED;
+use super::super::format::{Progress, Reader, check_calls, malformed, parse};
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use crate::domain::{FinishReason, Usage};
 
-/// Calls of one answer; more is no answer of a model.
-const MOST_CALLS: usize = 1000;
-
 /// An answer as far as it has come.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(in crate::provider) struct Answer {
     text: String,
     reasoning: String,
     refusal: String,
@@ -25,7 +25,7 @@ pub(super) struct Answer {
     id: Option<String>,
     has_choice: bool,
     /// Whether the stream said that it is at its end.
-    pub(super) done: bool,
+    done: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,40 +34,56 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
+    /// What goes back with the call: signatures of servers that have no better place for them.
+    extra: Option<Value>,
+}
+
+/// The chunk that comes most, read without a tree. Whatever holds more than text is read in full.
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow)]
+    choices: Vec<DeltaChoice<'a>>,
+    #[serde(rename = "error", default, deserialize_with = "absent")]
+    _error: (),
+    #[serde(rename = "usage", default, deserialize_with = "absent")]
+    _usage: (),
+    #[serde(rename = "x_groq", default, deserialize_with = "absent")]
+    _x_groq: (),
+}
+
+#[derive(Deserialize)]
+struct DeltaChoice<'a> {
+    #[serde(default)]
+    index: u64,
+    #[serde(borrow)]
+    delta: DeltaMessage<'a>,
+    #[serde(rename = "finish_reason", default, deserialize_with = "absent")]
+    _finish_reason: (),
+    #[serde(rename = "error", default, deserialize_with = "absent")]
+    _error: (),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeltaMessage<'a> {
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+    #[serde(rename = "role")]
+    _role: Option<serde::de::IgnoredAny>,
+}
+
+/// Takes nothing but `null`.
+fn absent<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+    <()>::deserialize(deserializer)
 }
 
 impl Answer {
-    /// Takes the data of one event; returns the new text. `[DONE]` ends the stream.
-    ///
-    /// *Errors*: it is no JSON, or an error.
-    pub(super) fn take_event(&mut self, data: &str) -> Result<String, ModelError> {
-        if data.trim() == "[DONE]" {
-            self.done = true;
-            return Ok(String::new());
-        }
-        if data.trim().is_empty() {
-            return Ok(String::new());
-        }
-        let chunk: Value = serde_json::from_str(data).map_err(|error| {
-            ModelError::new(
-                ErrorClass::MalformedResponse,
-                format!("a chunk of the stream is no JSON: {error}"),
-            )
-        })?;
-        self.take(&chunk, "delta")
-    }
-
-    /// Takes a whole answer.
-    ///
-    /// *Errors*: it is an error, or holds no choice.
-    pub(super) fn take_whole(&mut self, body: &Value) -> Result<(), ModelError> {
-        self.take(body, "message")?;
-
-        self.done = true;
-        Ok(())
-    }
-
-    fn take(&mut self, chunk: &Value, part: &str) -> Result<String, ModelError> {
+    fn take_chunk(
+        &mut self,
+        chunk: &Value,
+        part: &str,
+        new: &mut String,
+    ) -> Result<(), ModelError> {
         let is_bare_error = chunk.get("choices").is_none()
             && (chunk.get("object").and_then(Value::as_str) == Some("error")
                 || chunk.get("message").is_some());
@@ -75,10 +91,7 @@ impl Answer {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
-            return Err(ModelError::new(
-                ErrorClass::MalformedResponse,
-                "the answer is no JSON object",
-            ));
+            return Err(malformed("the answer is no JSON object"));
         }
         if let Some(id) = chunk.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
             self.id.get_or_insert_with(|| id.to_owned());
@@ -97,34 +110,31 @@ impl Answer {
             .and_then(Value::as_array)
             .and_then(|choices| choices.iter().find(first))
         else {
-            return Ok(String::new());
+            return Ok(());
         };
         if choice.get("error").is_some_and(|error| !error.is_null()) {
             return Err(failure::of_body(None, choice, ""));
         }
         self.has_choice = true;
-        let mut new = String::new();
         if let Some(message) = choice.get(part).filter(|message| message.is_object()) {
-            new = self.take_message(message)?;
+            self.take_message(message, new)?;
         }
         if let Some(finish) =
             choice.get("finish_reason").and_then(Value::as_str).filter(|finish| !finish.is_empty())
         {
             self.finish = Some(finish.to_owned());
         }
-        Ok(new)
+        Ok(())
     }
 
-    fn take_message(&mut self, message: &Value) -> Result<String, ModelError> {
-        let mut new = String::new();
+    fn take_message(&mut self, message: &Value, new: &mut String) -> Result<(), ModelError> {
+        let known = new.len();
         match message.get("content") {
             Some(Value::String(text)) => new.push_str(text),
-            Some(Value::Array(parts)) => {
-                parts.iter().for_each(|part| self.take_part(part, &mut new))
-            }
+            Some(Value::Array(parts)) => parts.iter().for_each(|part| self.take_part(part, new)),
             _ => {}
         }
-        self.text.push_str(&new);
+        self.text.push_str(new.get(known..).unwrap_or_default());
         self.refusal.push_str(message.get("refusal").and_then(Value::as_str).unwrap_or_default());
         // Two names for the same; servers that send both send the same text in both.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
@@ -139,7 +149,7 @@ impl Answer {
         for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.take_call(call)?;
         }
-        Ok(new)
+        Ok(())
     }
 
     /// Takes a typed part of a message: text, or thinking, which holds parts of its own.
@@ -206,14 +216,9 @@ impl Answer {
         };
         let at = match self.calls.iter().rposition(continues) {
             Some(at) => at,
-            None if self.calls.len() >= MOST_CALLS => {
-                return Err(ModelError::new(
-                    ErrorClass::MalformedResponse,
-                    format!("the answer has more than {MOST_CALLS} calls"),
-                ));
-            }
             None => {
                 self.calls.push(Call { index, ..Call::default() });
+                check_calls(self.calls.len())?;
                 self.calls.len() - 1
             }
         };
@@ -224,6 +229,9 @@ impl Answer {
         if call.name.is_empty() {
             name.clone_into(&mut call.name);
         }
+        if let Some(extra) = delta.get("extra_content").filter(|extra| extra.is_object()) {
+            call.extra = Some(extra.clone());
+        }
         match function.get("arguments") {
             Some(Value::String(text)) => call.arguments.push_str(text),
             Some(Value::Null) | None => {}
@@ -231,22 +239,42 @@ impl Answer {
         }
         Ok(())
     }
+}
 
-    /// Tells whether a finish reason was seen, so that nothing of the answer can be missing.
-    pub(super) fn has_finished(&self) -> bool {
-        self.finish.is_some()
+impl Reader for Answer {
+    fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError> {
+        if data.trim() == "[DONE]" {
+            self.done = true;
+            return Ok(());
+        }
+        if let Ok(chunk) = serde_json::from_str::<Delta<'_>>(data)
+            && let [choice] = chunk.choices.as_slice()
+            && choice.index == 0
+            && self.id.is_some()
+        {
+            self.has_choice = true;
+            self.text.push_str(&choice.delta.content);
+            text.push_str(&choice.delta.content);
+            return Ok(());
+        }
+        self.take_chunk(&parse(data)?, "delta", text)
     }
 
-    /// Returns the whole answer.
-    ///
-    /// *Errors*: its end never came.
-    pub(super) fn finish(self) -> Result<ModelReply, ModelError> {
-        if !self.done && self.finish.is_none() {
-            return Err(ModelError::new(
-                ErrorClass::StreamInterrupted,
-                "the stream ended without its end",
-            ));
+    fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
+        self.take_chunk(&body, "message", &mut String::new())?;
+        self.done = true;
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        match (self.done, &self.finish) {
+            (true, _) => Progress::Done,
+            (false, Some(_)) => Progress::Whole,
+            (false, None) => Progress::Open,
         }
+    }
+
+    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
         if let Some(word @ ("error" | "abort" | "network_error" | "insufficient_system_resource")) =
             self.finish.as_deref()
         {
@@ -256,10 +284,7 @@ impl Answer {
             ));
         }
         if !self.has_choice {
-            return Err(ModelError::new(
-                ErrorClass::MalformedResponse,
-                "the answer has no choices",
-            ));
+            return Err(malformed("the answer has no choices"));
         }
         let finish_reason = match self.finish.as_deref() {
             _ if !self.refusal.is_empty() => FinishReason::Refusal,
@@ -268,18 +293,17 @@ impl Answer {
             _ if !self.calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        let provider_data = (!self.reasoning_details.is_empty()).then(|| {
-            Value::Object(Map::from_iter(
-                REPLAYED.iter().map(|field| ((*field).to_owned(), json!(self.reasoning_details))),
-            ))
-        });
-        let text = if finish_reason == FinishReason::Refusal && self.text.is_empty() {
-            self.refusal
-        } else {
-            self.text
-        };
+        let extras: Vec<_> = self.calls.iter().map(|call| call.extra.clone()).collect();
+        let mut kept = Map::new();
+        if !self.reasoning_details.is_empty() {
+            kept.insert("reasoning_details".to_owned(), self.reasoning_details.into());
+        }
+        if extras.iter().any(Option::is_some) {
+            kept.insert("extra_content".to_owned(), json!(extras));
+        }
         Ok(ModelReply {
-            text,
+            text: self.text,
+            explanation: Some(self.refusal).filter(|text| !text.is_empty()),
             reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
             calls: self
                 .calls
@@ -293,8 +317,9 @@ impl Answer {
             finish_reason,
             stop_reason: self.finish,
             usage: self.usage,
+            cache_write_tokens: 0,
             response_id: self.id,
-            provider_data,
+            provider_data: (!kept.is_empty()).then_some(Value::Object(kept)),
         })
     }
 }

@@ -4,21 +4,52 @@
 //! llama.cpp, Ollama and GPUStack under `tests/fixtures/providers/openai-chat`.
 
 mod answer;
-mod model;
+mod dialect;
 mod request;
 
-pub use model::OpenaiChat;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Reads a stream as an answer, for the fuzz target.
-///
-/// *Errors*: as any answer.
-#[doc(hidden)]
-pub async fn read_chat_stream<E: std::fmt::Display>(
-    pieces: impl futures_util::Stream<Item = Result<bytes::Bytes, E>> + Unpin,
-) -> Result<crate::agent::ModelReply, crate::agent::ModelError> {
-    struct Nobody;
-    impl crate::agent::DeltaSink for Nobody {
-        fn delta(&self, _: &str) {}
+use super::format::{Format, Outgoing, Reader};
+use super::openai::headers;
+use crate::agent::{ErrorClass, ModelError, ModelRequest};
+use crate::config::Remote;
+use dialect::Dialect;
+
+const NAME: &str = "openai_chat";
+
+pub(super) struct OpenaiChat {
+    dialect: &'static Dialect,
+    /// Whether the server takes the wish for usage in streams; a few refuse it.
+    refused_usage: AtomicBool,
+}
+
+impl OpenaiChat {
+    pub(super) fn new(base_url: &str) -> Self {
+        Self { dialect: Dialect::of(base_url), refused_usage: AtomicBool::new(false) }
     }
-    model::read_stream(pieces, &Nobody).await
+}
+
+impl Format for OpenaiChat {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
+        let ask_usage = !self.refused_usage.load(Ordering::Relaxed);
+        Outgoing {
+            path: "/chat/completions".to_owned(),
+            headers: headers(settings),
+            body: request::body(settings, self.dialect, request, ask_usage),
+        }
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(answer::Answer::default())
+    }
+
+    fn adapts_to(&self, error: &ModelError) -> bool {
+        error.class == ErrorClass::BadRequest
+            && (error.message.contains("stream_options") || error.message.contains("include_usage"))
+            && !self.refused_usage.swap(true, Ordering::Relaxed)
+    }
 }

@@ -2,20 +2,24 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::format::{arguments, kept, set};
+use super::dialect::Dialect;
 use crate::agent::ModelRequest;
-use crate::config::ChatModel;
-use crate::domain::{Arguments, AssistantTurn, Turn};
-
-/// Fields of an assistant message that are given back as they came.
-pub(super) const REPLAYED: &[&str] = &["reasoning_details"];
+use crate::config::Remote;
+use crate::domain::{AssistantTurn, Turn};
 
 /// Returns the body of a request. With `ask_usage` a stream is asked to end with its usage.
-pub(super) fn body(settings: &ChatModel, request: ModelRequest<'_>, ask_usage: bool) -> Value {
+pub(super) fn body(
+    settings: &Remote,
+    dialect: &Dialect,
+    request: ModelRequest<'_>,
+    ask_usage: bool,
+) -> Value {
     let mut messages = vec![json!({"role": "system", "content": request.system})];
     for turn in request.history {
         match turn {
             Turn::User(text) | Turn::Steering(text) => messages.push(json!({"role": "user", "content": text})),
-            Turn::Assistant(turn) => messages.push(assistant(turn)),
+            Turn::Assistant(turn) => messages.push(assistant(settings, dialect, turn)),
             Turn::ToolResults(results) => messages.extend(
                 results.iter().map(|result| json!({"role": "tool", "tool_call_id": result.call_id, "content": result.content})),
             ),
@@ -31,6 +35,9 @@ pub(super) fn body(settings: &ChatModel, request: ModelRequest<'_>, ask_usage: b
             .map(|tool| json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}))
             .collect();
         body.insert("tools".to_owned(), tools.into());
+        if dialect.parallel_key {
+            body.insert("parallel_tool_calls".to_owned(), request.parallel_calls.into());
+        }
     }
     if settings.stream {
         body.insert("stream".to_owned(), true.into());
@@ -39,23 +46,19 @@ pub(super) fn body(settings: &ChatModel, request: ModelRequest<'_>, ask_usage: b
         }
     }
     if let Some(most) = settings.max_output_tokens {
-        // OpenAI's own models know only the newer name, most compatible servers only the older.
-        let is_openai = settings.base_url.contains("api.openai.com");
-        body.insert(
-            if is_openai { "max_completion_tokens" } else { "max_tokens" }.to_owned(),
-            most.into(),
-        );
+        body.insert(dialect.most_tokens.to_owned(), most.into());
     }
     if let Some(temperature) = settings.temperature {
         body.insert("temperature".to_owned(), temperature.into());
     }
     if let Some(effort) = settings.reasoning_effort {
-        body.insert("reasoning_effort".to_owned(), effort.into());
+        body.insert("reasoning_effort".to_owned(), effort.as_str().into());
     }
     Value::Object(body)
 }
 
-fn assistant(turn: &AssistantTurn) -> Value {
+fn assistant(settings: &Remote, dialect: &Dialect, turn: &AssistantTurn) -> Value {
+    let kept = kept(turn, super::NAME, settings);
     let mut message = Map::new();
     message.insert("role".to_owned(), "assistant".into());
     message.insert("content".to_owned(), turn.text.clone().into());
@@ -63,19 +66,24 @@ fn assistant(turn: &AssistantTurn) -> Value {
         let calls: Vec<Value> = turn
             .tool_calls
             .iter()
-            .map(|call| {
-                // A server that parses its own history would refuse what does not parse.
-                let arguments = match &call.arguments {
-                    Arguments::Parsed(arguments) => Value::Object(arguments.clone()).to_string(),
-                    Arguments::Invalid { .. } => "{}".to_owned(),
-                };
-                json!({"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}})
+            .enumerate()
+            .map(|(at, call)| {
+                let arguments = Value::Object(arguments(call)).to_string();
+                let mut sent = json!({"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}});
+                let extra = kept.and_then(|data| data.get("extra_content")?.get(at));
+                if let Some(extra) = extra.filter(|extra| extra.is_object()) {
+                    set(&mut sent, "extra_content", extra.clone());
+                }
+                sent
             })
             .collect();
         message.insert("tool_calls".to_owned(), calls.into());
+        if let Some(reasoning) = turn.reasoning.as_ref().filter(|_| dialect.replays_reasoning) {
+            message.insert("reasoning_content".to_owned(), reasoning.clone().into());
+        }
     }
-    for field in REPLAYED {
-        if let Some(value) = turn.provider_data.as_ref().and_then(|data| data.get(field)) {
+    for field in dialect.replayed {
+        if let Some(value) = kept.and_then(|data| data.get(field)) {
             message.insert((*field).to_owned(), value.clone());
         }
     }

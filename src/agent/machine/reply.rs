@@ -1,0 +1,87 @@
+//! An answer becomes a turn: calls get ids of their own where the provider's cannot be used, and arguments are parsed once.
+
+use serde_json::{Value, json};
+
+use super::Machine;
+use crate::agent::model::{ModelReply, RequestedCall};
+use crate::call::parse_arguments;
+use crate::domain::{Arguments, AssistantTurn, CallId, Event, FinishReason, ToolCall};
+
+impl Machine {
+    pub(super) fn assistant_turn(&mut self, reply: ModelReply) -> AssistantTurn {
+        let calls = reply
+            .calls
+            .into_iter()
+            .enumerate()
+            .map(|(at, call)| self.adopt(call, at, reply.finish_reason))
+            .collect();
+        AssistantTurn {
+            text: reply.text,
+            reasoning: reply.reasoning,
+            tool_calls: calls,
+            finish_reason: reply.finish_reason,
+            stop_reason: reply.stop_reason,
+            usage: reply.usage,
+            response_id: reply.response_id,
+            provider_data: reply.provider_data,
+        }
+    }
+
+    /// Gives a call an id of its own in this run: the provider's, if it can serve (LLM-6).
+    fn adopt(&mut self, call: RequestedCall, at: usize, finish_reason: FinishReason) -> ToolCall {
+        let theirs = call
+            .id
+            .as_deref()
+            .and_then(|id| CallId::parse(id).ok())
+            .filter(|id| !self.call_ids.contains(id));
+        let made_up = (0_u32..).filter_map(|nth| {
+            let suffix = if nth == 0 { String::new() } else { format!("_{nth}") };
+            CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()
+        });
+        let call_id = theirs.into_iter().chain(made_up).find(|id| !self.call_ids.contains(id));
+        // The chain above is endless; a default could only pair with nothing.
+        let call_id = call_id.unwrap_or_else(CallId::unpaired);
+        self.call_ids.insert(call_id.clone());
+        let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();
+        let arguments = match parse_arguments(&call.arguments) {
+            Ok(_) if cut => {
+                Arguments::Invalid { text: call.arguments, message: "they are missing".to_owned() }
+            }
+            Ok(arguments) => Arguments::Parsed(arguments),
+            Err(message) => Arguments::Invalid { text: call.arguments, message },
+        };
+        ToolCall { call_id, name: call.name, arguments }
+    }
+}
+
+pub(super) fn assistant_event(
+    turn: &AssistantTurn,
+    (latency_ms, first_token_ms): (u64, Option<u64>),
+    cost_usd: Option<f64>,
+) -> Event {
+    let tool_calls: Vec<Value> = turn
+        .tool_calls
+        .iter()
+        .map(|call| match &call.arguments {
+            Arguments::Parsed(arguments) => {
+                json!({"call_id": call.call_id, "name": call.name, "arguments": arguments})
+            }
+            Arguments::Invalid { text, .. } => {
+                json!({"call_id": call.call_id, "name": call.name, "arguments_text": text})
+            }
+        })
+        .collect();
+    Event::AssistantTextEnd {
+        text: turn.text.clone(),
+        reasoning: turn.reasoning.clone(),
+        tool_calls,
+        finish_reason: turn.finish_reason,
+        stop_reason: turn.stop_reason.clone(),
+        usage: turn.usage,
+        cost_usd,
+        latency_ms,
+        first_token_ms,
+        response_id: turn.response_id.clone(),
+        provider_data: turn.provider_data.clone(),
+    }
+}

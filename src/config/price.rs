@@ -1,0 +1,148 @@
+//! What tokens cost.
+//!
+//! Prices that the configuration does not give come from `prices.json`, which says of which day it is.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::raw::RawPrice;
+use crate::domain::Usage;
+
+const TOKENS: f64 = 1_000_000.0;
+
+/// US dollars per million tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct Rates {
+    input: f64,
+    output: f64,
+    /// Of input that the provider had in its cache.
+    cached_input: Option<f64>,
+    /// Of input that the provider puts into its cache.
+    cache_write: Option<f64>,
+}
+
+/// What a model costs.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub struct Price {
+    #[serde(flatten)]
+    rates: Rates,
+    /// From so many tokens of input on, all of a call costs this.
+    long: Option<Long>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+struct Long {
+    from: u64,
+    #[serde(flatten)]
+    rates: Rates,
+}
+
+/// The prices that come with the program.
+#[derive(Debug, Deserialize)]
+struct Table {
+    as_of: String,
+    models: BTreeMap<String, Price>,
+}
+
+static TABLE: LazyLock<Option<Table>> =
+    LazyLock::new(|| serde_json::from_str(include_str!("prices.json")).ok());
+
+impl Price {
+    /// Returns a price of nothing.
+    #[must_use]
+    pub fn free() -> Self {
+        let rates = Rates { input: 0.0, output: 0.0, cached_input: None, cache_write: None };
+        Self { rates, long: None }
+    }
+
+    pub(crate) fn from_raw(raw: &RawPrice) -> Option<Self> {
+        let rates = Rates {
+            input: raw.input?,
+            output: raw.output?,
+            cached_input: raw.cached_input,
+            cache_write: raw.cache_write,
+        };
+        Some(Self { rates, long: None })
+    }
+
+    /// Returns the price of a well-known model; a date at the end of its name says nothing.
+    #[must_use]
+    pub fn of(model: &str) -> Option<Self> {
+        let known = &TABLE.as_ref()?.models;
+        let model = model.strip_prefix("models/").unwrap_or(model);
+        // `-20250929`, `-2025-08-07`, `@20250929`, `-001`, `-latest`: what else follows is another model.
+        let is_version = |rest: &str| {
+            rest == "-latest"
+                || rest.strip_prefix(['-', '@']).is_some_and(|rest| {
+                    let shape: String =
+                        rest.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+                    matches!(shape.as_str(), "00000000" | "0000-00-00" | "000")
+                })
+        };
+        known.get(model).copied().or_else(|| {
+            known
+                .iter()
+                .find(|(name, _)| model.strip_prefix(name.as_str()).is_some_and(is_version))
+                .map(|(_, price)| *price)
+        })
+    }
+
+    /// Returns the day of the prices that come with the program.
+    #[must_use]
+    pub fn as_of() -> &'static str {
+        TABLE.as_ref().map(|table| table.as_of.as_str()).unwrap_or_default()
+    }
+
+    /// Returns what a call costs, in US dollars. `written` tokens of its input went into the provider's cache.
+    #[must_use]
+    pub fn cost(&self, usage: &Usage, written: u64) -> f64 {
+        let rates = match self.long {
+            Some(long) if usage.input_tokens >= long.from => long.rates,
+            _ => self.rates,
+        };
+        let cached = usage.cached_input_tokens.min(usage.input_tokens);
+        let written = written.min(usage.input_tokens - cached);
+        let plain = usage.input_tokens - cached - written;
+        #[expect(clippy::cast_precision_loss, reason = "no count of tokens comes near 2^52")]
+        let cost = |tokens: u64, rate: f64| tokens as f64 / TOKENS * rate;
+        cost(plain, rates.input)
+            + cost(cached, rates.cached_input.unwrap_or(rates.input))
+            + cost(written, rates.cache_write.unwrap_or(rates.input))
+            + cost(usage.output_tokens, rates.output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_whole_and_finds_models_by_name_and_date() {
+        assert!(Price::as_of().starts_with("20"), "prices.json cannot be read");
+        let sonnet = Price::of("claude-sonnet-4-5-20250929").unwrap();
+        assert_eq!(Some(sonnet), Price::of("claude-sonnet-4-5"));
+        assert_ne!(Price::of("gpt-5-mini"), Price::of("gpt-5"));
+        assert_eq!(Price::of("gpt-5-2025-08-07"), Price::of("gpt-5"));
+        assert_eq!(Price::of("gpt-5-unheard-of"), None);
+        for other in ["gpt-5-3", "claude-opus-4-7", "claude-opus-4-7-20270101"] {
+            assert_eq!(Price::of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn cached_and_written_input_have_their_own_price() {
+        let price = Price::of("claude-sonnet-4-5").unwrap();
+        let usage = Usage {
+            input_tokens: 1_000_000,
+            output_tokens: 100_000,
+            cached_input_tokens: 600_000,
+            reasoning_tokens: 0,
+        };
+        // Above 200,000 tokens of input: 6 for input, 22.5 for output, a tenth of it for what was cached, 7.5 for what is written.
+        let cost = price.cost(&usage, 100_000);
+        assert!((cost - (1.8 + 0.36 + 0.75 + 2.25)).abs() < 1e-9, "{cost}");
+        assert!(Price::free().cost(&usage, 0).abs() < f64::EPSILON);
+    }
+}

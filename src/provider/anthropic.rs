@@ -1,0 +1,486 @@
+//! Anthropic Messages.
+//!
+//! *Source*: the API reference of Anthropic (read 2026-11-22) and recordings under `tests/fixtures/providers/anthropic-messages`.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::failure;
+use super::format::{
+    Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
+    parse, set, text,
+};
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::config::{Effort, Remote};
+use crate::domain::{AssistantTurn, FinishReason, ToolResult, Turn, Usage};
+
+const NAME: &str = "anthropic";
+const VERSION: &str = "2023-06-01";
+
+/// The tokens of an answer where the configuration sets none; the provider wants a number.
+const OUTPUT_TOKENS: u32 = 8192;
+
+/// Models that are told how many tokens they may think; later ones are told an effort.
+const WITH_BUDGET: &[&str] = &[
+    "claude-3-7",
+    "claude-sonnet-4-0",
+    "claude-sonnet-4-2",
+    "claude-sonnet-4-5",
+    "claude-opus-4-0",
+    "claude-opus-4-1",
+    "claude-opus-4-2",
+    "claude-opus-4-5",
+    "claude-haiku-4-5",
+];
+
+pub(super) struct Anthropic;
+
+impl Format for Anthropic {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
+        Outgoing {
+            path: "/messages".to_owned(),
+            headers: headers(settings),
+            body: body(settings, request),
+        }
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(Answer::default())
+    }
+}
+
+pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
+    let mut headers = vec![("anthropic-version", VERSION.to_owned())];
+    headers.extend(settings.api_key.clone().map(|key| ("x-api-key", key)));
+    headers
+}
+
+fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
+    let mut messages = Messages::default();
+    for turn in request.history {
+        match turn {
+            Turn::User(text) | Turn::Steering(text) => {
+                messages.push("user", vec![json!({"type": "text", "text": text})])
+            }
+            Turn::Assistant(turn) => messages.push("assistant", assistant(settings, turn)),
+            Turn::ToolResults(results) => {
+                messages.push("user", results.iter().map(tool_result).collect())
+            }
+        }
+    }
+    messages.mark_for_cache();
+    let mut body = Map::new();
+    body.insert("model".to_owned(), settings.model.clone().into());
+    let mut most = settings.max_output_tokens.unwrap_or(OUTPUT_TOKENS);
+    if let Some(effort) = settings.reasoning_effort {
+        if WITH_BUDGET.iter().any(|known| settings.model.starts_with(known)) {
+            let budget = match effort {
+                Effort::Low => 2_048,
+                Effort::Medium => 8_192,
+                Effort::High => 24_576,
+            };
+            // What is thought counts as output; the budget must stay below the whole.
+            most = most.saturating_add(budget);
+            body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
+        } else {
+            body.insert("thinking".to_owned(), json!({"type": "adaptive"}));
+            body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
+        }
+    }
+    body.insert("max_tokens".to_owned(), most.into());
+    body.insert("system".to_owned(), system(request).into());
+    body.insert("messages".to_owned(), messages.0.into());
+    if !request.tools.is_empty() {
+        let tools: Vec<Value> = request
+            .tools
+            .iter()
+            .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters}))
+            .collect();
+        body.insert("tools".to_owned(), tools.into());
+        if !request.parallel_calls {
+            body.insert(
+                "tool_choice".to_owned(),
+                json!({"type": "auto", "disable_parallel_tool_use": true}),
+            );
+        }
+    }
+    if let Some(temperature) = settings.temperature {
+        body.insert("temperature".to_owned(), temperature.into());
+    }
+    if settings.stream {
+        body.insert("stream".to_owned(), true.into());
+    }
+    Value::Object(body)
+}
+
+/// The system prompt in two marked parts: what is the same in every run, and what is the same during this one.
+fn system(request: ModelRequest<'_>) -> Vec<Value> {
+    let (stable, rest) =
+        request.system.split_at_checked(request.stable).unwrap_or((request.system, ""));
+    [stable, rest]
+        .into_iter()
+        .filter(|part| !part.trim().is_empty())
+        .map(|part| json!({"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}))
+        .collect()
+}
+
+/// Messages whose roles alternate: results and what is said after them are one message of the user.
+#[derive(Default)]
+struct Messages(Vec<Value>);
+
+impl Messages {
+    fn push(&mut self, role: &str, blocks: Vec<Value>) {
+        if blocks.is_empty() {
+            // The provider refuses a message without content.
+            return;
+        }
+        if let Some(last) = self.0.last_mut()
+            && last["role"] == role
+            && let Some(content) = last["content"].as_array_mut()
+        {
+            content.extend(blocks);
+            return;
+        }
+        self.0.push(json!({"role": role, "content": blocks}));
+    }
+
+    /// Marks the end of the history, so that the next request of the run reads all of it from the cache.
+    fn mark_for_cache(&mut self) {
+        let last = self.0.last_mut().filter(|message| message["role"] == "user");
+        let block = last.and_then(|message| message["content"].as_array_mut()?.last_mut());
+        if let Some(block) = block.and_then(Value::as_object_mut) {
+            block.insert("cache_control".to_owned(), json!({"type": "ephemeral"}));
+        }
+    }
+}
+
+fn tool_result(result: &ToolResult) -> Value {
+    let mut block =
+        json!({"type": "tool_result", "tool_use_id": result.call_id, "content": result.content});
+    if result.is_error {
+        set(&mut block, "is_error", true);
+    }
+    block
+}
+
+fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
+    let mut calls = turn.tool_calls.iter().map(|call| {
+        json!({"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments(call)})
+    });
+    let mut blocks = Vec::new();
+    match kept(turn, NAME, settings) {
+        // As they came, in their order; the ids are those that the results have.
+        Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
+            match text(block, "type") {
+                "tool_use" => calls.next(),
+                "text" => (!text(block, "text").is_empty()).then(|| block.clone()),
+                _ => Some(block.clone()),
+            }
+        })),
+        None if turn.text.is_empty() => {}
+        None => blocks.push(json!({"type": "text", "text": turn.text})),
+    }
+    blocks.extend(calls);
+    blocks
+}
+
+/// An answer as far as it has come.
+#[derive(Debug, Default)]
+struct Answer {
+    id: Option<String>,
+    blocks: Vec<Block>,
+    stop_reason: Option<String>,
+    explanation: Option<String>,
+    usage: Map<String, Value>,
+    done: bool,
+}
+
+/// A content block: how it began, and what was added to it.
+#[derive(Debug)]
+struct Block {
+    index: u64,
+    start: Value,
+    text: String,
+    signature: String,
+    input: String,
+    citations: Vec<Value>,
+}
+
+impl Block {
+    fn new(index: u64, start: Value) -> Self {
+        Self {
+            index,
+            start,
+            text: String::new(),
+            signature: String::new(),
+            input: String::new(),
+            citations: Vec::new(),
+        }
+    }
+
+    fn kind(&self) -> &str {
+        text(&self.start, "type")
+    }
+
+    /// Returns the text of the field `name`, which may have begun with the block.
+    fn full(&self, name: &str, added: &str) -> String {
+        format!("{}{added}", text(&self.start, name))
+    }
+
+    /// Returns the arguments as they were sent; none are `{}`.
+    fn arguments(&self) -> String {
+        match self.start.get("input").filter(|_| self.input.is_empty()) {
+            None if self.input.is_empty() => "{}".to_owned(),
+            None => self.input.clone(),
+            Some(input) => input.to_string(),
+        }
+    }
+
+    /// Returns the block as the provider needs it back.
+    fn whole(&self) -> Value {
+        let mut block = self.start.clone();
+        match self.kind() {
+            "text" => {
+                set(&mut block, "text", self.full("text", &self.text));
+                if !self.citations.is_empty() {
+                    set(&mut block, "citations", self.citations.clone());
+                }
+            }
+            "thinking" => {
+                set(&mut block, "thinking", self.full("thinking", &self.text));
+                set(&mut block, "signature", self.full("signature", &self.signature));
+            }
+            _ if !self.input.is_empty() => {
+                set(
+                    &mut block,
+                    "input",
+                    serde_json::from_str(&self.input).unwrap_or_else(|_| json!({})),
+                );
+            }
+            _ => {}
+        }
+        block
+    }
+}
+
+/// The event that comes most, read without a tree. Whatever does not look like it is read in full.
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    index: u64,
+    #[serde(borrow)]
+    delta: DeltaBody<'a>,
+}
+
+#[derive(Deserialize)]
+struct DeltaBody<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow, default)]
+    text: Cow<'a, str>,
+    #[serde(borrow, default)]
+    thinking: Cow<'a, str>,
+    #[serde(borrow, default)]
+    partial_json: Cow<'a, str>,
+    #[serde(borrow, default)]
+    signature: Cow<'a, str>,
+}
+
+impl Answer {
+    fn block(&mut self, index: u64) -> Option<&mut Block> {
+        self.blocks.iter_mut().rev().find(|block| block.index == index)
+    }
+
+    /// Takes what is added to a block; returns whether it was understood.
+    fn add(&mut self, index: u64, delta: &DeltaBody<'_>, new: &mut String) -> bool {
+        let Some(block) = self.block(index) else { return false };
+        match delta.kind {
+            "text_delta" => {
+                block.text.push_str(&delta.text);
+                new.push_str(&delta.text);
+            }
+            "thinking_delta" => block.text.push_str(&delta.thinking),
+            "signature_delta" => block.signature.push_str(&delta.signature),
+            "input_json_delta" => block.input.push_str(&delta.partial_json),
+            _ => return false,
+        }
+        true
+    }
+
+    fn take_event(&mut self, event: Value, new: &mut String) -> Result<(), ModelError> {
+        match text(&event, "type") {
+            "message_start" => {
+                // Gateways that begin twice begin anew.
+                *self = Self::default();
+                self.take_head(event.get("message").unwrap_or(&Value::Null));
+            }
+            "content_block_start" => {
+                let start = event.get("content_block").cloned().unwrap_or_default();
+                if text(&start, "type") == "text" {
+                    new.push_str(text(&start, "text"));
+                }
+                self.blocks.push(Block::new(number(&event, "/index"), start));
+                check_calls(self.blocks.len())?;
+            }
+            "content_block_delta" => {
+                let delta = event.get("delta").unwrap_or(&Value::Null);
+                let index = number(&event, "/index");
+                if text(delta, "type") == "citations_delta" {
+                    let citation = delta.get("citation").cloned();
+                    if let Some(block) = self.block(index) {
+                        block.citations.extend(citation);
+                    }
+                    return Ok(());
+                }
+                let body = DeltaBody {
+                    kind: text(delta, "type"),
+                    text: text(delta, "text").into(),
+                    thinking: text(delta, "thinking").into(),
+                    partial_json: text(delta, "partial_json").into(),
+                    signature: text(delta, "signature").into(),
+                };
+                self.add(index, &body, new);
+            }
+            "message_delta" => {
+                let delta = event.get("delta").unwrap_or(&Value::Null);
+                self.take_end(delta);
+                self.take_usage(event.get("usage"));
+            }
+            "message_stop" => self.done = true,
+            "error" => return Err(failure::of_body(None, &event, "")),
+            _ if event.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(failure::of_body(None, &event, ""));
+            }
+            // `ping`, the ends of blocks, and what is added to the format later.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_head(&mut self, message: &Value) {
+        self.id = Some(text(message, "id").to_owned()).filter(|id| !id.is_empty());
+        self.take_usage(message.get("usage"));
+        for (block, index) in list(message, "content").iter().zip(0..) {
+            self.blocks.push(Block::new(index, block.clone()));
+        }
+        self.take_end(message);
+    }
+
+    fn take_end(&mut self, message: &Value) {
+        if let Some(reason) = message.get("stop_reason").and_then(Value::as_str) {
+            self.stop_reason = Some(reason.to_owned());
+        }
+        let explanation = message.pointer("/stop_details/explanation").and_then(Value::as_str);
+        self.explanation = explanation.map(str::to_owned).or_else(|| self.explanation.take());
+    }
+
+    /// Later numbers replace earlier ones, each for itself.
+    fn take_usage(&mut self, usage: Option<&Value>) {
+        let usage = usage.and_then(Value::as_object).into_iter().flatten();
+        for (name, value) in usage.filter(|(_, value)| value.is_number()) {
+            self.usage.insert(name.clone(), value.clone());
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        if self.usage.is_empty() {
+            return None;
+        }
+        let number = |name: &str| self.usage.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let (written, cached) =
+            (number("cache_creation_input_tokens"), number("cache_read_input_tokens"));
+        Some(Usage {
+            input_tokens: number("input_tokens").saturating_add(written).saturating_add(cached),
+            output_tokens: number("output_tokens"),
+            cached_input_tokens: cached,
+            reasoning_tokens: 0,
+        })
+    }
+}
+
+impl Reader for Answer {
+    fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError> {
+        if let Ok(event) = serde_json::from_str::<Delta<'_>>(data)
+            && event.kind == "content_block_delta"
+            && self.add(event.index, &event.delta, text)
+        {
+            return Ok(());
+        }
+        self.take_event(parse(data)?, text)
+    }
+
+    fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
+        if text(&body, "type") == "error" || body.get("error").is_some_and(|error| !error.is_null())
+        {
+            return Err(failure::of_body(None, &body, ""));
+        }
+        if !body.get("content").is_some_and(Value::is_array) {
+            return Err(malformed("the answer has no content"));
+        }
+        self.take_head(&body);
+        self.done = true;
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        match (self.done, &self.stop_reason) {
+            (true, _) => Progress::Done,
+            (false, Some(_)) => Progress::Whole,
+            (false, None) => Progress::Open,
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
+        if self.stop_reason.is_none() && self.blocks.is_empty() {
+            return Err(malformed("the answer holds no message"));
+        }
+        let of_kind =
+            |kind: &'static str| self.blocks.iter().filter(move |block| block.kind() == kind);
+        let answer: String = of_kind("text").map(|block| block.full("text", &block.text)).collect();
+        let reasoning: String =
+            of_kind("thinking").map(|block| block.full("thinking", &block.text)).collect();
+        let calls: Vec<RequestedCall> = of_kind("tool_use")
+            .map(|block| RequestedCall {
+                id: Some(text(&block.start, "id").to_owned()).filter(|id| !id.is_empty()),
+                name: text(&block.start, "name").to_owned(),
+                arguments: block.arguments(),
+            })
+            .collect();
+        let finish_reason = match self.stop_reason.as_deref() {
+            Some("max_tokens" | "model_context_window_exceeded") => FinishReason::Length,
+            Some("refusal") => FinishReason::Refusal,
+            Some("pause_turn") => FinishReason::Pause,
+            _ if !calls.is_empty() => FinishReason::ToolCalls,
+            _ => FinishReason::Stop,
+        };
+        if self.stop_reason.as_deref() == Some("model_context_window_exceeded")
+            && calls.is_empty()
+            && answer.is_empty()
+        {
+            return Err(ModelError::new(ErrorClass::ContextLength, "the model's window is full"));
+        }
+        let is_plain = self.blocks.iter().all(|block| matches!(block.kind(), "text" | "tool_use"));
+        let content: Vec<Value> = self.blocks.iter().map(Block::whole).collect();
+        let usage = self.usage();
+        let written = self.usage.get("cache_creation_input_tokens").and_then(Value::as_u64);
+        Ok(ModelReply {
+            text: answer,
+            explanation: self.explanation,
+            reasoning: Some(reasoning).filter(|text| !text.is_empty()),
+            calls,
+            finish_reason,
+            usage,
+            cache_write_tokens: written.unwrap_or(0),
+            stop_reason: self.stop_reason,
+            response_id: self.id,
+            provider_data: (!is_plain).then(|| json!({"content": content})),
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! What a wire format is: how a request is written, and how an answer is read.
+//!
+//! A format knows fields and their meaning. Sending, framing, deadlines and sizes are the same for all and stand in `remote.rs` and `http.rs`.
+
+use serde_json::{Map, Value};
+
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest};
+use crate::config::Remote;
+use crate::domain::{Arguments, AssistantTurn, ToolCall};
+
+/// Calls of one answer; more is no answer of a model.
+const MOST_CALLS: usize = 1000;
+
+/// A request, as it goes out.
+pub(super) struct Outgoing {
+    /// What follows the base address.
+    pub(super) path: String,
+    /// Headers of this format; the key among them.
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Value,
+}
+
+/// How a streamed answer is cut into pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// Server-sent events.
+    Events,
+    /// One JSON object a line.
+    Lines,
+}
+
+/// A wire format.
+pub(super) trait Format: Send + Sync {
+    /// Returns the name that marks what is kept for the provider.
+    fn name(&self) -> &'static str;
+
+    /// Returns the request.
+    fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing;
+
+    /// Returns a reader for one answer.
+    fn reader(&self) -> Box<dyn Reader>;
+
+    fn framing(&self) -> Framing {
+        Framing::Events
+    }
+
+    /// Tells whether the request is to be sent again at once, written in another way, because of what the server said.
+    fn adapts_to(&self, _error: &ModelError) -> bool {
+        false
+    }
+}
+
+/// Reads one answer.
+pub(super) trait Reader: Send {
+    /// Takes the data of one event and adds new answer text to `text`.
+    ///
+    /// *Errors*: it is no JSON, or an error.
+    fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError>;
+
+    /// Takes an answer that came in one piece.
+    ///
+    /// *Errors*: it is an error.
+    fn take_whole(&mut self, body: Value) -> Result<(), ModelError>;
+
+    /// How far the answer is.
+    fn progress(&self) -> Progress;
+
+    /// Returns the answer. Called only when it is whole.
+    ///
+    /// *Errors*: it is none.
+    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError>;
+}
+
+/// How far an answer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    /// More must come.
+    Open,
+    /// Nothing of it can be missing; usage may still come.
+    Whole,
+    /// Nothing further will come.
+    Done,
+}
+
+/// Parses the data of an event.
+///
+/// *Errors*: it is no JSON.
+pub(super) fn parse(data: &str) -> Result<Value, ModelError> {
+    serde_json::from_str(data)
+        .map_err(|error| malformed(format!("a piece of the stream is no JSON: {error}")))
+}
+
+/// Returns a named error for what cannot be understood.
+pub(super) fn malformed(message: impl Into<String>) -> ModelError {
+    ModelError::new(ErrorClass::MalformedResponse, message)
+}
+
+/// Tells that there are too many calls.
+///
+/// *Errors*: always, over the limit.
+pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
+    if count > MOST_CALLS {
+        return Err(malformed(format!("the answer has more than {MOST_CALLS} calls")));
+    }
+    Ok(())
+}
+
+/// Returns the text of `value` at `field`, or nothing.
+pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Returns the number at `pointer`, or 0.
+pub(super) fn number(value: &Value, pointer: &str) -> u64 {
+    value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
+}
+
+/// Returns the items of the list at `field`, or none.
+pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
+    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Sets a field of an object; what is none stays as it is.
+pub(super) fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(field.to_owned(), value.into());
+    }
+}
+
+/// Returns the arguments of a call that is given back. Those that did not parse are left out: a server that parses its own history would
+/// refuse them.
+pub(super) fn arguments(call: &ToolCall) -> Map<String, Value> {
+    match &call.arguments {
+        Arguments::Parsed(arguments) => arguments.clone(),
+        Arguments::Invalid { .. } => Map::new(),
+    }
+}
+
+/// Returns what `turn` holds for the provider, if it came from the same format and model: signatures and encrypted reasoning mean nothing to
+/// another.
+pub(super) fn kept<'a>(
+    turn: &'a AssistantTurn,
+    format: &str,
+    settings: &Remote,
+) -> Option<&'a Value> {
+    let data = turn.provider_data.as_ref()?;
+    (text(data, "format") == format && text(data, "model") == settings.model).then_some(data)
+}

@@ -1,0 +1,225 @@
+//! Ollama's own chat.
+//!
+//! *Source*: Ollama's API document (read 2026-11-22) and recordings under `tests/fixtures/providers/ollama-chat`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::failure;
+use super::format::{
+    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, list, malformed, number,
+    parse, set, text,
+};
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::config::Remote;
+use crate::domain::{AssistantTurn, FinishReason, Turn, Usage};
+
+pub(super) struct Ollama;
+
+impl Format for Ollama {
+    fn name(&self) -> &'static str {
+        "ollama"
+    }
+
+    fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
+        Outgoing {
+            path: "/api/chat".to_owned(),
+            headers: headers(settings),
+            body: body(settings, request),
+        }
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(Answer::default())
+    }
+
+    fn framing(&self) -> Framing {
+        Framing::Lines
+    }
+}
+
+pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
+    settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
+}
+
+fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
+    let mut messages = vec![json!({"role": "system", "content": request.system})];
+    for turn in request.history {
+        match turn {
+            Turn::User(text) | Turn::Steering(text) => {
+                messages.push(json!({"role": "user", "content": text}))
+            }
+            Turn::Assistant(turn) => messages.push(assistant(turn)),
+            Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
+                json!({"role": "tool", "tool_name": result.name, "tool_call_id": result.call_id, "content": result.content})
+            })),
+        }
+    }
+    // Left alone, the server keeps a few thousand tokens and drops the rest of the prompt without a word.
+    let mut options = Map::from_iter([("num_ctx".to_owned(), settings.context_window.into())]);
+    if let Some(most) = settings.max_output_tokens {
+        options.insert("num_predict".to_owned(), most.into());
+    }
+    if let Some(temperature) = settings.temperature {
+        options.insert("temperature".to_owned(), temperature.into());
+    }
+    let mut body = json!({"model": settings.model, "messages": messages, "stream": settings.stream, "options": options});
+    if !request.tools.is_empty() {
+        set(&mut body, "tools", request
+            .tools
+            .iter()
+            .map(|tool| json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}))
+            .collect::<Value>());
+    }
+    if let Some(effort) = settings.reasoning_effort {
+        // Only gpt-oss knows levels; the others think or do not.
+        set(
+            &mut body,
+            "think",
+            match settings.model.contains("gpt-oss") {
+                true => Value::from(effort.as_str()),
+                false => true.into(),
+            },
+        );
+    }
+    body
+}
+
+fn assistant(turn: &AssistantTurn) -> Value {
+    let mut message = json!({"role": "assistant", "content": turn.text});
+    if let Some(reasoning) = &turn.reasoning {
+        set(&mut message, "thinking", reasoning.clone());
+    }
+    if !turn.tool_calls.is_empty() {
+        set(&mut message, "tool_calls", turn
+            .tool_calls
+            .iter()
+            .map(|call| json!({"id": call.call_id, "function": {"name": call.name, "arguments": arguments(call)}}))
+            .collect::<Value>());
+    }
+    message
+}
+
+/// An answer as far as it has come.
+#[derive(Debug, Default)]
+struct Answer {
+    text: String,
+    reasoning: String,
+    calls: Vec<RequestedCall>,
+    has_message: bool,
+    done: bool,
+    done_reason: Option<String>,
+    usage: Option<Usage>,
+}
+
+/// The line that comes most, read without a tree.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Delta<'a> {
+    #[serde(rename = "model")]
+    _model: &'a str,
+    #[serde(rename = "created_at")]
+    _created_at: &'a str,
+    #[serde(borrow)]
+    message: DeltaMessage<'a>,
+    done: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeltaMessage<'a> {
+    #[serde(rename = "role")]
+    _role: &'a str,
+    #[serde(borrow)]
+    content: std::borrow::Cow<'a, str>,
+}
+
+impl Answer {
+    fn take_line(&mut self, line: &Value, new: &mut String) -> Result<(), ModelError> {
+        if line.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(failure::of_body(None, line, ""));
+        }
+        if let Some(message) = line.get("message").filter(|message| message.is_object()) {
+            self.has_message = true;
+            self.text.push_str(text(message, "content"));
+            new.push_str(text(message, "content"));
+            self.reasoning.push_str(text(message, "thinking"));
+            for call in list(message, "tool_calls") {
+                let function = call.get("function").unwrap_or(call);
+                let id = [text(call, "id"), text(function, "id")];
+                self.calls.push(RequestedCall {
+                    id: id.into_iter().find(|id| !id.is_empty()).map(str::to_owned),
+                    name: text(function, "name").to_owned(),
+                    arguments: match function.get("arguments") {
+                        None | Some(Value::Null) => "{}".to_owned(),
+                        Some(Value::String(text)) => text.clone(),
+                        Some(arguments) => arguments.to_string(),
+                    },
+                });
+                check_calls(self.calls.len())?;
+            }
+        }
+        if line.get("done").and_then(Value::as_bool) == Some(true) {
+            self.done = true;
+            self.done_reason =
+                Some(text(line, "done_reason").to_owned()).filter(|reason| !reason.is_empty());
+            if line.get("eval_count").or_else(|| line.get("prompt_eval_count")).is_some() {
+                self.usage = Some(Usage {
+                    input_tokens: number(line, "/prompt_eval_count"),
+                    output_tokens: number(line, "/eval_count"),
+                    ..Usage::default()
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reader for Answer {
+    fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError> {
+        if let Ok(line) = serde_json::from_str::<Delta<'_>>(data)
+            && !line.done
+        {
+            self.has_message = true;
+            self.text.push_str(&line.message.content);
+            text.push_str(&line.message.content);
+            return Ok(());
+        }
+        self.take_line(&parse(data)?, text)
+    }
+
+    fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
+        self.take_line(&body, &mut String::new())
+    }
+
+    fn progress(&self) -> Progress {
+        if self.done { Progress::Done } else { Progress::Open }
+    }
+
+    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
+        if !self.has_message {
+            return Err(malformed("the answer holds no message"));
+        }
+        let finish_reason = match self.done_reason.as_deref() {
+            Some("length") => FinishReason::Length,
+            Some("load" | "unload") => {
+                let message = "the server loaded or unloaded the model and answered nothing";
+                return Err(ModelError::new(ErrorClass::Server, message));
+            }
+            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ => FinishReason::Stop,
+        };
+        Ok(ModelReply {
+            text: self.text,
+            explanation: None,
+            reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
+            calls: self.calls,
+            finish_reason,
+            stop_reason: self.done_reason,
+            usage: self.usage,
+            cache_write_tokens: 0,
+            response_id: None,
+            provider_data: None,
+        })
+    }
+}

@@ -1,0 +1,375 @@
+//! OpenAI Responses, without state on the provider's side.
+//!
+//! *Source*: the API reference of OpenAI (read 2026-11-22) and recordings under `tests/fixtures/providers/openai-responses`.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::failure;
+use super::format::{
+    Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
+    parse, set, text,
+};
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::config::Remote;
+use crate::domain::{AssistantTurn, CallId, FinishReason, Turn, Usage};
+
+const NAME: &str = "openai";
+
+/// Beginnings of the names of models that reason; others refuse to be asked for their encrypted reasoning.
+const REASONING: &[&str] = &["o1", "o3", "o4", "gpt-5", "gpt-6", "codex", "computer-use"];
+
+#[derive(Default)]
+pub(super) struct Openai {
+    /// Whether the server refused to give encrypted reasoning.
+    without_encrypted: AtomicBool,
+}
+
+impl Format for Openai {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
+        let encrypted = !self.without_encrypted.load(Ordering::Relaxed)
+            && (settings.reasoning_effort.is_some()
+                || REASONING.iter().any(|known| settings.model.starts_with(known)));
+        Outgoing {
+            path: "/responses".to_owned(),
+            headers: headers(settings),
+            body: body(settings, request, encrypted),
+        }
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(Answer::default())
+    }
+
+    fn adapts_to(&self, error: &ModelError) -> bool {
+        error.class == ErrorClass::BadRequest
+            && (error.message.contains("encrypted_content")
+                || error.message.contains("Encrypted content"))
+            && !self.without_encrypted.swap(true, Ordering::Relaxed)
+    }
+}
+
+pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
+    settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
+}
+
+fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value {
+    let mut input = Vec::new();
+    // Calls of free text are answered in a form of their own.
+    let mut custom = BTreeSet::new();
+    for turn in request.history {
+        match turn {
+            Turn::User(text) | Turn::Steering(text) => {
+                input.push(json!({"role": "user", "content": text}))
+            }
+            Turn::Assistant(turn) => assistant(settings, turn, &mut input, &mut custom),
+            Turn::ToolResults(results) => input.extend(results.iter().map(|result| {
+                let kind = match custom.contains(&result.call_id) {
+                    true => "custom_tool_call_output",
+                    false => "function_call_output",
+                };
+                json!({"type": kind, "call_id": result.call_id, "output": result.content})
+            })),
+        }
+    }
+    let mut body = Map::new();
+    body.insert("model".to_owned(), settings.model.clone().into());
+    body.insert("instructions".to_owned(), request.system.into());
+    body.insert("input".to_owned(), input.into());
+    if !request.tools.is_empty() {
+        let tools: Vec<Value> = request
+            .tools
+            .iter()
+            .map(|tool| json!({"type": "function", "name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": false}))
+            .collect();
+        body.insert("tools".to_owned(), tools.into());
+        body.insert("parallel_tool_calls".to_owned(), request.parallel_calls.into());
+    }
+    // Nothing is to stay with the provider; reasoning comes back to us, encrypted, and goes out again.
+    body.insert("store".to_owned(), false.into());
+    if encrypted {
+        body.insert("include".to_owned(), json!(["reasoning.encrypted_content"]));
+    }
+    if let Some(effort) = settings.reasoning_effort {
+        body.insert("reasoning".to_owned(), json!({"effort": effort.as_str()}));
+    }
+    if let Some(most) = settings.max_output_tokens {
+        body.insert("max_output_tokens".to_owned(), most.into());
+    }
+    if let Some(temperature) = settings.temperature {
+        body.insert("temperature".to_owned(), temperature.into());
+    }
+    if settings.stream {
+        body.insert("stream".to_owned(), true.into());
+    }
+    Value::Object(body)
+}
+
+fn assistant(
+    settings: &Remote,
+    turn: &AssistantTurn,
+    input: &mut Vec<Value>,
+    custom: &mut BTreeSet<CallId>,
+) {
+    let mut calls = turn.tool_calls.iter();
+    let function_call = |call: &crate::domain::ToolCall| {
+        let arguments = Value::Object(arguments(call)).to_string();
+        json!({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments})
+    };
+    match kept(turn, NAME, settings) {
+        Some(data) => {
+            for item in list(data, "items") {
+                match text(item, "type") {
+                    "function_call" => input.extend(calls.next().map(function_call)),
+                    "custom_tool_call" => {
+                        if let Some(call) = calls.next() {
+                            custom.insert(call.call_id.clone());
+                            input.push(json!({"type": "custom_tool_call", "call_id": call.call_id, "name": call.name, "input": text(item, "input")}));
+                        }
+                    }
+                    // Without its content the provider would look for it, and nothing is stored there.
+                    "reasoning" if item.get("encrypted_content").is_some_and(Value::is_string) => {
+                        let mut reasoning = json!({"type": "reasoning", "summary": list(item, "summary"), "encrypted_content": item["encrypted_content"]});
+                        if let Some(id) = item.get("id") {
+                            set(&mut reasoning, "id", id.clone());
+                        }
+                        input.push(reasoning);
+                    }
+                    "message" => input.push(item.clone()),
+                    _ => {}
+                }
+            }
+        }
+        None if turn.text.is_empty() => {}
+        None => input.push(json!({"role": "assistant", "content": turn.text})),
+    }
+    input.extend(calls.map(function_call));
+}
+
+/// An answer as far as it has come.
+#[derive(Debug, Default)]
+struct Answer {
+    id: Option<String>,
+    /// By their place in the output: as they were announced, and then as they came.
+    items: BTreeMap<u64, Item>,
+    status: Option<String>,
+    incomplete: Option<String>,
+    usage: Option<Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Item {
+    value: Value,
+    /// What was added to arguments or to a text since it was announced.
+    added: String,
+    is_done: bool,
+}
+
+/// The event that comes most, read without a tree.
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(default)]
+    output_index: u64,
+    #[serde(borrow)]
+    delta: Cow<'a, str>,
+}
+
+impl Answer {
+    fn take_event(&mut self, event: &Value, new: &mut String) -> Result<(), ModelError> {
+        let kind = text(event, "type");
+        let index = number(event, "/output_index");
+        match kind {
+            "response.output_text.delta" => new.push_str(text(event, "delta")),
+            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+                self.items.entry(index).or_default().added.push_str(text(event, "delta"));
+            }
+            "response.output_item.added" | "response.output_item.done" => {
+                let item = self.items.entry(index).or_default();
+                item.value = event.get("item").cloned().unwrap_or_default();
+                item.is_done = kind.ends_with("done");
+                check_calls(self.items.len())?;
+            }
+            "response.created" | "response.in_progress" | "response.queued" => {
+                self.take_head(event.get("response").unwrap_or(&Value::Null));
+            }
+            "response.completed"
+            | "response.incomplete"
+            | "response.failed"
+            | "response.cancelled" => {
+                let response = event.get("response").unwrap_or(&Value::Null);
+                self.take_response(response)?;
+                self.status.get_or_insert_with(|| kind.trim_start_matches("response.").to_owned());
+            }
+            "error" => return Err(failure::of_body(None, event, "")),
+            _ if event.get("error").is_some_and(|error| !error.is_null()) => {
+                return Err(failure::of_body(None, event, ""));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_head(&mut self, response: &Value) {
+        self.id = Some(text(response, "id").to_owned())
+            .filter(|id| !id.is_empty())
+            .or_else(|| self.id.take());
+    }
+
+    fn take_response(&mut self, response: &Value) -> Result<(), ModelError> {
+        if response.get("error").is_some_and(|error| !error.is_null()) {
+            return Err(failure::of_body(None, response, ""));
+        }
+        self.take_head(response);
+        let output = list(response, "output");
+        check_calls(output.len())?;
+        for (item, index) in output.iter().zip(0..) {
+            let known = self.items.entry(index).or_default();
+            if !known.is_done {
+                *known = Item { value: item.clone(), added: String::new(), is_done: true };
+            }
+        }
+        self.status = Some(text(response, "status").to_owned()).filter(|status| !status.is_empty());
+        self.incomplete = response
+            .pointer("/incomplete_details/reason")
+            .and_then(Value::as_str)
+            .map(str::to_owned);
+        if let Some(usage) = response.get("usage").filter(|usage| usage.is_object()) {
+            self.usage = Some(Usage {
+                input_tokens: number(usage, "/input_tokens"),
+                output_tokens: number(usage, "/output_tokens"),
+                cached_input_tokens: number(usage, "/input_tokens_details/cached_tokens"),
+                reasoning_tokens: number(usage, "/output_tokens_details/reasoning_tokens"),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Item {
+    /// Returns the call that it is.
+    fn call(&self) -> Option<RequestedCall> {
+        let whole = |field: &str| match self.is_done {
+            true => text(&self.value, field).to_owned(),
+            // Cut: what came of it is kept for the record, and cannot be parsed.
+            false => self.added.clone(),
+        };
+        let arguments = match text(&self.value, "type") {
+            "function_call" if text(&self.value, "status") == "incomplete" => String::new(),
+            "function_call" => whole("arguments"),
+            "custom_tool_call" if self.is_done => json!({"input": whole("input")}).to_string(),
+            "custom_tool_call" => String::new(),
+            _ => return None,
+        };
+        let id = ["call_id", "id"].map(|field| text(&self.value, field));
+        Some(RequestedCall {
+            id: id.into_iter().find(|id| !id.is_empty()).map(str::to_owned),
+            name: text(&self.value, "name").to_owned(),
+            arguments,
+        })
+    }
+}
+
+impl Reader for Answer {
+    fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError> {
+        if data.trim() == "[DONE]" {
+            return Ok(());
+        }
+        if let Ok(event) = serde_json::from_str::<Delta<'_>>(data) {
+            match event.kind {
+                "response.output_text.delta" => {
+                    text.push_str(&event.delta);
+                    return Ok(());
+                }
+                "response.function_call_arguments.delta" => {
+                    let item = self.items.entry(event.output_index).or_default();
+                    item.added.push_str(&event.delta);
+                    return check_calls(self.items.len());
+                }
+                _ => {}
+            }
+        }
+        self.take_event(&parse(data)?, text)
+    }
+
+    fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
+        let has_output = body.get("output").is_some_and(Value::is_array);
+        if !has_output && body.get("error").is_none_or(Value::is_null) {
+            return Err(match body.get("message").or_else(|| body.get("detail")) {
+                Some(_) => failure::of_body(None, &body, ""),
+                None => malformed("the answer has no output"),
+            });
+        }
+        self.take_response(&body)?;
+        self.status.get_or_insert_with(|| "completed".to_owned());
+        Ok(())
+    }
+
+    fn progress(&self) -> Progress {
+        if self.status.is_some() { Progress::Done } else { Progress::Open }
+    }
+
+    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
+        let (mut answer, mut refusal, mut reasoning) =
+            (String::new(), String::new(), String::new());
+        let (mut calls, mut items) = (Vec::new(), Vec::new());
+        for item in self.items.into_values() {
+            calls.extend(item.call());
+            for part in list(&item.value, "content") {
+                match text(part, "type") {
+                    "output_text" => answer.push_str(text(part, "text")),
+                    "refusal" => refusal.push_str(text(part, "refusal")),
+                    "reasoning_text" => reasoning.push_str(text(part, "text")),
+                    _ => {}
+                }
+            }
+            for part in list(&item.value, "summary") {
+                if !reasoning.is_empty() {
+                    reasoning.push_str("\n\n");
+                }
+                reasoning.push_str(text(part, "text"));
+            }
+            items.push(item.value);
+        }
+        let finish_reason = match (self.status.as_deref(), self.incomplete.as_deref()) {
+            (_, Some("content_filter")) => FinishReason::ContentFilter,
+            (Some("incomplete"), _) => FinishReason::Length,
+            (Some("completed"), _) if !refusal.is_empty() && calls.is_empty() => {
+                FinishReason::Refusal
+            }
+            (Some("completed"), _) if !calls.is_empty() => FinishReason::ToolCalls,
+            (Some("completed"), _) => FinishReason::Stop,
+            (status, _) => {
+                let status = status.unwrap_or("nothing");
+                let message = format!("the answer is not complete; its status is {status}");
+                return Err(ModelError::new(ErrorClass::Server, message));
+            }
+        };
+        let is_plain = items.iter().all(|item| match text(item, "type") {
+            "function_call" => true,
+            "message" => item.get("phase").is_none_or(Value::is_null),
+            _ => false,
+        });
+        Ok(ModelReply {
+            text: answer,
+            explanation: Some(refusal).filter(|text| !text.is_empty()),
+            reasoning: Some(reasoning).filter(|text| !text.is_empty()),
+            calls,
+            finish_reason,
+            stop_reason: self.status,
+            usage: self.usage,
+            cache_write_tokens: 0,
+            response_id: self.id,
+            provider_data: (!is_plain).then(|| json!({"items": items})),
+        })
+    }
+}

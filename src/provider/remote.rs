@@ -1,0 +1,315 @@
+//! A model behind HTTP: one attempt, whatever the wire format.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use serde_json::Value;
+
+use super::format::{Format, Framing, Progress, Reader, check_calls, malformed};
+use super::{anthropic, gemini, http, ollama, openai, openai_chat};
+use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
+use crate::clock::Clock;
+use crate::config::{Remote, WireFormat};
+
+/// A model behind HTTP.
+pub struct RemoteModel {
+    settings: Remote,
+    format: Box<dyn Format>,
+    http: reqwest::Client,
+    clock: Arc<dyn Clock>,
+}
+
+impl RemoteModel {
+    /// Returns the model.
+    ///
+    /// *Errors*: the HTTP client cannot be made.
+    pub fn new(settings: Remote, clock: Arc<dyn Clock>) -> Result<Self, ModelError> {
+        let format = of(settings.format, &settings.base_url);
+        Ok(Self { settings, format, http: http::client()?, clock })
+    }
+
+    async fn attempt(
+        &self,
+        request: ModelRequest<'_>,
+        deltas: &dyn DeltaSink,
+    ) -> Result<ModelReply, ModelError> {
+        match self.exchange(request, deltas).await {
+            Err(error) if self.format.adapts_to(&error) => self.exchange(request, deltas).await,
+            result => result,
+        }
+    }
+
+    async fn exchange(
+        &self,
+        request: ModelRequest<'_>,
+        deltas: &dyn DeltaSink,
+    ) -> Result<ModelReply, ModelError> {
+        let outgoing = self.format.outgoing(&self.settings, request);
+        let mut builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
+        for (name, value) in &outgoing.headers {
+            if !self.settings.headers.keys().any(|own| own.eq_ignore_ascii_case(name)) {
+                builder = builder.header(*name, value);
+            }
+        }
+        for (name, value) in &self.settings.headers {
+            builder = builder.header(name, value);
+        }
+        // Without a stream the first byte comes with the last.
+        let idle =
+            if self.settings.stream { self.settings.idle_timeout } else { self.settings.timeout };
+        let answer = http::send(builder.json(&outgoing.body), idle, self.clock.as_ref()).await?;
+        let mut reply =
+            read(answer.is_stream, answer.pieces(), self.format.as_ref(), deltas).await?;
+        if let Some(data) = reply.provider_data.as_mut().and_then(Value::as_object_mut) {
+            data.insert("format".to_owned(), self.format.name().into());
+            data.insert("model".to_owned(), self.settings.model.clone().into());
+        }
+        Ok(reply)
+    }
+
+    /// Asks the provider for something that costs next to nothing; returns what it said.
+    ///
+    /// *Errors*: as any call: no connection, a key that is not accepted, an unknown model.
+    pub async fn probe(&self) -> Result<(), ModelError> {
+        let (path, headers) = match self.settings.format {
+            WireFormat::Gemini => {
+                (format!("/models/{}", self.settings.model), gemini::headers(&self.settings))
+            }
+            WireFormat::Ollama => ("/api/tags".to_owned(), ollama::headers(&self.settings)),
+            WireFormat::Anthropic => ("/models".to_owned(), anthropic::headers(&self.settings)),
+            WireFormat::Openai | WireFormat::OpenaiChat => {
+                ("/models".to_owned(), openai::headers(&self.settings))
+            }
+        };
+        let mut builder = self.http.get(format!("{}{path}", self.settings.base_url));
+        for (name, value) in &headers {
+            builder = builder.header(*name, value);
+        }
+        for (name, value) in &self.settings.headers {
+            builder = builder.header(name, value);
+        }
+        http::send(builder, self.settings.idle_timeout, self.clock.as_ref()).await.map(drop)
+    }
+}
+
+pub(super) fn of(format: WireFormat, base_url: &str) -> Box<dyn Format> {
+    match format {
+        WireFormat::Anthropic => Box::new(anthropic::Anthropic),
+        WireFormat::Openai => Box::new(openai::Openai::default()),
+        WireFormat::OpenaiChat => Box::new(openai_chat::OpenaiChat::new(base_url)),
+        WireFormat::Gemini => Box::new(gemini::Gemini),
+        WireFormat::Ollama => Box::new(ollama::Ollama),
+    }
+}
+
+#[async_trait]
+impl Model for RemoteModel {
+    async fn call(
+        &self,
+        request: ModelRequest<'_>,
+        deltas: &dyn DeltaSink,
+    ) -> Result<ModelReply, ModelError> {
+        let limit = self.settings.timeout;
+        match tokio::time::timeout(limit, self.attempt(request, deltas)).await {
+            Ok(result) => result,
+            Err(_) => Err(ModelError::new(
+                ErrorClass::Timeout,
+                format!("the whole answer took more than {} s", limit.as_secs_f64()),
+            )),
+        }
+    }
+}
+
+/// Reads an answer as a model of `format` does, without one.
+///
+/// *Errors*: as any answer.
+#[doc(hidden)]
+pub async fn read_as<E: std::fmt::Display>(
+    format: WireFormat,
+    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+) -> Result<ModelReply, ModelError> {
+    struct Nobody;
+    impl DeltaSink for Nobody {
+        fn delta(&self, _: &str) {}
+    }
+    read(true, pieces, of(format, "").as_ref(), &Nobody).await
+}
+
+/// Reads an answer: a stream of events, lines, one JSON array, or one JSON object. The first byte tells which; servers label and answer as
+/// they like.
+///
+/// *Errors*: it breaks off, stalls, is too large, is none, or is an error.
+pub(super) async fn read<E: std::fmt::Display>(
+    is_event_stream: bool,
+    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
+    format: &dyn Format,
+    deltas: &dyn DeltaSink,
+) -> Result<ModelReply, ModelError> {
+    let mut reader = format.reader();
+    let mut pieces = http::capped(pieces);
+    let mut head = Vec::new();
+    let first = loop {
+        if let Some(first) = head.iter().find(|byte| !is_blank(**byte)) {
+            break Some(*first);
+        }
+        match pieces.next().await {
+            Some(piece) => head.extend_from_slice(&piece?),
+            None => break None,
+        }
+    };
+    let rest = futures_util::stream::iter([Ok(Bytes::from(head))]).chain(pieces);
+    match (first, format.framing()) {
+        (Some(b'['), _) => read_list(&http::collect(rest).await?, reader.as_mut(), deltas)?,
+        (Some(b'{'), Framing::Lines) => read_lines(rest, reader.as_mut(), deltas).await?,
+        (Some(b'{'), Framing::Events) => {
+            reader.take_whole(http::json(without_mark(&http::collect(rest).await?))?)?;
+            let reply = reader.finish()?;
+            if !reply.text.is_empty() {
+                deltas.delta(&reply.text);
+            }
+            check_calls(reply.calls.len())?;
+            return Ok(reply);
+        }
+        (Some(b'd' | b'e' | b':' | b'i' | b'r'), _) => {
+            read_events(rest, reader.as_mut(), deltas).await?
+        }
+        (None, _) => {
+            let class = if is_event_stream {
+                ErrorClass::StreamInterrupted
+            } else {
+                ErrorClass::MalformedResponse
+            };
+            return Err(ModelError::new(class, "the answer is empty"));
+        }
+        // No JSON and no stream: says so, with its beginning.
+        (Some(_), _) => {
+            http::json(&http::collect(rest).await?)?;
+            return Err(malformed("the answer is no JSON object"));
+        }
+    }
+    if reader.progress() == Progress::Open {
+        return Err(ModelError::new(
+            ErrorClass::StreamInterrupted,
+            "the stream ended without its end",
+        ));
+    }
+    let reply = reader.finish()?;
+    check_calls(reply.calls.len())?;
+    Ok(reply)
+}
+
+/// Blanks, and the bytes of a byte order mark.
+fn is_blank(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || matches!(byte, 0xEF | 0xBB | 0xBF)
+}
+
+fn without_mark(body: &[u8]) -> &[u8] {
+    body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body)
+}
+
+/// Gemini answers a request for a stream with one list, unless it is asked for events.
+fn read_list(
+    body: &[u8],
+    reader: &mut dyn Reader,
+    deltas: &dyn DeltaSink,
+) -> Result<(), ModelError> {
+    let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
+        .map_err(|error| match error.is_eof() {
+            true => ModelError::new(ErrorClass::StreamInterrupted, "the answer broke off"),
+            false => malformed(format!("the answer is no JSON: {error}")),
+        })?;
+    let mut text = String::new();
+    for chunk in chunks {
+        reader.take(chunk.get(), &mut text)?;
+    }
+    if !text.is_empty() {
+        deltas.delta(&text);
+    }
+    Ok(())
+}
+
+async fn read_lines(
+    mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
+    reader: &mut dyn Reader,
+    deltas: &dyn DeltaSink,
+) -> Result<(), ModelError> {
+    let mut lines = http::Lines::default();
+    let mut ended = false;
+    while !ended && reader.progress() < Progress::Done {
+        let line = match lines.next_line() {
+            Some(line) => line,
+            None => match pieces.next().await {
+                Some(piece) => {
+                    lines.push(&piece?)?;
+                    continue;
+                }
+                None => {
+                    ended = true;
+                    lines.rest()
+                }
+            },
+        };
+        let line = std::str::from_utf8(without_mark(&line))
+            .map_err(|_| malformed("a line of the stream is no UTF-8"))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let mut text = String::new();
+        if let Err(error) = reader.take(line, &mut text) {
+            // A server that does not stream may spread one object over lines.
+            let is_cut =
+                serde_json::from_str::<serde::de::IgnoredAny>(line).is_err_and(|e| e.is_eof());
+            match (is_cut, ended) {
+                (true, true) => {
+                    return Err(ModelError::new(
+                        ErrorClass::StreamInterrupted,
+                        "the stream broke off",
+                    ));
+                }
+                (true, false) if lines.seen() == 1 => {
+                    let rest = http::collect(&mut pieces).await?;
+                    let body = [line.as_bytes(), b"\n", &lines.rest(), &rest].concat();
+                    return reader.take_whole(http::json(&body)?);
+                }
+                _ => return Err(error),
+            }
+        }
+        if !text.is_empty() {
+            deltas.delta(&text);
+        }
+    }
+    Ok(())
+}
+
+async fn read_events(
+    pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
+    reader: &mut dyn Reader,
+    deltas: &dyn DeltaSink,
+) -> Result<(), ModelError> {
+    let mut text = String::new();
+    let read = http::decode_events(pieces, |data| {
+        if data.trim().is_empty() {
+            return Ok(false);
+        }
+        reader.take(data, &mut text)?;
+        if !text.is_empty() {
+            deltas.delta(&text);
+            text.clear();
+        }
+        Ok(reader.progress() == Progress::Done)
+    })
+    .await;
+    match read {
+        // What is whole stays so; some servers then close without the rest, or do not close at all.
+        Err(error)
+            if matches!(error.class, ErrorClass::StreamInterrupted | ErrorClass::Timeout)
+                && reader.progress() >= Progress::Whole =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    }
+}

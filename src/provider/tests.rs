@@ -1,0 +1,640 @@
+//! Every recording of the fixtures through its format, whole and in pieces of every size; and what is sent next.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::failure;
+use super::remote::{of, read};
+use crate::agent::{DeltaSink, ErrorClass, ModelError, ModelReply, ModelRequest};
+use crate::call::parse_arguments;
+use crate::config::{Remote, WireFormat};
+use crate::domain::{Arguments, AssistantTurn, CallId, ToolCall, ToolResult, Turn};
+
+const FORMATS: [(WireFormat, &str, usize); 5] = [
+    (WireFormat::Anthropic, "anthropic-messages", 19),
+    (WireFormat::Openai, "openai-responses", 13),
+    (WireFormat::OpenaiChat, "openai-chat", 22),
+    (WireFormat::Gemini, "gemini", 13),
+    (WireFormat::Ollama, "ollama-chat", 6),
+];
+
+struct Nobody;
+impl DeltaSink for Nobody {
+    fn delta(&self, _: &str) {}
+}
+
+fn directory(format: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/providers").join(format)
+}
+
+fn json_file(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn records(format: &str) -> Vec<Value> {
+    json_file(&directory(format).join("index.json")).as_array().unwrap().clone()
+}
+
+fn body(format: &str, record: &Value) -> Vec<u8> {
+    std::fs::read(directory(format).join(record["file"].as_str().unwrap())).unwrap()
+}
+
+fn pieces(
+    body: &[u8],
+    size: usize,
+) -> impl futures_util::Stream<Item = Result<Bytes, ModelError>> + Unpin {
+    let pieces: Vec<_> = body.chunks(size).map(|piece| Ok(Bytes::copy_from_slice(piece))).collect();
+    futures_util::stream::iter(pieces)
+}
+
+async fn answer(format: WireFormat, body: &[u8], size: usize) -> Result<ModelReply, ModelError> {
+    read(true, pieces(body, size), of(format, "").as_ref(), &Nobody).await
+}
+
+async fn play(
+    format: WireFormat,
+    record: &Value,
+    body: &[u8],
+    size: usize,
+) -> Result<ModelReply, ModelError> {
+    let status = u16::try_from(record["http"]["status"].as_u64().unwrap()).unwrap();
+    if status < 300 {
+        return answer(format, body, size).await;
+    }
+    let headers: reqwest::header::HeaderMap = record["http"]["headers"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| {
+            let name: reqwest::header::HeaderName = name.parse().unwrap();
+            (name, value.as_str().unwrap().parse().unwrap())
+        })
+        .collect();
+    let now = chrono::DateTime::from_timestamp(0, 0).unwrap();
+    Err(failure::of_response(status, &headers, &String::from_utf8_lossy(body), now))
+}
+
+fn compare(record: &Value, result: &Result<ModelReply, ModelError>) {
+    let (id, expected) = (&record["id"], &record["expect"]);
+    let reply = match result {
+        Err(error) => {
+            let wanted = &expected["error"];
+            assert_eq!(expected["finish"], "error", "{id}: {error}");
+            assert_eq!(error.class.as_str(), wanted["class"], "{id}: {error}");
+            assert_eq!(error.class.is_retryable(), wanted["retryable"].as_bool().unwrap(), "{id}");
+            let start: String = wanted["message"].as_str().unwrap().chars().take(500).collect();
+            assert!(error.message.contains(&start), "{id}: {error}");
+            if let Some(seconds) = wanted["retry-after"].as_str() {
+                assert_eq!(error.retry_after.unwrap().as_secs().to_string(), seconds, "{id}");
+            }
+            return;
+        }
+        Ok(reply) => reply,
+    };
+    assert_eq!(json!(reply.finish_reason), expected["finish"], "{id}");
+    assert_eq!(json!(reply.stop_reason), expected["stop_reason"], "{id}");
+    assert_eq!(reply.text, expected["text"].as_str().unwrap(), "{id}");
+    assert_eq!(
+        json!(reply.reasoning),
+        expected.get("reasoning").cloned().unwrap_or_default(),
+        "{id}"
+    );
+    if let Some(refusal) = expected["refusal"].as_str() {
+        assert_eq!(reply.explanation.as_deref(), Some(refusal), "{id}");
+    }
+    compare_calls(id, expected, reply);
+    compare_kept(id, expected, reply);
+    let number = |name: &str| expected["usage"][name].as_u64().unwrap_or(0);
+    let usage = reply.usage.unwrap_or_default();
+    assert_eq!(
+        (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens),
+        (number("input"), number("output"), number("cached_input")),
+        "{id}"
+    );
+}
+
+fn compare_calls(id: &Value, expected: &Value, reply: &ModelReply) {
+    let calls = expected["tool_calls"].as_array().unwrap();
+    assert_eq!(reply.calls.len(), calls.len(), "{id}");
+    for (call, expected) in reply.calls.iter().zip(calls) {
+        assert_eq!(json!(call.id), expected["id"], "{id}");
+        assert_eq!(call.name, expected["name"].as_str().unwrap(), "{id}");
+        let parsed = parse_arguments(&call.arguments).ok().map(Value::Object);
+        assert_eq!(parsed.is_some(), expected["executable"].as_bool().unwrap(), "{id}");
+        if expected["custom"] == true {
+            assert_eq!(parsed.unwrap(), json!({"input": expected["input_text"]}), "{id}");
+            continue;
+        }
+        assert_eq!(parsed.unwrap_or_default(), expected["arguments"], "{id}");
+        if let Some(text) = expected["arguments_text"].as_str() {
+            assert_eq!(call.arguments, text, "{id}");
+        }
+    }
+}
+
+/// Tells whether the record is one of items; search results of others hold encrypted content too.
+fn record_is_openai(expected: &Value) -> bool {
+    expected["items"].is_array()
+}
+
+/// What the provider needs back is there, and all of it.
+fn compare_kept(id: &Value, expected: &Value, reply: &ModelReply) {
+    let kept = reply.provider_data.clone().unwrap_or_default().to_string();
+    let count = |name: &str| usize::try_from(expected[name].as_u64().unwrap_or(0)).unwrap();
+    let signatures =
+        kept.matches("\"signature\":").count() + kept.matches("\"thoughtSignature\":").count();
+    if !kept.contains("reasoning_details") {
+        assert_eq!(signatures, count("signatures"), "{id}");
+    }
+    assert_eq!(kept.matches("\"redacted_thinking\"").count(), count("redacted_thinking"), "{id}");
+    if record_is_openai(expected) {
+        assert_eq!(
+            kept.matches("\"encrypted_content\":\"").count(),
+            count("encrypted_reasoning"),
+            "{id}"
+        );
+    }
+    let kinds = |list: &str| -> Option<Vec<Value>> {
+        let items = reply.provider_data.as_ref()?.get(list)?.as_array()?;
+        Some(items.iter().map(|item| item["type"].clone()).collect())
+    };
+    for (list, name) in [("content", "blocks"), ("items", "items")] {
+        if let (Some(found), Some(wanted)) = (kinds(list), expected[name].as_array()) {
+            assert_eq!(&found, wanted, "{id}");
+        }
+    }
+    for call in expected["tool_calls"].as_array().into_iter().flatten() {
+        if let Some(signature) = call["thought_signature"].as_str() {
+            assert!(kept.contains(signature), "{id}");
+        }
+    }
+}
+
+// proves PROV-2, PROV-5, LLM-5
+#[tokio::test]
+async fn every_recording_gives_what_is_expected_of_it() {
+    for (format, name, count) in FORMATS {
+        let records = records(name);
+        for record in &records {
+            let body = body(name, record);
+            for size in [1, 7, 1000, body.len().max(1)] {
+                compare(record, &play(format, record, &body, size).await);
+            }
+        }
+        println!("{name:20} {count:3} recordings of {count}, in 4 sizes of pieces each");
+        assert_eq!(records.len(), count);
+    }
+}
+
+/// Up to the first sign of an end, nothing comes out of a stream: neither text nor a call.
+// proves LLM-5
+#[tokio::test]
+async fn a_stream_that_is_cut_anywhere_is_never_a_message() {
+    let signs = [
+        "\"finish_reason\":\"",
+        "\"finish_reason\": \"",
+        "[DONE]",
+        "\"stop_reason\":\"",
+        "\"stop_reason\": \"",
+        "message_stop",
+        "event: response.completed",
+        "event: response.incomplete",
+        "\"finishReason\"",
+        "blockReason",
+        "\"done\":true",
+        "\"done\": true",
+    ];
+    for (format, name, _) in FORMATS {
+        for record in records(name) {
+            if record["stream"] != true || record["expect"]["finish"] == "error" {
+                continue;
+            }
+            let body = body(name, &record);
+            let text = String::from_utf8_lossy(&body).into_owned();
+            let end = signs.iter().filter_map(|sign| text.find(sign)).min().unwrap();
+            for cut in (0..end).step_by(89) {
+                let error = answer(format, &body[..cut], 64).await.unwrap_err();
+                assert_eq!(
+                    error.class,
+                    ErrorClass::StreamInterrupted,
+                    "{} cut at {cut}: {error}",
+                    record["id"]
+                );
+            }
+        }
+    }
+}
+
+fn settings(format: WireFormat, model: &str) -> Remote {
+    Remote {
+        format,
+        model: model.to_owned(),
+        api_key: Some("k".to_owned()),
+        base_url: format.base_url().to_owned(),
+        stream: true,
+        max_output_tokens: None,
+        temperature: None,
+        reasoning_effort: None,
+        context_window: 1000,
+        timeout: std::time::Duration::from_secs(1),
+        idle_timeout: std::time::Duration::from_secs(1),
+        headers: std::collections::BTreeMap::new(),
+    }
+}
+
+/// Returns the reply as a turn, as the loop takes it over.
+fn turn(reply: ModelReply, format: WireFormat, model: &str) -> AssistantTurn {
+    let calls = reply.calls.into_iter().enumerate().map(|(at, call)| ToolCall {
+        call_id: CallId::parse(&call.id.unwrap_or_else(|| format!("call_1_{at}"))).unwrap(),
+        name: call.name,
+        arguments: match parse_arguments(&call.arguments) {
+            Ok(arguments) => Arguments::Parsed(arguments),
+            Err(message) => Arguments::Invalid { text: call.arguments, message },
+        },
+    });
+    let mut provider_data = reply.provider_data;
+    if let Some(data) = provider_data.as_mut().and_then(Value::as_object_mut) {
+        data.insert("format".to_owned(), of(format, "").name().into());
+        data.insert("model".to_owned(), model.into());
+    }
+    AssistantTurn {
+        text: reply.text,
+        reasoning: reply.reasoning,
+        tool_calls: calls.collect(),
+        finish_reason: reply.finish_reason,
+        stop_reason: reply.stop_reason,
+        usage: reply.usage,
+        response_id: reply.response_id,
+        provider_data,
+    }
+}
+
+/// Returns what the provider needs of a request after the first message of the user: made plain, so that two clients can be compared.
+fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
+    let texts = |content: &Value| match content {
+        Value::Array(parts) => {
+            parts.iter().filter_map(|part| part["text"].as_str()).collect::<String>()
+        }
+        other => other.as_str().unwrap_or_default().to_owned(),
+    };
+    let parsed = |text: &Value| -> Value { serde_json::from_str(text.as_str().unwrap()).unwrap() };
+    let list = ["messages", "input", "contents"]
+        .into_iter()
+        .find_map(|name| request[name].as_array())
+        .unwrap();
+    let mut out = Vec::new();
+    for message in list {
+        let role = message["role"].as_str().unwrap_or_default();
+        match format {
+            WireFormat::Anthropic => {
+                for block in message["content"].as_array().unwrap() {
+                    match block["type"].as_str().unwrap() {
+                        "text"
+                            if role == "user"
+                                || block["text"].as_str().unwrap().trim().is_empty() => {}
+                        "tool_result" => {
+                            out.push(json!([role, block["tool_use_id"], texts(&block["content"])]))
+                        }
+                        _ => {
+                            let mut block = block.clone();
+                            block.as_object_mut().unwrap().remove("cache_control");
+                            out.push(json!([role, block]));
+                        }
+                    }
+                }
+            }
+            WireFormat::Openai => match message["type"].as_str().unwrap_or("message") {
+                "function_call" => out.push(json!([
+                    message["call_id"],
+                    message["name"],
+                    parsed(&message["arguments"])
+                ])),
+                "reasoning" => out.push(json!([message["id"], message["encrypted_content"]])),
+                "message" if role == "user" => {}
+                "message" => out.push(json!([
+                    message["id"],
+                    message["phase"],
+                    texts(&message["content"]).replace(['“', '”'], "\"").replace('’', "'")
+                ])),
+                _ => out.push(json!([message["type"], message["call_id"], message["output"]])),
+            },
+            WireFormat::Gemini => {
+                for part in message["parts"].as_array().unwrap() {
+                    let call = part.get("functionCall").or_else(|| part.get("function_call"));
+                    let response =
+                        part.get("functionResponse").or_else(|| part.get("function_response"));
+                    if let Some(call) = call {
+                        // One client writes base64 in the other alphabet.
+                        let signature = part["thoughtSignature"]
+                            .as_str()
+                            .map(|text| text.replace('-', "+").replace('_', "/"));
+                        out.push(json!([role, call["name"], call["args"], signature]));
+                    } else if let Some(response) = response {
+                        out.push(json!([role, response["name"]]));
+                    }
+                }
+            }
+            WireFormat::Ollama | WireFormat::OpenaiChat => match role {
+                "assistant" => {
+                    for call in message["tool_calls"].as_array().into_iter().flatten() {
+                        let arguments = &call["function"]["arguments"];
+                        let arguments = match arguments {
+                            Value::String(_) => parsed(arguments),
+                            other => other.clone(),
+                        };
+                        // One client says `null` for no arguments.
+                        let arguments = if arguments.is_null() { json!({}) } else { arguments };
+                        let id = if format == WireFormat::Ollama {
+                            Value::Null
+                        } else {
+                            call["id"].clone()
+                        };
+                        out.push(json!([role, id, call["function"]["name"], arguments]));
+                    }
+                    out.extend(message.get("reasoning_details").cloned());
+                }
+                "tool" => out.push(json!([
+                    role,
+                    message["tool_call_id"],
+                    message["tool_name"],
+                    texts(&message["content"])
+                ])),
+                _ => {}
+            },
+        }
+    }
+    out
+}
+
+/// Where another client's next request is on record, ours is equal in all that the provider needs.
+#[tokio::test]
+async fn what_is_sent_next_is_what_the_provider_needs() {
+    for (format, name, _) in FORMATS {
+        let mut compared = 0;
+        for record in records(name) {
+            let Some(next) = record["next_request_file"].as_str() else { continue };
+            let body = body(name, &record);
+            let Ok(reply) = play(format, &record, &body, 7).await else { continue };
+            let theirs = needed(format, &json_file(&directory(name).join(next)));
+            let model = "m";
+            let mut turn = turn(reply, format, model);
+            // Where the provider gave no id, each client makes one up.
+            if format == WireFormat::OpenaiChat {
+                let theirs = theirs.iter().rev().filter(|item| item[0] == "assistant");
+                for (call, theirs) in turn.tool_calls.iter_mut().rev().zip(theirs) {
+                    if call.call_id.as_str().starts_with("call_1_") {
+                        call.call_id = CallId::parse(theirs[1].as_str().unwrap()).unwrap();
+                    }
+                }
+            }
+            let mut results: Vec<ToolResult> = turn
+                .tool_calls
+                .iter()
+                .map(|call| ToolResult {
+                    call_id: call.call_id.clone(),
+                    name: call.name.clone(),
+                    content: String::new(),
+                    is_error: false,
+                })
+                .collect();
+            // Their results, in their order.
+            let contents = theirs.iter().filter(|item| match format {
+                WireFormat::Anthropic => item[0] == "user",
+                WireFormat::Openai => item[0] == "function_call_output",
+                WireFormat::OpenaiChat | WireFormat::Ollama => item[0] == "tool",
+                WireFormat::Gemini => false,
+            });
+            let contents: Vec<&Value> = contents.collect();
+            for (result, theirs) in results.iter_mut().rev().zip(contents.iter().rev()) {
+                result.content =
+                    theirs.as_array().unwrap().last().unwrap().as_str().unwrap().to_owned();
+            }
+            let history = [
+                Turn::User("task".to_owned()),
+                Turn::Assistant(Box::new(turn)),
+                Turn::ToolResults(results),
+            ];
+            let request = ModelRequest {
+                system: "s",
+                stable: 0,
+                parallel_calls: true,
+                history: &history,
+                tools: &[],
+            };
+            let ours = of(format, "").outgoing(&settings(format, model), request).body;
+            let tool_names = |items: Vec<Value>| -> Vec<Value> {
+                // Another client of Ollama sends no id with a result; a chat server needs no name.
+                items
+                    .into_iter()
+                    .map(|mut item| {
+                        if item[0] == "tool" {
+                            let field = if format == WireFormat::Ollama { 1 } else { 2 };
+                            item[field] = Value::Null;
+                        }
+                        item
+                    })
+                    .collect()
+            };
+            let ours = tool_names(needed(format, &ours));
+            // What was said before this answer is not ours to repeat here.
+            let before = theirs.len() - ours.len();
+            assert_eq!(ours, tool_names(theirs[before..].to_vec()), "{}", record["id"]);
+            compared += 1;
+        }
+        println!("{name:20} {compared:3} next requests compared");
+        assert!(compared > 1, "{name}");
+    }
+}
+
+fn sse(events: &[Value]) -> String {
+    events.iter().map(|event| format!("data: {event}\r\n\r\n")).collect()
+}
+
+// proves PROV-5
+#[tokio::test]
+async fn odd_answers_are_read_or_named() {
+    for (format, name, _) in FORMATS {
+        let class = |text: &'static str| async move {
+            answer(format, text.as_bytes(), 5).await.unwrap_err().class
+        };
+        assert_eq!(class("<html>busy</html>\n\n").await, ErrorClass::MalformedResponse, "{name}");
+        assert_eq!(class("data: {not json}\n\n").await, ErrorClass::MalformedResponse, "{name}");
+        assert_eq!(class("null").await, ErrorClass::MalformedResponse, "{name}");
+        assert_eq!(class("").await, ErrorClass::StreamInterrupted, "{name}");
+        assert_eq!(class("data: {}\n\n").await, ErrorClass::StreamInterrupted, "{name}");
+        assert_eq!(
+            class("{\"error\":{\"message\":\"x\",\"code\":503}}").await,
+            ErrorClass::Overloaded,
+            "{name}"
+        );
+        assert_eq!(class("{\"error\":\"model crash\"}").await, ErrorClass::Server, "{name}");
+        assert_eq!(
+            class("data: {\"error\":{\"message\":\"slow down\",\"code\":429}}\n\n").await,
+            ErrorClass::RateLimit,
+            "{name}"
+        );
+        let wrong = answer(format, br#"{"hello":"world"}"#, 9).await.unwrap_err();
+        assert!(
+            matches!(wrong.class, ErrorClass::MalformedResponse | ErrorClass::StreamInterrupted),
+            "{name}: {wrong}"
+        );
+    }
+}
+
+/// Text is text, whatever it looks like.
+// proves LLM-2
+#[tokio::test]
+async fn a_call_that_is_only_written_is_no_call() {
+    let text = "<tool_call>{\"name\":\"rm\",\"arguments\":{}}</tool_call> [DONE] \n\ndata: {\"choices\":[]}";
+    let chat = json!({"choices": [{"message": {"content": text}, "finish_reason": "stop"}]});
+    let anthropic = json!({"content": [{"type": "text", "text": text}], "stop_reason": "end_turn"});
+    let openai = json!({"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]});
+    let gemini =
+        json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]});
+    let ollama = json!({"message": {"content": text}, "done": true});
+    for (format, body) in [
+        (WireFormat::OpenaiChat, chat),
+        (WireFormat::Anthropic, anthropic),
+        (WireFormat::Openai, openai),
+        (WireFormat::Gemini, gemini),
+        (WireFormat::Ollama, ollama),
+    ] {
+        let reply = answer(format, body.to_string().as_bytes(), 10).await.unwrap();
+        assert_eq!((reply.text.as_str(), reply.calls.len()), (text, 0), "{format:?}");
+    }
+}
+
+#[tokio::test]
+async fn odd_chat_streams_are_read_or_named() {
+    let stream =
+        |text: String| async move { answer(WireFormat::OpenaiChat, text.as_bytes(), 5).await };
+    let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+    let text = format!(
+        "\u{feff}: hello\r\n\r\n{}data: [DONE]\r\n\r\n",
+        sse(&[
+            chunk(json!({"content": "a"}), Value::Null),
+            chunk(json!({"content": "b"}), json!("stop"))
+        ])
+    );
+    assert_eq!(stream(text).await.unwrap().text, "ab");
+    assert_eq!(
+        stream("data: [DONE]\n\n".to_owned()).await.unwrap_err().class,
+        ErrorClass::MalformedResponse
+    );
+    let finished = sse(&[chunk(json!({"content": "whole"}), json!("stop"))]);
+    let broken =
+        [Ok(Bytes::from(finished)), Err(ModelError::new(ErrorClass::StreamInterrupted, "cut"))];
+    let format = of(WireFormat::OpenaiChat, "");
+    let reply = read(true, futures_util::stream::iter(broken), format.as_ref(), &Nobody).await;
+    assert_eq!(reply.unwrap().text, "whole");
+    let vllm = sse(&[
+        chunk(json!({"content": "half"}), Value::Null),
+        json!({"object": "error", "message": "CUDA out of memory", "code": 500}),
+    ]);
+    assert_eq!(stream(vllm).await.unwrap_err().class, ErrorClass::Server);
+    let failed = sse(&[chunk(json!({"content": "x"}), json!("insufficient_system_resource"))]);
+    assert_eq!(stream(failed).await.unwrap_err().class, ErrorClass::Server);
+    let call = |id: &str, name: &str| json!({"tool_calls": [{"index": 0, "id": id, "function": {"name": name, "arguments": "{}"}}]});
+    let same_index = sse(&[
+        chunk(call("a", "x"), Value::Null),
+        chunk(call("b", "y"), Value::Null),
+        chunk(json!({}), json!("tool_calls")),
+    ]);
+    let calls = stream(same_index).await.unwrap().calls;
+    assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["x", "y"]);
+}
+
+#[tokio::test]
+async fn lines_are_read_as_they_come_and_as_one_object() {
+    let done = json!({"model": "m", "message": {"role": "assistant", "content": "hi"}, "done": true, "done_reason": "stop"});
+    let pretty = serde_json::to_string_pretty(&done).unwrap();
+    for text in [done.to_string(), format!("\n{done}\r\n"), pretty] {
+        assert_eq!(
+            answer(WireFormat::Ollama, text.as_bytes(), 3).await.unwrap().text,
+            "hi",
+            "{text}"
+        );
+    }
+    let cut =
+        json!({"model": "m", "message": {"role": "assistant", "content": "hi"}, "done": false});
+    for text in [format!("{cut}\n"), format!("{cut}\n{{\"mess"), format!("{cut}\n{{\n")] {
+        let error = answer(WireFormat::Ollama, text.as_bytes(), 4).await.unwrap_err();
+        assert!(
+            matches!(error.class, ErrorClass::StreamInterrupted | ErrorClass::MalformedResponse),
+            "{text}: {error}"
+        );
+    }
+}
+
+// proves PROV-4
+#[tokio::test]
+async fn an_endless_answer_is_refused_in_bounded_memory() {
+    for (format, name, _) in FORMATS {
+        for start in ["data: ", "[", "{", "x"] {
+            let endless = futures_util::stream::iter([Ok::<_, ModelError>(Bytes::from(start))])
+                .chain(futures_util::stream::repeat_with(|| Ok(Bytes::from(vec![b'x'; 1 << 20]))));
+            let error =
+                read(true, Box::pin(endless), of(format, "").as_ref(), &Nobody).await.unwrap_err();
+            assert!(error.message.contains("more than"), "{name} {start}: {error}");
+        }
+    }
+}
+
+use futures_util::StreamExt as _;
+
+/// A line of 4 MiB in small pieces, and calls without end.
+#[tokio::test]
+async fn one_long_line_is_read_and_many_calls_are_not() {
+    let long = "y".repeat(4 << 20);
+    let chat = sse(&[
+        json!({"choices": [{"index": 0, "delta": {"content": long}, "finish_reason": "stop"}]}),
+    ]);
+    assert_eq!(
+        answer(WireFormat::OpenaiChat, chat.as_bytes(), 1400).await.unwrap().text.len(),
+        4 << 20
+    );
+    let line = json!({"message": {"role": "assistant", "content": long}, "done": true}).to_string();
+    assert_eq!(
+        answer(WireFormat::Ollama, line.as_bytes(), 1400).await.unwrap().text.len(),
+        4 << 20
+    );
+    let calls: Vec<Value> = (0..2000)
+        .map(|n| json!({"type": "tool_use", "id": format!("t{n}"), "name": "x", "input": {}}))
+        .collect();
+    let many = json!({"type": "message", "content": calls, "stop_reason": "tool_use"}).to_string();
+    let error = answer(WireFormat::Anthropic, many.as_bytes(), 1000).await.unwrap_err();
+    assert!(error.message.contains("calls"), "{error}");
+}
+
+/// Signatures and encrypted reasoning of one model are nothing to another.
+#[tokio::test]
+async fn what_was_kept_for_one_model_is_not_sent_to_another() {
+    let record =
+        records("anthropic-messages").into_iter().find(|record| record["id"] == "ant-04").unwrap();
+    let body = body("anthropic-messages", &record);
+    let reply = play(WireFormat::Anthropic, &record, &body, 1000).await.unwrap();
+    let history = [
+        Turn::User("x".into()),
+        Turn::Assistant(Box::new(turn(reply, WireFormat::Anthropic, "one"))),
+    ];
+    for (format, model, kept) in [
+        (WireFormat::Anthropic, "one", true),
+        (WireFormat::Anthropic, "two", false),
+        (WireFormat::Openai, "one", false),
+        (WireFormat::Gemini, "one", false),
+        (WireFormat::OpenaiChat, "one", false),
+    ] {
+        let request = ModelRequest {
+            system: "s",
+            stable: 0,
+            parallel_calls: true,
+            history: &history,
+            tools: &[],
+        };
+        let sent = of(format, "").outgoing(&settings(format, model), request).body.to_string();
+        assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
+        assert!(sent.contains("fixed_version"), "{format:?}: the call itself goes along");
+    }
+}

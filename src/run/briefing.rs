@@ -1,0 +1,113 @@
+//! What a run's models are, and what they are told.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::execute::Host;
+use super::project;
+use super::spec::RunSpec;
+use crate::agent::{
+    Model as AgentModel, ModelError, ModelInUse, PromptFacts, SystemPrompt, ToolFacts, Toolbox,
+    system_prompt,
+};
+use crate::config::{Autonomy, Job, Model, Provider};
+use crate::process::Spawner;
+use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
+
+/// Returns the model of a job and its fallbacks, in order; empty if none is configured.
+///
+/// *Errors*: an HTTP client cannot be made.
+pub(super) fn models(spec: &RunSpec, host: &Host) -> Result<Vec<ModelInUse>, ModelError> {
+    let Some(first) = spec.config.model_of(&spec.job) else { return Ok(Vec::new()) };
+    let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));
+    std::iter::once(first).chain(others).map(|model| in_use(model, spec, host)).collect()
+}
+
+fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, ModelError> {
+    let agent_model: Arc<dyn AgentModel> = match &model.provider {
+        Provider::Scripted(script) => Arc::new(ScriptedModel::new(
+            script.clone(),
+            ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
+        )),
+        Provider::Remote(remote) => Arc::new(RemoteModel::new(remote.clone(), host.clock.clone())?),
+    };
+    Ok(ModelInUse {
+        name: model.name.clone(),
+        model: agent_model,
+        max_retries: model.max_retries,
+        price: model.price,
+        parallel_calls: model.profile.parallel_calls,
+    })
+}
+
+/// Returns the system prompt of a run.
+pub(super) async fn prompt(
+    spec: &RunSpec,
+    host: &Host,
+    model: &Model,
+    toolbox: &Toolbox,
+    working_dir: &Path,
+    spawner: &Spawner,
+) -> SystemPrompt {
+    let zone = spec
+        .job
+        .schedule
+        .as_ref()
+        .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
+    let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
+    let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
+    let root = project::git_root(&directory);
+    let git = match (&root, host.environment.find_program("git")) {
+        (Some(root), Some(git)) => project::git_facts(spawner, &git, root).await,
+        _ => None,
+    };
+    system_prompt(&PromptFacts {
+        base: model.profile.prompt,
+        job: spec.job.name.as_str(),
+        description: spec.job.description.as_deref(),
+        host: &super::execute::host_name(),
+        platform: &platform(),
+        date: &date,
+        model: model.model_word(),
+        working_dir: &working_dir.display().to_string(),
+        git: git.as_ref(),
+        autonomy: autonomy(spec.job.policy.autonomy),
+        tools: &tools(&spec.job, toolbox),
+        documents: &project::documents(root.as_deref(), &directory, model.profile.documents),
+        system_prompt: spec.job.system_prompt.as_deref(),
+    })
+}
+
+fn platform() -> String {
+    let uname = rustix::system::uname();
+    format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
+}
+
+fn autonomy(autonomy: Autonomy) -> &'static str {
+    match autonomy {
+        Autonomy::ReadOnly => "read_only",
+        Autonomy::Supervised => "supervised",
+        Autonomy::Full => "full",
+    }
+}
+
+fn tools(job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
+    let listed = |name: &str| {
+        let mut entries = job.policy.write.iter().chain(&job.policy.admin);
+        entries.find(|entry| entry.tool.as_str() == name)
+    };
+    toolbox
+        .offered()
+        .iter()
+        .map(|definition| ToolFacts {
+            name: definition.name.clone(),
+            category: toolbox
+                .find(&definition.name)
+                .map(|tool| tool.category().to_string())
+                .unwrap_or_default(),
+            conditions: listed(&definition.name).and_then(|entry| entry.args.as_ref()).map(
+                |conditions| serde_json::Value::from(conditions.as_written().clone()).to_string(),
+            ),
+        })
+        .collect()
+}

@@ -1,0 +1,217 @@
+//! What lies around the working directory: the repository, and the documents that say how a project is worked on.
+//!
+//! Both were written by whoever can write there, so that nothing of them is followed or executed: a document is a plain file below the
+//! directories that lead to the working directory, and git is asked only for what runs none of the programs that a repository can name.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::GitFacts;
+use crate::process::{ProcessSpec, Spawner};
+
+/// Bytes of all documents together.
+const DOCUMENT_BYTES: usize = 32 * 1024;
+
+const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
+
+/// How long one question to git may take.
+const GIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes of an answer of git that are read.
+const GIT_BYTES: usize = 1024 * 1024;
+
+/// Commits that are named.
+const COMMITS: &str = "-5";
+
+/// Returns the root of the repository that `directory` is in.
+pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
+    directory.ancestors().find(|path| path.join(".git").exists()).map(Path::to_path_buf)
+}
+
+/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md`, and what the model's family reads besides.
+///
+/// Without a repository, only those of `directory`. What cannot be read is left out.
+pub(super) fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -> String {
+    let mut directories: Vec<&Path> = match root {
+        Some(root) => directory.ancestors().take_while(|path| path.starts_with(root)).collect(),
+        None => vec![directory],
+    };
+    directories.reverse();
+    let mut text = String::new();
+    for directory in directories {
+        for name in std::iter::once(&"AGENTS.md").chain(names) {
+            let Some(document) = read_document(directory, name) else { continue };
+            let head = format!("{}:\n", directory.join(name).display());
+            let room = DOCUMENT_BYTES.saturating_sub(text.len() + head.len());
+            if document.len() <= room {
+                text.push_str(&head);
+                text.push_str(document.trim_end());
+                text.push_str("\n\n");
+                continue;
+            }
+            if room > 0 {
+                text.push_str(&head);
+                text.push_str(
+                    document.get(..document.floor_char_boundary(room)).unwrap_or_default(),
+                );
+                text.push('\n');
+            }
+            text.push_str(TRUNCATED);
+            return text;
+        }
+    }
+    text
+}
+
+/// Returns a plain file below `directory`; links are not followed, so that none leads to what the daemon can read and the model must not.
+fn read_document(directory: &Path, name: &str) -> Option<String> {
+    let directory = std::fs::File::open(directory).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let file = std::fs::File::from(openat2(&directory, name, flags, Mode::empty(), beneath).ok()?);
+    let is_plain = file.metadata().is_ok_and(|meta| {
+        // A second name of a file elsewhere would be a link by another way.
+        meta.is_file() && std::os::unix::fs::MetadataExt::nlink(&meta) == 1
+    });
+    let mut bytes = Vec::new();
+    let most = u64::try_from(DOCUMENT_BYTES).unwrap_or(u64::MAX) + 1;
+    file.take(most).read_to_end(&mut bytes).ok().filter(|_| is_plain)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (!text.trim().is_empty()).then_some(text)
+}
+
+/// Returns what git says of the repository at `root`; `None` if it says nothing.
+pub(super) async fn git_facts(spawner: &Spawner, git: &Path, root: &Path) -> Option<GitFacts> {
+    let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
+    // Not `status`, which runs the filters of changed files: these two compare times and names only.
+    let (branch, modified, untracked, commits) = tokio::join!(
+        ask(&["symbolic-ref", "--short", "-q", "HEAD"]),
+        ask(&["diff-files", "--name-only", "-z", "--ignore-submodules=all"]),
+        ask(&["ls-files", "--others", "--exclude-standard", "-z"]),
+        ask(&["log", COMMITS, "--format=%h %s", "--no-show-signature", "--no-notes"]),
+    );
+    let count = |list: &str| list.split('\0').filter(|name| !name.is_empty()).count();
+    Some(GitFacts {
+        branch: branch.unwrap_or_default().trim().to_owned(),
+        modified: count(&modified?),
+        untracked: count(&untracked?),
+        commits: commits
+            .unwrap_or_default()
+            .lines()
+            .map(|line| line.chars().take(120).collect())
+            .collect(),
+    })
+}
+
+/// Asks git one question. A repository can name programs in its configuration; none of them is run.
+async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -> Option<String> {
+    const HARMLESS: &[&str] = &[
+        "git",
+        "--no-optional-locks",
+        "--no-pager",
+        "-c",
+        "core.fsmonitor=false",
+        "-c",
+        "core.untrackedCache=false",
+        "-c",
+        "core.hooksPath=/dev/null",
+        "-c",
+        "core.sshCommand=false",
+        "-c",
+        "core.alternateRefsCommand=false",
+        "-c",
+        "log.showSignature=false",
+    ];
+    let environment = [
+        ("GIT_CONFIG_NOSYSTEM", "1"),
+        ("GIT_CONFIG_GLOBAL", "/dev/null"),
+        ("GIT_OPTIONAL_LOCKS", "0"),
+        ("GIT_NO_LAZY_FETCH", "1"),
+        ("GIT_ALLOW_PROTOCOL", ""),
+        ("GIT_TERMINAL_PROMPT", "0"),
+        ("PATH", "/usr/bin:/bin"),
+        ("HOME", "/nonexistent"),
+        ("LC_ALL", "C.UTF-8"),
+    ];
+    let owned = |pair: (&str, &str)| (pair.0.to_owned(), pair.1.to_owned());
+    let spec = ProcessSpec {
+        program: git.to_path_buf(),
+        argv: HARMLESS.iter().chain(args).map(|arg| (*arg).to_owned()).collect(),
+        env: environment.into_iter().map(owned).collect(),
+        working_dir: root.to_path_buf(),
+        stdin: None,
+        timeout: GIT_TIMEOUT,
+    };
+    let mut output = Vec::new();
+    let exit = spawner
+        .run(&spec, &CancellationToken::new(), &mut |chunk| {
+            let room = GIT_BYTES.saturating_sub(output.len());
+            output.extend_from_slice(chunk.get(..room.min(chunk.len())).unwrap_or_default());
+            Ok(())
+        })
+        .await
+        .ok()?;
+    (exit.code == Some(0)).then(|| String::from_utf8_lossy(&output).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, text: &str) {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn documents_are_read_from_the_root_down() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path();
+        write(&root.join(".git/HEAD"), "");
+        write(&root.join("AGENTS.md"), "root rules");
+        write(&root.join("CLAUDE.md"), "for claude");
+        write(&root.join("GEMINI.md"), "for gemini");
+        write(&root.join("a/b/AGENTS.md"), "deep rules");
+        write(&root.join("a/.codex/instructions.md"), "for codex");
+        let deep = root.join("a/b");
+        assert_eq!(git_root(&deep).as_deref(), Some(root));
+        let text = documents(Some(root), &deep, &["CLAUDE.md"]);
+        let at = |words: &str| text.find(words).unwrap_or(usize::MAX);
+        assert!(
+            at("root rules") < at("for claude") && at("for claude") < at("deep rules"),
+            "{text}"
+        );
+        assert!(!text.contains("gemini") && !text.contains("codex"));
+        assert!(documents(Some(root), &deep, &[".codex/instructions.md"]).contains("for codex"));
+        assert!(!documents(None, &deep, &[]).contains("root rules"));
+        write(&root.join("AGENTS.md"), &"é".repeat(40_000));
+        let long = documents(Some(root), &deep, &[]);
+        assert!(long.len() < DOCUMENT_BYTES + 100 && long.ends_with(TRUNCATED));
+    }
+
+    /// A document is a way from a directory that tools write to into the prompt.
+    // proves FS-2, FS-4
+    #[test]
+    fn a_link_does_not_lead_into_the_prompt() {
+        let temp = tempfile::tempdir().unwrap();
+        let secret = temp.path().join("secret");
+        write(&secret, "hunter2");
+        let work = temp.path().join("work");
+        std::fs::create_dir(&work).unwrap();
+        std::os::unix::fs::symlink(&secret, work.join("AGENTS.md")).unwrap();
+        assert_eq!(documents(None, &work, &[]), "");
+        std::fs::remove_file(work.join("AGENTS.md")).unwrap();
+        std::fs::hard_link(&secret, work.join("AGENTS.md")).unwrap();
+        assert_eq!(documents(None, &work, &[]), "");
+        std::fs::create_dir(temp.path().join("dir")).unwrap();
+        write(&temp.path().join("dir/instructions.md"), "hunter2");
+        std::os::unix::fs::symlink(temp.path().join("dir"), work.join(".codex")).unwrap();
+        assert_eq!(documents(None, &work, &[".codex/instructions.md"]), "");
+        nix::unistd::mkfifo(&work.join("CLAUDE.md"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(documents(None, &work, &["CLAUDE.md"]), "", "a pipe is not waited for");
+    }
+}

@@ -1,0 +1,444 @@
+//! A whole run through each wire format, against a server on loopback that checks every request; and the same with every stream cut.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+
+use crate::support::{Place, Served, serve_on_loopback};
+
+const FORMATS: [&str; 5] = ["anthropic", "openai", "openai_chat", "gemini", "ollama"];
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: echo, description: Prints, category: read, cmd: printf, args: ['<%s>', '{{x}}'], parameters: {x: {type: string}}}
+  - {name: fails, description: Fails, category: read, cmd: 'false'}
+";
+
+/// What the server answers, piece by piece.
+type Answers = Arc<Mutex<VecDeque<Vec<String>>>>;
+
+#[derive(Clone)]
+struct Server {
+    format: &'static str,
+    answers: Answers,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+async fn answer(
+    State(server): State<Server>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: String,
+) -> Response {
+    let request: Value = serde_json::from_str(&body).unwrap();
+    check(server.format, &uri.to_string(), &headers, &request);
+    server.requests.lock().unwrap().push(request);
+    let pieces = server.answers.lock().unwrap().pop_front().unwrap_or_default();
+    let pieces = pieces.into_iter().map(|piece| Ok::<_, std::io::Error>(Bytes::from(piece)));
+    let kind = if server.format == "ollama" { "application/x-ndjson" } else { "text/event-stream" };
+    ([(header::CONTENT_TYPE, kind)], Body::from_stream(futures_util::stream::iter(pieces)))
+        .into_response()
+}
+
+/// What waits for a result: ids, or names where the format has no ids. Each call has exactly one result, in order.
+#[derive(Default)]
+struct Open(VecDeque<Value>);
+
+impl Open {
+    fn call(&mut self, id: &Value) {
+        self.0.push_back(id.clone());
+    }
+
+    fn result(&mut self, id: &Value) {
+        assert_eq!(self.0.pop_front().as_ref(), Some(id));
+    }
+
+    fn nothing(&self) {
+        assert!(self.0.is_empty(), "calls without results: {:?}", self.0);
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+/// The request has what the format wants, and nothing that it does not know.
+fn check(format: &str, uri: &str, headers: &HeaderMap, request: &Value) {
+    let header = |name: &str| headers.get(name).map_or("", |value| value.to_str().unwrap());
+    let key = match format {
+        "anthropic" => header("x-api-key").to_owned(),
+        "gemini" => header("x-goog-api-key").to_owned(),
+        _ => header("authorization").replace("Bearer ", ""),
+    };
+    assert_eq!(key, "k-secret", "{format}");
+    let (path, known, check): (_, &[&str], fn(&Value, &mut Open)) = match format {
+        "anthropic" => (
+            "/v1/messages",
+            &["model", "max_tokens", "system", "messages", "tools", "stream"],
+            check_anthropic,
+        ),
+        "openai" => (
+            "/v1/responses",
+            &["model", "instructions", "input", "tools", "parallel_tool_calls", "store", "stream"],
+            check_openai,
+        ),
+        "openai_chat" => (
+            "/v1/chat/completions",
+            &["model", "messages", "tools", "stream", "stream_options"],
+            check_chat,
+        ),
+        "gemini" => (
+            "/v1/models/test:streamGenerateContent?alt=sse",
+            &["systemInstruction", "contents", "tools"],
+            check_gemini,
+        ),
+        _ => ("/v1/api/chat", &["model", "messages", "tools", "stream", "options"], check_ollama),
+    };
+    assert_eq!(uri, path, "{format}");
+    for key in request.as_object().unwrap().keys() {
+        assert!(known.contains(&key.as_str()), "{format} does not know {key}");
+    }
+    let mut open = Open::default();
+    check(request, &mut open);
+    open.nothing();
+}
+
+fn check_anthropic(request: &Value, open: &mut Open) {
+    let mut last = "assistant";
+    for message in list(&request["messages"]) {
+        let role = message["role"].as_str().unwrap();
+        assert_ne!(role, last, "roles alternate");
+        last = role;
+        for block in list(&message["content"]) {
+            match block["type"].as_str().unwrap() {
+                "tool_use" => open.call(&block["id"]),
+                "tool_result" => open.result(&block["tool_use_id"]),
+                _ if role == "user" => open.nothing(),
+                _ => {}
+            }
+        }
+    }
+    assert!(list(&request["tools"]).iter().all(|tool| tool["input_schema"]["type"] == "object"));
+}
+
+fn check_openai(request: &Value, open: &mut Open) {
+    assert_eq!(request["store"], false);
+    for item in list(&request["input"]) {
+        match item["type"].as_str().unwrap_or("message") {
+            "function_call" => open.call(&item["call_id"]),
+            "function_call_output" => open.result(&item["call_id"]),
+            "reasoning" => assert!(item["encrypted_content"].is_string()),
+            _ => open.nothing(),
+        }
+    }
+}
+
+fn check_chat(request: &Value, open: &mut Open) {
+    for message in list(&request["messages"]) {
+        match message["role"].as_str().unwrap() {
+            "tool" => open.result(&message["tool_call_id"]),
+            _ => open.nothing(),
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            open.call(&call["id"]);
+        }
+    }
+}
+
+fn check_gemini(request: &Value, open: &mut Open) {
+    for content in list(&request["contents"]) {
+        for part in list(&content["parts"]) {
+            if let Some(call) = part.get("functionCall") {
+                assert!(
+                    call["args"].is_object() && call.get("id").is_none(),
+                    "no id was given: {part}"
+                );
+                open.call(&call["name"]);
+            } else if let Some(response) = part.get("functionResponse") {
+                assert!(response["response"].is_object());
+                open.result(&response["name"]);
+            } else {
+                assert!(part["text"].is_string());
+            }
+        }
+    }
+}
+
+fn check_ollama(request: &Value, open: &mut Open) {
+    assert!(request["options"]["num_ctx"].is_u64());
+    for message in list(&request["messages"]) {
+        match message["role"].as_str().unwrap() {
+            "tool" => open.result(&message["tool_name"]),
+            _ => open.nothing(),
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            open.call(&call["function"]["name"]);
+        }
+    }
+}
+
+fn events(events: &[Value]) -> Vec<String> {
+    events
+        .iter()
+        .map(|event| {
+            format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap_or("message"))
+        })
+        .collect()
+}
+
+/// Two calls in one answer, with some text, in the pieces of the format.
+fn calls(format: &str) -> Vec<String> {
+    match format {
+        "anthropic" => events(&[
+            json!({"type": "message_start", "message": {"id": "msg_1", "content": [], "usage": {"input_tokens": 10, "cache_read_input_tokens": 4, "output_tokens": 1}}}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": ""}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "sig=="}}),
+            json!({"type": "content_block_stop", "index": 0}),
+            json!({"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}}}),
+            json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{\"x\": "}}),
+            json!({"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "\"a b\"}"}}),
+            json!({"type": "content_block_stop", "index": 1}),
+            json!({"type": "content_block_start", "index": 2, "content_block": {"type": "tool_use", "id": "toolu_2", "name": "fails", "input": {}}}),
+            json!({"type": "content_block_stop", "index": 2}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 20}}),
+            json!({"type": "message_stop"}),
+        ]),
+        "openai" => {
+            let call = |at: u64, name: &str, arguments: &str| json!({"type": "function_call", "id": format!("fc_{at}"), "call_id": format!("call_{at}"), "name": name, "arguments": arguments, "status": "completed"});
+            let reasoning = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"});
+            events(&[
+                json!({"type": "response.created", "response": {"id": "resp_1", "status": "in_progress", "output": []}}),
+                json!({"type": "response.output_item.done", "output_index": 0, "item": reasoning}),
+                json!({"type": "response.output_item.added", "output_index": 1, "item": call(1, "echo", "")}),
+                json!({"type": "response.function_call_arguments.delta", "output_index": 1, "delta": "{\"x\":\"a b\"}"}),
+                json!({"type": "response.output_item.done", "output_index": 1, "item": call(1, "echo", "{\"x\":\"a b\"}")}),
+                json!({"type": "response.output_item.done", "output_index": 2, "item": call(2, "fails", "{}")}),
+                json!({"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": [], "usage": {"input_tokens": 14, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 4}}}}),
+            ])
+        }
+        "openai_chat" => {
+            let call = |index: u64, part: Value| json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, "id": format!("c{index}"), "function": part}]}, "finish_reason": null}]});
+            let mut pieces = events(&[
+                call(0, json!({"name": "echo", "arguments": "{\"x\":"})),
+                call(0, json!({"arguments": "\"a b\"}"})),
+                call(1, json!({"name": "fails", "arguments": "{}"})),
+                json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}),
+                json!({"choices": [], "usage": {"prompt_tokens": 14, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 4}}}),
+            ]);
+            pieces.push("data: [DONE]\n\n".to_owned());
+            pieces
+        }
+        "gemini" => events(&[
+            json!({"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": "echo", "args": {"x": "a b"}}, "thoughtSignature": "sig=="}]}}]}),
+            json!({"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": "fails", "args": {}}}]}}]}),
+            json!({"candidates": [{"content": {"parts": [{"text": ""}]}, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 14, "candidatesTokenCount": 20, "cachedContentTokenCount": 4}}),
+        ]),
+        _ => {
+            let line = |message: Value, done: bool| {
+                format!(
+                    "{}\n",
+                    json!({"model": "test", "message": message, "done": done, "done_reason": "stop", "prompt_eval_count": 14, "eval_count": 20})
+                )
+            };
+            vec![
+                line(
+                    json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "echo", "arguments": {"x": "a b"}}}]}),
+                    false,
+                ),
+                line(
+                    json!({"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "fails", "arguments": {}}}]}),
+                    false,
+                ),
+                line(json!({"role": "assistant", "content": ""}), true),
+            ]
+        }
+    }
+}
+
+fn text(format: &str) -> Vec<String> {
+    match format {
+        "anthropic" => events(&[
+            json!({"type": "message_start", "message": {"id": "msg_2", "content": [], "usage": {"input_tokens": 30, "output_tokens": 1}}}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "All "}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "well."}}),
+            json!({"type": "content_block_stop", "index": 0}),
+            json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}),
+            json!({"type": "message_stop"}),
+        ]),
+        "openai" => {
+            let message = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "All well."}]});
+            events(&[
+                json!({"type": "response.output_text.delta", "output_index": 0, "delta": "All well."}),
+                json!({"type": "response.completed", "response": {"id": "resp_2", "status": "completed", "output": [message]}}),
+            ])
+        }
+        "openai_chat" => events(&[
+            json!({"choices": [{"index": 0, "delta": {"content": "All well."}, "finish_reason": null}]}),
+            json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+        ]),
+        "gemini" => events(&[
+            json!({"candidates": [{"content": {"parts": [{"text": "All "}]}}]}),
+            json!({"candidates": [{"content": {"parts": [{"text": "well."}]}, "finishReason": "STOP"}]}),
+        ]),
+        _ => vec![
+            format!(
+                "{}\n",
+                json!({"model": "test", "created_at": "x", "message": {"role": "assistant", "content": "All "}, "done": false})
+            ),
+            format!(
+                "{}\n",
+                json!({"model": "test", "created_at": "x", "message": {"role": "assistant", "content": "well."}, "done": true, "done_reason": "stop"})
+            ),
+        ],
+    }
+}
+
+/// How many pieces of an answer must have come before it is whole.
+fn whole(format: &str, pieces: &[String]) -> usize {
+    let signs = [
+        "\"stop_reason\":\"",
+        "response.completed",
+        "\"finish_reason\":\"",
+        "\"finishReason\"",
+        "\"done\":true",
+    ];
+    let end = pieces.iter().position(|piece| signs.iter().any(|sign| piece.contains(sign)));
+    end.unwrap_or_else(|| panic!("{format} has no end")) + 1
+}
+
+struct Bench {
+    place: Place,
+    answers: Answers,
+    requests: Arc<Mutex<Vec<Value>>>,
+    served: Served,
+}
+
+fn bench(format: &'static str) -> Bench {
+    let (answers, requests) = (Answers::default(), Arc::default());
+    let server = Server { format, answers: answers.clone(), requests: Arc::clone(&requests) };
+    let served = serve_on_loopback(Router::new().fallback(answer).with_state(server));
+    let config = format!(
+        "models: {{m: {{provider: {format}, model: test, api_key: k-secret, base_url: 'http://{}/v1', max_retries: 0, idle_timeout: 5s, price: {{input: 10, output: 100, cached_input: 1}}}}}}\n",
+        served.address
+    );
+    let jobs = "version: 1\njobs:\n  - {name: j, prompt: Look., double_confirmation: false}\n";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    Bench { place, answers, requests, served }
+}
+
+impl Bench {
+    /// Runs the job against the answers; returns the exit code, the row and the transcript's types.
+    fn run(&self, answers: &[Vec<String>]) -> (i32, Value, Vec<Value>) {
+        *self.answers.lock().unwrap() = answers.iter().cloned().collect();
+        self.requests.lock().unwrap().clear();
+        let done = self.place.dutyd(&["-o", "json", "run", "j"]);
+        let row: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+        let lines = self.place.json(&["show", "last"]);
+        (done.code, row, lines["events"].as_array().unwrap().clone())
+    }
+}
+
+fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events.iter().filter(|event| event["type"] == kind).collect()
+}
+
+#[test]
+fn two_calls_an_error_and_an_answer_work_through_each_format() {
+    for format in FORMATS {
+        let bench = bench(format);
+        let (code, row, events) = bench.run(&[calls(format), text(format)]);
+        assert_eq!((code, &row["result"]), (0, &json!("All well.")), "{format}: {row}");
+        // They run side by side, so that either may end first.
+        let end = |name: &str| {
+            let ends = of_type(&events, "tool_call_end");
+            (*ends.iter().find(|end| end["name"] == name).unwrap()).clone()
+        };
+        assert_eq!(
+            (&end("echo")["is_error"], &end("fails")["is_error"]),
+            (&json!(false), &json!(true)),
+            "{format}"
+        );
+        assert_eq!(end("echo")["output"], "<a b>", "{format}");
+        let answered = of_type(&events, "assistant_text_end");
+        let usage = &answered[0]["usage"];
+        assert_eq!(
+            (&usage["input_tokens"], &usage["output_tokens"]),
+            (&json!(14), &json!(20)),
+            "{format}"
+        );
+        // 10 plain and 4 cached tokens in, 20 out; Ollama has no cache.
+        let expected = if format == "ollama" { 0.00214 } else { 0.002104 };
+        let cost = answered[0]["cost_usd"].as_f64().unwrap();
+        assert!((cost - expected).abs() < 1e-9, "{format}: {cost}");
+        assert!(row["cost_usd"].as_f64().unwrap() >= cost, "{format}: {row}");
+        let requests = bench.requests.lock().unwrap();
+        assert_eq!(requests.len(), 2, "{format}");
+        let sent = requests[1].to_string();
+        assert!(sent.contains("<tool_output ") && sent.contains("<a b>"), "{format}: {sent}");
+        match format {
+            "anthropic" => assert!(sent.contains("sig==") && sent.contains("\"cache_control\"")),
+            "openai" => assert!(sent.contains("\"encrypted_content\":\"gAAA\"")),
+            "gemini" => assert!(sent.contains("sig==")),
+            _ => {}
+        }
+        assert!(!bench.place.everything().contains("k-secret"), "{format}");
+    }
+}
+
+// proves LLM-5, PROV-2
+#[test]
+fn a_stream_that_is_cut_at_any_piece_runs_nothing() {
+    for format in FORMATS {
+        let bench = bench(format);
+        let pieces = calls(format);
+        let whole = whole(format, &pieces);
+        for cut in 0..=pieces.len() {
+            let (code, row, events) = bench.run(&[pieces[..cut].to_vec(), text(format)]);
+            let started = of_type(&events, "tool_call_start").len();
+            if cut < whole {
+                assert_eq!(
+                    (code, &row["stop_reason"]),
+                    (1, &json!("provider_unavailable")),
+                    "{format} cut at {cut}: {row}"
+                );
+                assert_eq!(started, 0, "{format} cut at {cut}");
+            } else {
+                assert_eq!((code, started), (0, 2), "{format} cut at {cut}: {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fallback_stands_in_for_a_model_that_is_unavailable() {
+    let (first, second) = (bench("openai_chat"), bench("anthropic"));
+    let address = |bench: &Bench| bench.served.address;
+    let config = format!(
+        "default_model: m
+models:
+  m: {{provider: openai_chat, model: test, api_key: k-secret, base_url: 'http://{}/v1', max_retries: 0, fallback: [down, n]}}
+  down: {{provider: openai_chat, model: test, base_url: 'http://127.0.0.1:9/v1', max_retries: 0}}
+  n: {{provider: anthropic, model: test, api_key: k-secret, base_url: 'http://{}/v1', max_retries: 0}}
+",
+        address(&first),
+        address(&second)
+    );
+    first.place.write("config.yaml", &config);
+    *second.answers.lock().unwrap() = [text("anthropic")].into();
+    // The first answers with calls, is then gone for good, and its history goes on with another format.
+    let (code, row, events) = first.run(&[calls("openai_chat")]);
+    assert_eq!((code, &row["result"]), (0, &json!("All well.")), "{row}");
+    let warnings = of_type(&events, "warning");
+    let codes: Vec<&Value> = warnings.iter().map(|warning| &warning["code"]).collect();
+    assert_eq!(codes, ["model_fallback", "model_fallback"], "{warnings:?}");
+    assert_eq!(second.requests.lock().unwrap().len(), 1);
+    assert_eq!(row["cost_usd"], Value::Null, "a model without a price answered");
+}
