@@ -59,6 +59,8 @@ pub(crate) enum Verb {
     Serve(ServeArgs),
     /// Show the whole thing on a fresh machine, offline: example jobs, real tools, a scripted model
     Demo(DemoArgs),
+    /// Say how the installation is: kernel, directories, configuration, models
+    Doctor(DoctorArgs),
     /// Say how the running daemon is
     Status,
     /// List the jobs: next fire, last outcome and verdict
@@ -163,6 +165,13 @@ pub(crate) struct CompletionsArgs {
 pub(crate) struct InitArgs {
     /// The directory; the configuration directory if not given
     pub(crate) directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Ask each model's provider, which costs nothing
+    #[arg(long)]
+    pub(crate) online: bool,
 }
 
 #[derive(Debug, Args)]

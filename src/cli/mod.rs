@@ -6,6 +6,7 @@ mod cancel;
 mod client;
 mod context;
 mod demo;
+mod doctor;
 mod error;
 mod explain;
 mod init;
@@ -71,6 +72,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Run(args) => context.block_on(run::run(&context, &args))?,
         Verb::Serve(_) => context.block_on(serve::serve(&context))?,
         Verb::Demo(args) => context.block_on(demo::demo(&context, &args))?,
+        Verb::Doctor(args) => context.block_on(doctor::doctor(&context, &args))?,
         Verb::Status => context.block_on(status::status(&context))?,
         Verb::Jobs => context.block_on(jobs::jobs(&context))?,
         Verb::Next(args) => context.block_on(next::next(&context, &args))?,

@@ -29,5 +29,19 @@ pub(crate) fn shim_name(run_id: &str) -> String {
     format!("{PREFIX}{}", run_id.get(from..).unwrap_or_default())
 }
 
+/// Returns what of the kernel this program rests on, and whether it is there.
+#[must_use]
+pub fn kernel_features() -> Vec<(&'static str, bool)> {
+    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+    let openat2 =
+        openat2(CWD, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH);
+    vec![
+        ("pidfd_open (5.3)", pidfd_open(getpid(), PidfdFlags::empty()).is_ok()),
+        ("openat2 (5.6)", openat2.is_ok()),
+        ("/proc", std::fs::metadata("/proc/self/stat").is_ok()),
+    ]
+}
+
 /// Between SIGTERM and SIGKILL.
 pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(2);

@@ -42,23 +42,19 @@ impl Format for Anthropic {
         NAME
     }
 
+    fn headers(&self, settings: &Remote) -> Vec<(&'static str, String)> {
+        let mut headers = vec![("anthropic-version", VERSION.to_owned())];
+        headers.extend(settings.api_key.clone().map(|key| ("x-api-key", key)));
+        headers
+    }
+
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        Outgoing {
-            path: "/messages".to_owned(),
-            headers: headers(settings),
-            body: body(settings, request),
-        }
+        Outgoing { path: "/messages".to_owned(), body: body(settings, request) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
     }
-}
-
-pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
-    let mut headers = vec![("anthropic-version", VERSION.to_owned())];
-    headers.extend(settings.api_key.clone().map(|key| ("x-api-key", key)));
-    headers
 }
 
 fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {

@@ -15,8 +15,6 @@ const MOST_CALLS: usize = 1000;
 pub(super) struct Outgoing {
     /// What follows the base address.
     pub(super) path: String,
-    /// Headers of this format; the key among them.
-    pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Value,
 }
 
@@ -33,6 +31,11 @@ pub(super) enum Framing {
 pub(super) trait Format: Send + Sync {
     /// Returns the name that marks what is kept for the provider.
     fn name(&self) -> &'static str;
+
+    /// Returns the headers, the key among them.
+    fn headers(&self, settings: &Remote) -> Vec<(&'static str, String)> {
+        settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
+    }
 
     /// Returns the request.
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing;

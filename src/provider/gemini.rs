@@ -27,25 +27,21 @@ impl Format for Gemini {
         NAME
     }
 
+    /// The key goes in a header: an address ends up in logs.
+    fn headers(&self, settings: &Remote) -> Vec<(&'static str, String)> {
+        settings.api_key.iter().map(|key| ("x-goog-api-key", key.clone())).collect()
+    }
+
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
         let method =
             if settings.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         let model = settings.model.trim_start_matches("models/");
-        Outgoing {
-            path: format!("/models/{model}:{method}"),
-            headers: headers(settings),
-            body: body(settings, request),
-        }
+        Outgoing { path: format!("/models/{model}:{method}"), body: body(settings, request) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
     }
-}
-
-/// The key goes in a header: an address ends up in logs.
-pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
-    settings.api_key.iter().map(|key| ("x-goog-api-key", key.clone())).collect()
 }
 
 fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {

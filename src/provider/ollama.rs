@@ -22,11 +22,7 @@ impl Format for Ollama {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        Outgoing {
-            path: "/api/chat".to_owned(),
-            headers: headers(settings),
-            body: body(settings, request),
-        }
+        Outgoing { path: "/api/chat".to_owned(), body: body(settings, request) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -36,10 +32,6 @@ impl Format for Ollama {
     fn framing(&self) -> Framing {
         Framing::Lines
     }
-}
-
-pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
-    settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
 }
 
 fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {

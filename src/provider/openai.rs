@@ -38,11 +38,7 @@ impl Format for Openai {
         let encrypted = !self.without_encrypted.load(Ordering::Relaxed)
             && (settings.reasoning_effort.is_some()
                 || REASONING.iter().any(|known| settings.model.starts_with(known)));
-        Outgoing {
-            path: "/responses".to_owned(),
-            headers: headers(settings),
-            body: body(settings, request, encrypted),
-        }
+        Outgoing { path: "/responses".to_owned(), body: body(settings, request, encrypted) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -55,10 +51,6 @@ impl Format for Openai {
                 || error.message.contains("Encrypted content"))
             && !self.without_encrypted.swap(true, Ordering::Relaxed)
     }
-}
-
-pub(super) fn headers(settings: &Remote) -> Vec<(&'static str, String)> {
-    settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
 }
 
 fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value {
@@ -168,8 +160,10 @@ struct Answer {
 #[derive(Debug, Default)]
 struct Item {
     value: Value,
-    /// What was added to arguments or to a text since it was announced.
+    /// What was added to its arguments since it was announced.
     added: String,
+    /// The text as it came; some servers never send the whole.
+    text: String,
     is_done: bool,
 }
 
@@ -189,7 +183,10 @@ impl Answer {
         let kind = text(event, "type");
         let index = number(event, "/output_index");
         match kind {
-            "response.output_text.delta" => new.push_str(text(event, "delta")),
+            "response.output_text.delta" => {
+                self.add_text(index, text(event, "delta"), new);
+                check_calls(self.items.len())?;
+            }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.items.entry(index).or_default().added.push_str(text(event, "delta"));
             }
@@ -219,6 +216,11 @@ impl Answer {
         Ok(())
     }
 
+    fn add_text(&mut self, index: u64, piece: &str, new: &mut String) {
+        self.items.entry(index).or_default().text.push_str(piece);
+        new.push_str(piece);
+    }
+
     fn take_head(&mut self, response: &Value) {
         self.id = Some(text(response, "id").to_owned())
             .filter(|id| !id.is_empty())
@@ -235,7 +237,7 @@ impl Answer {
         for (item, index) in output.iter().zip(0..) {
             let known = self.items.entry(index).or_default();
             if !known.is_done {
-                *known = Item { value: item.clone(), added: String::new(), is_done: true };
+                *known = Item { value: item.clone(), is_done: true, ..std::mem::take(known) };
             }
         }
         self.status = Some(text(response, "status").to_owned()).filter(|status| !status.is_empty());
@@ -287,8 +289,8 @@ impl Reader for Answer {
         if let Ok(event) = serde_json::from_str::<Delta<'_>>(data) {
             match event.kind {
                 "response.output_text.delta" => {
-                    text.push_str(&event.delta);
-                    return Ok(());
+                    self.add_text(event.output_index, &event.delta, text);
+                    return check_calls(self.items.len());
                 }
                 "response.function_call_arguments.delta" => {
                     let item = self.items.entry(event.output_index).or_default();
@@ -324,6 +326,7 @@ impl Reader for Answer {
         let (mut calls, mut items) = (Vec::new(), Vec::new());
         for item in self.items.into_values() {
             calls.extend(item.call());
+            let before = answer.len();
             for part in list(&item.value, "content") {
                 match text(part, "type") {
                     "output_text" => answer.push_str(text(part, "text")),
@@ -331,6 +334,9 @@ impl Reader for Answer {
                     "reasoning_text" => reasoning.push_str(text(part, "text")),
                     _ => {}
                 }
+            }
+            if answer.len() == before {
+                answer.push_str(&item.text);
             }
             for part in list(&item.value, "summary") {
                 if !reasoning.is_empty() {

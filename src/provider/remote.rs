@@ -5,9 +5,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::format::{Format, Framing, Progress, Reader, check_calls, malformed};
+use super::format::{Format, Framing, Progress, Reader, check_calls, list, malformed, text};
 use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
@@ -47,15 +47,8 @@ impl RemoteModel {
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         let outgoing = self.format.outgoing(&self.settings, request);
-        let mut builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
-        for (name, value) in &outgoing.headers {
-            if !self.settings.headers.keys().any(|own| own.eq_ignore_ascii_case(name)) {
-                builder = builder.header(*name, value);
-            }
-        }
-        for (name, value) in &self.settings.headers {
-            builder = builder.header(name, value);
-        }
+        let builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
+        let builder = self.with_headers(builder, &self.format.headers(&self.settings));
         // Without a stream the first byte comes with the last.
         let idle =
             if self.settings.stream { self.settings.idle_timeout } else { self.settings.timeout };
@@ -69,29 +62,74 @@ impl RemoteModel {
         Ok(reply)
     }
 
-    /// Asks the provider for something that costs next to nothing; returns what it said.
+    /// Asks the provider what it knows of the model, which costs nothing.
     ///
     /// *Errors*: as any call: no connection, a key that is not accepted, an unknown model.
-    pub async fn probe(&self) -> Result<(), ModelError> {
-        let (path, headers) = match self.settings.format {
+    pub async fn probe(&self) -> Result<Probe, ModelError> {
+        let (base, model) = (&self.settings.base_url, &self.settings.model);
+        let (url, body) = match self.settings.format {
             WireFormat::Gemini => {
-                (format!("/models/{}", self.settings.model), gemini::headers(&self.settings))
+                (format!("{base}/models/{}", model.trim_start_matches("models/")), None)
             }
-            WireFormat::Ollama => ("/api/tags".to_owned(), ollama::headers(&self.settings)),
-            WireFormat::Anthropic => ("/models".to_owned(), anthropic::headers(&self.settings)),
-            WireFormat::Openai | WireFormat::OpenaiChat => {
-                ("/models".to_owned(), openai::headers(&self.settings))
+            WireFormat::Anthropic | WireFormat::Openai => (format!("{base}/models/{model}"), None),
+            // Of compatible servers few answer for one model.
+            WireFormat::OpenaiChat => (format!("{base}/models"), None),
+            WireFormat::Ollama => (format!("{base}/api/show"), Some(json!({"model": model}))),
+        };
+        let builder = match &body {
+            None => self.http.get(url),
+            Some(body) => self.http.post(url).json(body),
+        };
+        let builder = self.with_headers(builder, &self.format.headers(&self.settings));
+        let answer = http::send(builder, self.settings.idle_timeout, self.clock.as_ref()).await?;
+        let body = http::json(&http::collect(http::capped(answer.pieces())).await?)?;
+        Ok(self.judge(&body))
+    }
+
+    fn judge(&self, body: &Value) -> Probe {
+        let holds = |value: &Value, word: &str| value.as_str() == Some(word);
+        let offered = list(body, "data");
+        let tools = match self.settings.format {
+            WireFormat::Anthropic | WireFormat::Openai | WireFormat::Gemini => Some(true),
+            WireFormat::OpenaiChat => None,
+            WireFormat::Ollama => {
+                Some(list(body, "capabilities").iter().any(|known| holds(known, "tools")))
             }
         };
-        let mut builder = self.http.get(format!("{}{path}", self.settings.base_url));
-        for (name, value) in &headers {
-            builder = builder.header(*name, value);
+        let is_known = match self.settings.format {
+            WireFormat::OpenaiChat if !offered.is_empty() => {
+                Some(offered.iter().any(|item| text(item, "id") == self.settings.model))
+            }
+            WireFormat::OpenaiChat => None,
+            _ => Some(true),
+        };
+        Probe { is_known, tools }
+    }
+
+    fn with_headers(
+        &self,
+        mut builder: reqwest::RequestBuilder,
+        of_format: &[(&'static str, String)],
+    ) -> reqwest::RequestBuilder {
+        for (name, value) in of_format {
+            if !self.settings.headers.keys().any(|own| own.eq_ignore_ascii_case(name)) {
+                builder = builder.header(*name, value);
+            }
         }
         for (name, value) in &self.settings.headers {
             builder = builder.header(name, value);
         }
-        http::send(builder, self.settings.idle_timeout, self.clock.as_ref()).await.map(drop)
+        builder
     }
+}
+
+/// What a provider says of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// Whether it has the model; `None` if it does not say.
+    pub is_known: Option<bool>,
+    /// Whether the model can call tools; `None` if nobody says.
+    pub tools: Option<bool>,
 }
 
 pub(super) fn of(format: WireFormat, base_url: &str) -> Box<dyn Format> {

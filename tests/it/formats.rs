@@ -442,3 +442,146 @@ models:
     assert_eq!(second.requests.lock().unwrap().len(), 1);
     assert_eq!(row["cost_usd"], Value::Null, "a model without a price answered");
 }
+
+/// A key goes nowhere but to the address that was configured.
+// proves SEC-6
+#[test]
+fn a_redirect_is_not_followed() {
+    let seen = Arc::new(Mutex::new(0));
+    let count = seen.clone();
+    let elsewhere = serve_on_loopback(Router::new().fallback(move || async move {
+        *count.lock().unwrap() += 1;
+        ""
+    }));
+    let target = format!("http://{}/v1/messages", elsewhere.address);
+    let server = serve_on_loopback(
+        Router::new().fallback(move || async move { axum::response::Redirect::temporary(&target) }),
+    );
+    for format in FORMATS {
+        let (code, row) = run_at(&server, format, "max_retries: 0");
+        assert_eq!(
+            (code, &row["stop_reason"]),
+            (1, &json!("provider_rejected")),
+            "{format}: {row}"
+        );
+    }
+    assert_eq!(*seen.lock().unwrap(), 0);
+}
+
+// proves PROV-3, PROV-4
+#[test]
+fn silence_drip_and_size_end_in_time_and_memory() {
+    let server = serve_on_loopback(Router::new().fallback(|uri: Uri| async move {
+        let piece = |text: &'static str| Ok::<_, std::io::Error>(Bytes::from(text));
+        let stream: std::pin::Pin<Box<dyn futures_util::Stream<Item = _> + Send>> =
+            match uri.path().split('/').nth(1).unwrap_or_default() {
+                "silent" => Box::pin(futures_util::stream::pending()),
+                // A comment now and then is a byte, so that only the whole time ends it.
+                "drip" => Box::pin(futures_util::stream::unfold((), move |()| async move {
+                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                    Some((piece(": still here\n\n"), ()))
+                })),
+                _ => Box::pin(futures_util::stream::repeat_with(move || {
+                    Ok(Bytes::from(vec![b'{'; 1 << 20]))
+                })),
+            };
+        ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
+    }));
+    for (path, words) in
+        [("silent", "nothing came for"), ("drip", "took more than"), ("huge", "more than")]
+    {
+        let keys = format!(
+            "max_retries: 0, idle_timeout: 1s, timeout: 3s, base_url: 'http://{}/{path}'",
+            server.address
+        );
+        let started = std::time::Instant::now();
+        let (code, row) = run_at(&server, "anthropic", &keys);
+        assert_eq!(
+            (code, &row["stop_reason"]),
+            (1, &json!("provider_unavailable")),
+            "{path}: {row}"
+        );
+        assert!(row["error"].as_str().unwrap_or_default().contains(words), "{path}: {row}");
+        assert!(started.elapsed().as_secs() < 6, "{path}: {:?}", started.elapsed());
+    }
+}
+
+fn run_at(server: &Served, format: &str, keys: &str) -> (i32, Value) {
+    let base_url = if keys.contains("base_url") {
+        String::new()
+    } else {
+        format!("base_url: 'http://{}/v1', ", server.address)
+    };
+    let config = format!(
+        "models: {{m: {{provider: {format}, model: test, api_key: k-secret, {base_url}{keys}}}}}\n"
+    );
+    let jobs = "version: 1\njobs:\n  - {name: j, prompt: Look., double_confirmation: false}\n";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    let done = place.dutyd(&["-o", "json", "run", "j"]);
+    (done.code, serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}")))
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_with_a_model() {
+    let models = |uri: Uri, headers: HeaderMap| async move {
+        use axum::http::StatusCode;
+        let key = ["authorization", "x-api-key", "x-goog-api-key"]
+            .iter()
+            .find_map(|name| headers.get(*name)?.to_str().ok().map(str::to_owned));
+        match uri.path() {
+            "/v1/api/show" => (StatusCode::OK, json!({"capabilities": ["completion"]}).to_string()),
+            _ if key.is_none_or(|key| !key.ends_with("good")) => {
+                (StatusCode::UNAUTHORIZED, json!({"error": {"message": "no"}}).to_string())
+            }
+            "/v1/models/known" => (StatusCode::OK, json!({"id": "known"}).to_string()),
+            "/v1/models" => (StatusCode::OK, json!({"data": [{"id": "known"}]}).to_string()),
+            _ => {
+                (StatusCode::NOT_FOUND, json!({"error": {"message": "no such model"}}).to_string())
+            }
+        }
+    };
+    let server = serve_on_loopback(Router::new().fallback(models));
+    let line = |name: &str, format: &str, model: &str, key: &str| {
+        format!(
+            "  {name}: {{provider: {format}, model: {model}, api_key: {key}, base_url: 'http://{}/v1'}}\n",
+            server.address
+        )
+    };
+    let mut config = "default_model: a\nmodels:\n".to_owned();
+    for (name, format, model, key) in [
+        ("a", "anthropic", "known", "good"),
+        ("b", "openai", "unknown", "good"),
+        ("c", "gemini", "known", "bad-key"),
+        ("d", "openai_chat", "known", "good"),
+        ("e", "openai_chat", "unknown", "good"),
+        ("f", "ollama", "any", "good"),
+    ] {
+        config += &line(name, format, model, key);
+    }
+    config += "  g: {provider: ollama, model: any, base_url: 'http://127.0.0.1:9'}\n";
+    let jobs = "version: 1\njobs: []\n";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    let offline = place.json(&["doctor"]);
+    assert_eq!(offline["ok"], true, "{offline}");
+    let done = place.dutyd(&["-o", "json", "doctor", "--online"]);
+    let online: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((done.code, &online["ok"]), (1, &json!(false)));
+    let of = |name: &str| {
+        let items = online["items"].as_array().unwrap();
+        let item = items.iter().find(|item| item["name"] == format!("model {name}")).unwrap();
+        (item["ok"] == true, item["detail"].as_str().unwrap().to_owned())
+    };
+    for (name, ok, words) in [
+        ("a", true, "reachable, key accepted, tools supported"),
+        ("b", false, "the model or the address is not known"),
+        ("c", false, "the key is not accepted"),
+        ("d", true, "whether it takes tools is not said"),
+        ("e", false, "NOT A MODEL"),
+        ("f", false, "NO TOOLS"),
+        ("g", false, "not reachable"),
+    ] {
+        let (found, detail) = of(name);
+        assert!(found == ok && detail.contains(words), "{name}: {detail}");
+        assert!(!detail.contains("bad-key"), "{detail}");
+    }
+}

@@ -10,7 +10,6 @@ mod request;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::format::{Format, Outgoing, Reader};
-use super::openai::headers;
 use crate::agent::{ErrorClass, ModelError, ModelRequest};
 use crate::config::Remote;
 use dialect::Dialect;
@@ -38,7 +37,6 @@ impl Format for OpenaiChat {
         let ask_usage = !self.refused_usage.load(Ordering::Relaxed);
         Outgoing {
             path: "/chat/completions".to_owned(),
-            headers: headers(settings),
             body: request::body(settings, self.dialect, request, ask_usage),
         }
     }

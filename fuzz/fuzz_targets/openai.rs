@@ -1,0 +1,6 @@
+//! An answer as `openai` reads it.
+#![no_main]
+
+include!("answer.rs");
+
+const FORMAT: WireFormat = WireFormat::Openai;

@@ -1,0 +1,152 @@
+//! `dutyd doctor`
+
+use std::process::ExitCode;
+
+use serde_json::json;
+
+use super::args::DoctorArgs;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::agent::ErrorClass;
+use crate::config::{Config, FileSet, Loaded, Model, Price, Provider, SecretsMode, Trust};
+use crate::domain::PreflightItem;
+use crate::provider::RemoteModel;
+
+pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let mut items = vec![kernel(), state(context)];
+    let loaded = FileSet::of_directory(&context.dirs.config)
+        .map(|set| context.load(&set, Trust::Required, SecretsMode::Resolve));
+    let config = match loaded {
+        Err(error) => {
+            items.push(item("configuration", false, format!("{}: {}", error.file, error.message)));
+            None
+        }
+        Ok(loaded) => {
+            items.push(configuration(context, &loaded));
+            loaded.config
+        }
+    };
+    if let Some(config) = &config {
+        items.extend(models(context, config, args.online).await);
+    }
+    let ok = items.iter().all(|item| item.ok);
+    output::value(context.form, &json!({"ok": ok, "items": items}), || {
+        let mut out = String::new();
+        for item in &items {
+            let mark = if item.ok { "ok  " } else { "FAIL" };
+            out.push_str(&format!("{mark}  {:<24}  {}\n", item.name, item.detail));
+        }
+        out
+    })?;
+    Ok(ExitCode::from(u8::from(!ok)))
+}
+
+fn item(name: &str, ok: bool, detail: impl Into<String>) -> PreflightItem {
+    PreflightItem { name: name.to_owned(), ok, detail: detail.into() }
+}
+
+fn kernel() -> PreflightItem {
+    let uname = rustix::system::uname();
+    let release =
+        format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy());
+    let missing: Vec<&str> = crate::process::kernel_features()
+        .into_iter()
+        .filter(|(_, there)| !there)
+        .map(|(name, _)| name)
+        .collect();
+    match missing.as_slice() {
+        [] => item("kernel", true, release),
+        missing => item("kernel", false, format!("{release} has no {}", missing.join(", "))),
+    }
+}
+
+fn state(context: &Context) -> PreflightItem {
+    let path = &context.dirs.state;
+    let probe = path.join(format!(".doctor.{}", std::process::id()));
+    let written = context
+        .state()
+        .create()
+        .and_then(|()| crate::store::write_atomic(&probe, b"x"))
+        .and_then(|()| std::fs::remove_file(&probe));
+    match written {
+        Ok(()) => item("state directory", true, path.display().to_string()),
+        Err(error) => item("state directory", false, format!("{}: {error}", path.display())),
+    }
+}
+
+fn configuration(context: &Context, loaded: &Loaded) -> PreflightItem {
+    let path = context.dirs.config.display();
+    let warnings = loaded.report.warnings.len();
+    match loaded.report.errors.len() {
+        0 => item("configuration", true, format!("{path}, {warnings} warning(s)")),
+        errors => item(
+            "configuration",
+            false,
+            format!("{path} has {errors} error(s): dutyd validate names them"),
+        ),
+    }
+}
+
+async fn models(context: &Context, config: &Config, online: bool) -> Vec<PreflightItem> {
+    let asked = config.models.values().map(|model| async move {
+        let name = format!("model {}", model.name);
+        match (&model.provider, online) {
+            (Provider::Scripted(_), _) => item(&name, true, "a script, with tools"),
+            (Provider::Remote(_), false) => {
+                item(&name, true, format!("{}; not asked (--online)", facts(model)))
+            }
+            (Provider::Remote(remote), true) => {
+                let probe = match RemoteModel::new(remote.clone(), context.clock.clone()) {
+                    Ok(remote) => remote.probe().await,
+                    Err(error) => Err(error),
+                };
+                let (ok, said) = match probe {
+                    Ok(probe) => {
+                        let ok = probe.is_known != Some(false) && probe.tools != Some(false);
+                        let known = match probe.is_known {
+                            Some(false) => ", BUT NOT A MODEL OF THIS NAME",
+                            Some(true) | None => "",
+                        };
+                        let tools = match probe.tools {
+                            Some(true) => "tools supported",
+                            Some(false) => "NO TOOLS",
+                            None => "whether it takes tools is not said",
+                        };
+                        (ok, format!("reachable, key accepted{known}, {tools}"))
+                    }
+                    Err(error) => {
+                        let what = match error.class {
+                            ErrorClass::Auth => "reachable, but the key is not accepted",
+                            ErrorClass::NotFound => {
+                                "reachable, but the model or the address is not known"
+                            }
+                            ErrorClass::Network | ErrorClass::Timeout => "not reachable",
+                            _ => "it answers with an error",
+                        };
+                        (false, format!("{what}: {}", error.message))
+                    }
+                };
+                item(&name, ok, format!("{}; {said}", facts(model)))
+            }
+        }
+    });
+    let mut items: Vec<PreflightItem> = futures_util::future::join_all(asked).await;
+    if config.models.values().any(|model| model.price.is_some()) {
+        items.push(item("prices", true, format!("known models as of {}", Price::as_of())));
+    }
+    items
+}
+
+fn facts(model: &Model) -> String {
+    let Provider::Remote(remote) = &model.provider else { return String::new() };
+    format!(
+        "{} {} at {}, profile {}, {}, {}",
+        model.provider_word(),
+        remote.model,
+        remote.base_url,
+        model.profile.name,
+        if remote.api_key.is_some() { "with a key" } else { "without a key" },
+        if model.price.is_some() { "price known" } else { "price not known" },
+    )
+}
