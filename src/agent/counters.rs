@@ -49,14 +49,21 @@ impl Counters {
         price: Option<Price>,
     ) -> Option<f64> {
         self.iterations += 1;
-        let usage = reply.usage.unwrap_or_else(|| Usage {
-            input_tokens: estimated_input,
-            output_tokens: tokens(
-                reply.text.len()
-                    + reply.calls.iter().map(|call| call.arguments.len()).sum::<usize>(),
-            ),
-            ..Usage::default()
-        });
+        // The scripted model counts nothing, and says so.
+        let is_free = reply.usage == Some(Usage::default())
+            && reply.stop_reason.is_none()
+            && price == Some(Price::free());
+        // Numbers that are missing or nothing would let a run go past its budgets.
+        let mut usage = reply.usage.unwrap_or_default();
+        if usage.input_tokens == 0 && !is_free {
+            usage.input_tokens = estimated_input;
+        }
+        let written = reply.text.len()
+            + reply.reasoning.as_ref().map_or(0, String::len)
+            + reply.calls.iter().map(|call| call.arguments.len()).sum::<usize>();
+        if usage.output_tokens == 0 && !is_free {
+            usage.output_tokens = tokens(written);
+        }
         self.usage.add(&usage);
         let cost = price.map(|price| price.cost(&usage, reply.cache_write_tokens));
         self.cost = self.cost.zip(cost).map(|(before, cost)| before + cost);

@@ -61,6 +61,8 @@ pub enum Input {
         first_token_ms: Option<u64>,
         /// What the model that answered costs.
         price: Option<Price>,
+        /// Tokens that it can take in.
+        context_window: u64,
     },
     /// It did not, after all retries.
     ModelFailed(ModelError),
@@ -203,7 +205,9 @@ impl Machine {
                 self.say(text, InputSource::Job, &mut events);
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms, price } => {
+            Input::Reply { reply, latency_ms, first_token_ms, price, context_window } => {
+                // The one that answered is asked next.
+                (self.rules.price, self.rules.context_window) = (price, context_window);
                 self.on_reply(*reply, (latency_ms, first_token_ms), price, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
@@ -244,9 +248,10 @@ impl Machine {
                 self.end(StopReason::Refused, Some(error), events)
             }
             FinishReason::InvalidToolCall => {
+                self.leave_unanswered();
                 self.on_malformed("the provider could not read the call", events)
             }
-            FinishReason::Pause => self.ask_or_stop(events),
+            FinishReason::Pause if calls.is_empty() => self.ask_or_stop(events),
             _ if !calls.is_empty() => {
                 let (plans, decisions) = plan_calls(
                     &calls,
@@ -276,6 +281,14 @@ impl Machine {
                 }
                 self.end(StopReason::Completed, None, events)
             }
+        }
+    }
+
+    /// Takes the calls of the last answer back: none is run, and none may wait for a result.
+    fn leave_unanswered(&mut self) {
+        if let Some(Turn::Assistant(turn)) = self.history.last_mut() {
+            turn.tool_calls.clear();
+            turn.provider_data = None;
         }
     }
 

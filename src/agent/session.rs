@@ -58,6 +58,8 @@ pub struct ModelInUse {
     pub max_retries: u32,
     /// What it costs; `None` is unknown.
     pub price: Option<Price>,
+    /// Tokens that it can take in.
+    pub context_window: u64,
     /// Whether its answers may hold several calls.
     pub parallel_calls: bool,
 }
@@ -196,6 +198,7 @@ impl Session {
                         latency_ms: millis(started.elapsed()),
                         first_token_ms: (first != u64::MAX).then_some(first),
                         price: model.price,
+                        context_window: model.context_window,
                     });
                 }
                 Err(error) => error,

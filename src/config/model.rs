@@ -238,11 +238,7 @@ impl Model {
 
 /// The names of models are the providers' own; another server may mean and cost something else.
 fn known_price(remote: &Remote) -> Option<Price> {
-    let is_own = match remote.format {
-        WireFormat::Anthropic | WireFormat::Openai | WireFormat::Gemini => true,
-        WireFormat::OpenaiChat => remote.base_url == WireFormat::OpenaiChat.base_url(),
-        WireFormat::Ollama => false,
-    };
+    let is_own = remote.base_url == remote.format.base_url();
     is_own.then(|| Price::of(&remote.model)).flatten()
 }
 

@@ -98,8 +98,10 @@ impl ForkServer {
             let (mut ours, theirs) = StdUnixStream::pair()?;
             let (output, output_of_tool) = io::pipe()?;
             ours.set_nonblocking(true)?;
-            // What fits waits for the shim already, which so needs no second round. It reads it after it has answered.
-            let sent = io::Write::write(&mut ours, order)?;
+            // What fits waits for the shim already, which so needs no second round. The last byte is held back until it has answered, so that
+            // an answer that comes too late starts nothing.
+            let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
+            let sent = io::Write::write(&mut ours, most)?;
             let asked = self.ask(name, &theirs, output_of_tool.as_fd())?;
             // The shim holds the only copies now, so that its end is seen.
             drop((theirs, output_of_tool));
@@ -267,7 +269,7 @@ fn serve() -> io::Result<i32> {
                 ForkResult::Parent { child } => waiting = Some(child),
                 ForkResult::Child => {
                     drop((children, taken));
-                    let code = i32::from(wait_for_request(own, &control, take).is_err());
+                    let code = i32::from(wait_for_request(own, control, take).is_err());
                     // SAFETY: ends the child at once; it has nothing that is to be done at its exit.
                     unsafe { nix::libc::_exit(code) }
                 }
@@ -306,7 +308,7 @@ fn serve() -> io::Result<i32> {
 }
 
 /// The shim's first steps: waits for its request, takes its name, tells the daemon of itself, and goes to work.
-fn wait_for_request(server: Pid, control: &OwnedFd, take: io::PipeWriter) -> io::Result<()> {
+fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::Result<()> {
     // Without a fork server there is nobody to make the next one: the daemon is to notice at once.
     rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
     if nix::unistd::getppid() != server {
@@ -320,7 +322,8 @@ fn wait_for_request(server: Pid, control: &OwnedFd, take: io::PipeWriter) -> io:
     };
     rustix::process::set_parent_process_death_signal(None)?;
     io::Write::write_all(&mut &take, &[1])?;
-    drop(take);
+    // A shim at work must not keep the socket of a fork server that is gone.
+    drop((take, control));
     let name = std::ffi::CString::new(name.get(..count).unwrap_or_default()).unwrap_or_default();
     nix::sys::prctl::set_name(&name)?;
     let lifeline = StdUnixStream::from(lifeline);

@@ -2,6 +2,8 @@
 //!
 //! *Source*: the API reference of Anthropic (read 2026-11-22) and recordings under `tests/fixtures/providers/anthropic-messages`.
 
+mod request;
+
 use std::borrow::Cow;
 
 use serde::Deserialize;
@@ -9,31 +11,14 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
-    parse, set, text,
+    Format, Outgoing, Progress, Reader, check_calls, list, malformed, number, parse, set, text,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
-use crate::config::{Effort, Remote};
-use crate::domain::{AssistantTurn, FinishReason, ToolResult, Turn, Usage};
+use crate::config::Remote;
+use crate::domain::{FinishReason, Usage};
 
 const NAME: &str = "anthropic";
 const VERSION: &str = "2023-06-01";
-
-/// The tokens of an answer where the configuration sets none; the provider wants a number.
-const OUTPUT_TOKENS: u32 = 8192;
-
-/// Models that are told how many tokens they may think; later ones are told an effort.
-const WITH_BUDGET: &[&str] = &[
-    "claude-3-7",
-    "claude-sonnet-4-0",
-    "claude-sonnet-4-2",
-    "claude-sonnet-4-5",
-    "claude-opus-4-0",
-    "claude-opus-4-1",
-    "claude-opus-4-2",
-    "claude-opus-4-5",
-    "claude-haiku-4-5",
-];
 
 pub(super) struct Anthropic;
 
@@ -49,141 +34,12 @@ impl Format for Anthropic {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        Outgoing { path: "/messages".to_owned(), body: body(settings, request) }
+        Outgoing { path: "/messages".to_owned(), body: request::body(settings, request) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
     }
-}
-
-fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
-    let mut messages = Messages::default();
-    for turn in request.history {
-        match turn {
-            Turn::User(text) | Turn::Steering(text) => {
-                messages.push("user", vec![json!({"type": "text", "text": text})])
-            }
-            Turn::Assistant(turn) => messages.push("assistant", assistant(settings, turn)),
-            Turn::ToolResults(results) => {
-                messages.push("user", results.iter().map(tool_result).collect())
-            }
-        }
-    }
-    messages.mark_for_cache();
-    let mut body = Map::new();
-    body.insert("model".to_owned(), settings.model.clone().into());
-    let mut most = settings.max_output_tokens.unwrap_or(OUTPUT_TOKENS);
-    if let Some(effort) = settings.reasoning_effort {
-        if WITH_BUDGET.iter().any(|known| settings.model.starts_with(known)) {
-            let budget = match effort {
-                Effort::Low => 2_048,
-                Effort::Medium => 8_192,
-                Effort::High => 24_576,
-            };
-            // What is thought counts as output; the budget must stay below the whole.
-            most = most.saturating_add(budget);
-            body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
-        } else {
-            body.insert("thinking".to_owned(), json!({"type": "adaptive"}));
-            body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
-        }
-    }
-    body.insert("max_tokens".to_owned(), most.into());
-    body.insert("system".to_owned(), system(request).into());
-    body.insert("messages".to_owned(), messages.0.into());
-    if !request.tools.is_empty() {
-        let tools: Vec<Value> = request
-            .tools
-            .iter()
-            .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters}))
-            .collect();
-        body.insert("tools".to_owned(), tools.into());
-        if !request.parallel_calls {
-            body.insert(
-                "tool_choice".to_owned(),
-                json!({"type": "auto", "disable_parallel_tool_use": true}),
-            );
-        }
-    }
-    if let Some(temperature) = settings.temperature {
-        body.insert("temperature".to_owned(), temperature.into());
-    }
-    if settings.stream {
-        body.insert("stream".to_owned(), true.into());
-    }
-    Value::Object(body)
-}
-
-/// The system prompt in two marked parts: what is the same in every run, and what is the same during this one.
-fn system(request: ModelRequest<'_>) -> Vec<Value> {
-    let (stable, rest) =
-        request.system.split_at_checked(request.stable).unwrap_or((request.system, ""));
-    [stable, rest]
-        .into_iter()
-        .filter(|part| !part.trim().is_empty())
-        .map(|part| json!({"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}))
-        .collect()
-}
-
-/// Messages whose roles alternate: results and what is said after them are one message of the user.
-#[derive(Default)]
-struct Messages(Vec<Value>);
-
-impl Messages {
-    fn push(&mut self, role: &str, blocks: Vec<Value>) {
-        if blocks.is_empty() {
-            // The provider refuses a message without content.
-            return;
-        }
-        if let Some(last) = self.0.last_mut()
-            && last["role"] == role
-            && let Some(content) = last["content"].as_array_mut()
-        {
-            content.extend(blocks);
-            return;
-        }
-        self.0.push(json!({"role": role, "content": blocks}));
-    }
-
-    /// Marks the end of the history, so that the next request of the run reads all of it from the cache.
-    fn mark_for_cache(&mut self) {
-        let last = self.0.last_mut().filter(|message| message["role"] == "user");
-        let block = last.and_then(|message| message["content"].as_array_mut()?.last_mut());
-        if let Some(block) = block.and_then(Value::as_object_mut) {
-            block.insert("cache_control".to_owned(), json!({"type": "ephemeral"}));
-        }
-    }
-}
-
-fn tool_result(result: &ToolResult) -> Value {
-    let mut block =
-        json!({"type": "tool_result", "tool_use_id": result.call_id, "content": result.content});
-    if result.is_error {
-        set(&mut block, "is_error", true);
-    }
-    block
-}
-
-fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
-    let mut calls = turn.tool_calls.iter().map(|call| {
-        json!({"type": "tool_use", "id": call.call_id, "name": call.name, "input": arguments(call)})
-    });
-    let mut blocks = Vec::new();
-    match kept(turn, NAME, settings) {
-        // As they came, in their order; the ids are those that the results have.
-        Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
-            match text(block, "type") {
-                "tool_use" => calls.next(),
-                "text" => (!text(block, "text").is_empty()).then(|| block.clone()),
-                _ => Some(block.clone()),
-            }
-        })),
-        None if turn.text.is_empty() => {}
-        None => blocks.push(json!({"type": "text", "text": turn.text})),
-    }
-    blocks.extend(calls);
-    blocks
 }
 
 /// An answer as far as it has come.
@@ -194,6 +50,7 @@ struct Answer {
     stop_reason: Option<String>,
     explanation: Option<String>,
     usage: Map<String, Value>,
+    thinking_tokens: u64,
     done: bool,
 }
 
@@ -379,6 +236,9 @@ impl Answer {
 
     /// Later numbers replace earlier ones, each for itself.
     fn take_usage(&mut self, usage: Option<&Value>) {
+        let thinking =
+            usage.and_then(|usage| usage.pointer("/output_tokens_details/thinking_tokens"));
+        self.thinking_tokens = thinking.and_then(Value::as_u64).unwrap_or(self.thinking_tokens);
         let usage = usage.and_then(Value::as_object).into_iter().flatten();
         for (name, value) in usage.filter(|(_, value)| value.is_number()) {
             self.usage.insert(name.clone(), value.clone());
@@ -396,7 +256,7 @@ impl Answer {
             input_tokens: number("input_tokens").saturating_add(written).saturating_add(cached),
             output_tokens: number("output_tokens"),
             cached_input_tokens: cached,
-            reasoning_tokens: 0,
+            reasoning_tokens: self.thinking_tokens,
         })
     }
 }
@@ -442,15 +302,25 @@ impl Reader for Answer {
         let answer: String = of_kind("text").map(|block| block.full("text", &block.text)).collect();
         let reasoning: String =
             of_kind("thinking").map(|block| block.full("thinking", &block.text)).collect();
+        let is_cut = matches!(
+            self.stop_reason.as_deref(),
+            Some("max_tokens" | "model_context_window_exceeded")
+        );
+        let last = self.blocks.last().map(|block| block.index);
+        let arguments = |block: &Block| match block.arguments() {
+            // Nothing of them had come yet, so that they must not pass for none.
+            none if is_cut && none == "{}" && Some(block.index) == last => "{".to_owned(),
+            arguments => arguments,
+        };
         let calls: Vec<RequestedCall> = of_kind("tool_use")
             .map(|block| RequestedCall {
                 id: Some(text(&block.start, "id").to_owned()).filter(|id| !id.is_empty()),
                 name: text(&block.start, "name").to_owned(),
-                arguments: block.arguments(),
+                arguments: arguments(block),
             })
             .collect();
         let finish_reason = match self.stop_reason.as_deref() {
-            Some("max_tokens" | "model_context_window_exceeded") => FinishReason::Length,
+            _ if is_cut => FinishReason::Length,
             Some("refusal") => FinishReason::Refusal,
             Some("pause_turn") => FinishReason::Pause,
             _ if !calls.is_empty() => FinishReason::ToolCalls,

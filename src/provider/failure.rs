@@ -46,15 +46,28 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
         (.., Some(detail)) => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
         _ => plain(body),
     };
+    // What a provider says beside its message, and what one behind it said.
+    let outer = parsed.get("code").and_then(Value::as_str).unwrap_or_default();
+    let raw = error.pointer("/metadata/raw").and_then(Value::as_str).unwrap_or_default();
     let details = error.get("details").filter(|details| details.is_array());
     let details = details.map(Value::to_string).unwrap_or_default();
-    let mut words = format!("{} {} {} {message}", text("code"), text("type"), text("status"));
-    words.push_str(&details);
+    let words = format!(
+        "{} {} {} {outer} {message} {raw} {details}",
+        text("code"),
+        text("type"),
+        text("status")
+    );
+    if error.get("failed_generation").is_some() {
+        return ModelError::new(ErrorClass::BadToolGeneration, cut(&message));
+    }
     let retry_after = error.get("details").and_then(retry_delay);
     let class = classify(status, &words.to_lowercase(), retry_after.is_some());
-    let shown: String = message.chars().take(MESSAGE_CHARACTERS).collect();
     let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
-    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{shown}")) }
+    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{}", cut(&message))) }
+}
+
+fn cut(message: &str) -> String {
+    message.chars().take(MESSAGE_CHARACTERS).collect()
 }
 
 /// Returns the wait that Google's details ask for: `"retryDelay": "48s"`.
@@ -70,14 +83,21 @@ const OVERFLOW: &[&str] = &[
     "context length",
     "context window",
     "context size",
+    "context limit",
     "exceeds the context",
     "exceeds the maximum number of tokens",
+    "but model only supports up to",
     "prompt is too long",
     "too many tokens",
     "maximum prompt length",
     "input is too long",
     "reduce the length",
     "request_too_large",
+    "`inputs` tokens + `max_new_tokens`",
+    "exceeded model token limit",
+    "exceeds max length",
+    "range of input length",
+    "prompt token count of",
 ];
 
 /// Words of a quota that is spent, which waiting does not bring back.
@@ -88,32 +108,53 @@ const SPENT: &[&str] = &[
     "credit balance",
     "insufficient credits",
     "insufficient balance",
+    "insufficient funds",
+    "used all available credits",
+    "spending limit",
     "billing_error",
     "billing_hard_limit",
+    "billing_not_active",
+    "usage_limit_reached",
+    "api usage limits",
     "perday",
+];
+
+/// Words of a limit that is over soon.
+const SOON: &[&str] =
+    &["rate_limit", "rate limit", "per minute", "per_minute", "perminute", "per second"];
+
+/// Words of a call that the model wrote and the server could not read.
+const MALFORMED: &[&str] = &[
+    "tool_use_failed",
+    "output_parse_failed",
+    "tool call validation failed",
+    "failed to parse tool call",
+    "error parsing tool call",
 ];
 
 fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
-    if has(&["tool_use_failed", "tool call validation failed", "failed to parse tool call"]) {
+    if has(MALFORMED) {
         return ErrorClass::BadToolGeneration;
     }
     // A provider that names a wait means a limit by the minute, whatever it calls it; one by the day it names too.
-    let by_the_minute = has(&["rate_limit", "rate limit"]) || names_delay && !has(&["perday"]);
+    let by_the_minute = has(SOON) || names_delay && !has(&["perday"]);
     match status {
-        None | Some(400 | 422) if has(OVERFLOW) => ErrorClass::ContextLength,
-        Some(413) => ErrorClass::ContextLength,
+        None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
+        Some(413) if !by_the_minute => ErrorClass::ContextLength,
         Some(402) => ErrorClass::QuotaExhausted,
-        None | Some(400 | 403 | 429) if has(SPENT) && !by_the_minute => ErrorClass::QuotaExhausted,
+        None | Some(400 | 403 | 412 | 429) if has(SPENT) && !by_the_minute => {
+            ErrorClass::QuotaExhausted
+        }
+        Some(400 | 403 | 404) if has(&["model_not_found"]) => ErrorClass::NotFound,
         Some(401 | 403) => ErrorClass::Auth,
         Some(400) if has(&["api key", "api_key", "apikey", "authentication", "unauthorized"]) => {
             ErrorClass::Auth
         }
-        Some(429) => ErrorClass::RateLimit,
+        Some(413 | 429) => ErrorClass::RateLimit,
         Some(404) => ErrorClass::NotFound,
-        Some(408 | 504) => ErrorClass::Timeout,
-        Some(409 | 425) => ErrorClass::Server,
-        Some(503 | 529) => ErrorClass::Overloaded,
+        Some(498 | 503 | 529) => ErrorClass::Overloaded,
+        Some(408 | 409 | 425) => ErrorClass::Server,
         Some(code) if code >= 500 => ErrorClass::Server,
         Some(_) => ErrorClass::BadRequest,
         None if has(&["overloaded", "capacity", "unavailable"]) => ErrorClass::Overloaded,
@@ -130,11 +171,11 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
             ErrorClass::Auth
         }
         None if has(&["not_found", "not found"]) => ErrorClass::NotFound,
-        None if has(&["timeout", "timed out", "deadline"]) => ErrorClass::Timeout,
-        None if has(&["server_error", "api_error", "internal", "out of memory", "crash"]) => {
-            ErrorClass::Server
+        None if has(&["invalid_request", "invalid_prompt", "invalid_argument", "bad_request"]) => {
+            ErrorClass::BadRequest
         }
-        None => ErrorClass::BadRequest,
+        // The request had been taken: whatever went wrong then is the server's.
+        None => ErrorClass::Server,
     }
 }
 
@@ -203,6 +244,40 @@ mod tests {
         check(503, "", ErrorClass::Overloaded);
         check(529, "{}", ErrorClass::Overloaded);
         check(302, "", ErrorClass::BadRequest);
+        check(408, "", ErrorClass::Server);
+        check(504, "<html></html>", ErrorClass::Server);
+        check(
+            429,
+            r#"{"error":{"message":"Requests per minute limit exceeded","code":"request_quota_exceeded"}}"#,
+            ErrorClass::RateLimit,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"Your credit balance is too low to access the API"}}"#,
+            ErrorClass::QuotaExhausted,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"input length and `max_tokens` exceed context limit: 1 + 2 > 2"}}"#,
+            ErrorClass::ContextLength,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"The model `x` does not exist","code":"model_not_found"}}"#,
+            ErrorClass::NotFound,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"Provider returned error","metadata":{"raw":"prompt is too long"}}}"#,
+            ErrorClass::ContextLength,
+        );
+        check(
+            400,
+            r#"{"error":{"message":"x","failed_generation":"y"}}"#,
+            ErrorClass::BadToolGeneration,
+        );
+        let day = r#"[{"error":{"code":429,"message":"You exceeded your current quota","details":[{"quotaId":"RequestsPerDayPerProject"},{"retryDelay":"48s"}]}}]"#;
+        check(429, day, ErrorClass::QuotaExhausted);
         check(
             400,
             r#"{"error":{"code":"tool_use_failed","message":"x"}}"#,

@@ -3,10 +3,11 @@
 //! A format knows fields and their meaning. Sending, framing, deadlines and sizes are the same for all and stand in `remote.rs` and `http.rs`.
 
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest};
 use crate::config::Remote;
-use crate::domain::{Arguments, AssistantTurn, ToolCall};
+use crate::domain::{Arguments, AssistantTurn, CallId, ToolCall};
 
 /// Calls of one answer; more is no answer of a model.
 const MOST_CALLS: usize = 1000;
@@ -147,5 +148,29 @@ pub(super) fn kept<'a>(
     settings: &Remote,
 ) -> Option<&'a Value> {
     let data = turn.provider_data.as_ref()?;
-    (text(data, "format") == format && text(data, "model") == settings.model).then_some(data)
+    let is_own = text(data, "format") == format
+        && text(data, "model") == settings.model
+        && text(data, "base_url") == settings.base_url;
+    is_own.then_some(data)
+}
+
+/// Returns an id as the provider takes it: `most` letters, digits, `_` and `-` at the longest. One that does not fit is derived from ours, so
+/// that call and result still agree.
+pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
+    let id = call_id.as_str();
+    let fits = id.len() <= most
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if fits { id.to_owned() } else { derived_id(call_id, most) }
+}
+
+/// Returns an id of at most 24 letters and digits that is derived from ours.
+pub(super) fn derived_id(call_id: &CallId, most: usize) -> String {
+    hex::encode(Sha256::digest(call_id.as_str())).chars().take(most.min(24)).collect()
+}
+
+/// Returns the name of a tool that a model may have made up, as providers take it back.
+pub(super) fn wire_name(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
+    let name: String = name.chars().take(64).map(plain).collect();
+    if name.is_empty() { "unknown".to_owned() } else { name }
 }

@@ -3,20 +3,21 @@
 //! *Source*: the API reference of Google (read 2026-11-22) and recordings under `tests/fixtures/providers/gemini`.
 
 mod partial;
+mod request;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
-    parse, set, text,
+    Format, Outgoing, Progress, Reader, check_calls, list, malformed, number, parse, set, text,
 };
-use crate::agent::{ModelError, ModelReply, ModelRequest, RequestedCall};
-use crate::config::{Effort, Remote};
-use crate::domain::{AssistantTurn, FinishReason, Turn, Usage};
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::config::Remote;
+use crate::domain::{FinishReason, Usage};
 
 const NAME: &str = "gemini";
 
@@ -36,122 +37,15 @@ impl Format for Gemini {
         let method =
             if settings.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
         let model = settings.model.trim_start_matches("models/");
-        Outgoing { path: format!("/models/{model}:{method}"), body: body(settings, request) }
+        Outgoing {
+            path: format!("/models/{model}:{method}"),
+            body: request::body(settings, request),
+        }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
     }
-}
-
-fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
-    let mut contents = Vec::new();
-    // Whether the calls that wait for their results had ids of the provider.
-    let mut had_ids = Vec::new();
-    for turn in request.history {
-        match turn {
-            Turn::User(text) | Turn::Steering(text) => {
-                push(&mut contents, "user", vec![json!({"text": text})])
-            }
-            Turn::Assistant(turn) => {
-                let parts = assistant(settings, turn);
-                had_ids = parts
-                    .iter()
-                    .filter_map(|part| Some(part.get("functionCall")?.get("id").is_some()))
-                    .collect();
-                push(&mut contents, "model", parts);
-            }
-            Turn::ToolResults(results) => {
-                let with_ids = had_ids.iter().copied().chain(std::iter::repeat(false));
-                let parts = results.iter().zip(with_ids).map(|(result, with_id)| {
-                    let field = if result.is_error { "error" } else { "output" };
-                    let mut response =
-                        json!({"name": result.name, "response": {field: result.content}});
-                    if with_id {
-                        set(&mut response, "id", json!(result.call_id));
-                    }
-                    json!({"functionResponse": response})
-                });
-                push(&mut contents, "user", parts.collect());
-            }
-        }
-    }
-    let mut body = json!({
-        "systemInstruction": {"parts": [{"text": request.system}]},
-        "contents": contents,
-    });
-    if !request.tools.is_empty() {
-        let tools: Vec<Value> = request
-            .tools
-            .iter()
-            .map(|tool| json!({"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}))
-            .collect();
-        set(&mut body, "tools", json!([{"functionDeclarations": tools}]));
-    }
-    let mut generation = Map::new();
-    if let Some(most) = settings.max_output_tokens {
-        generation.insert("maxOutputTokens".to_owned(), most.into());
-    }
-    if let Some(temperature) = settings.temperature {
-        generation.insert("temperature".to_owned(), temperature.into());
-    }
-    if let Some(effort) = settings.reasoning_effort {
-        // Up to 2.5 the model is told how many tokens it may think, later a level.
-        let thinking = match ["gemini-2", "gemini-1"].iter().any(|old| settings.model.contains(old))
-        {
-            true => json!({"includeThoughts": true, "thinkingBudget": match effort {
-                Effort::Low => 1_024,
-                Effort::Medium => 8_192,
-                Effort::High => 24_576,
-            }}),
-            false => json!({"includeThoughts": true, "thinkingLevel": effort.as_str()}),
-        };
-        generation.insert("thinkingConfig".to_owned(), thinking);
-    }
-    if !generation.is_empty() {
-        set(&mut body, "generationConfig", generation);
-    }
-    body
-}
-
-/// Adds parts; neighbours of one role are one content.
-fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
-    if parts.is_empty() {
-        return;
-    }
-    if let Some(last) = contents.last_mut()
-        && last["role"] == role
-        && let Some(known) = last["parts"].as_array_mut()
-    {
-        known.extend(parts);
-        return;
-    }
-    contents.push(json!({"role": role, "parts": parts}));
-}
-
-fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
-    let mut calls = turn.tool_calls.iter();
-    let mut parts = Vec::new();
-    match kept(turn, NAME, settings) {
-        // As they came, so that each signature stays with its part.
-        Some(data) => parts.extend(list(data, "parts").iter().filter_map(|part| {
-            let Some(function) = part.get("functionCall") else { return Some(part.clone()) };
-            let call = calls.next()?;
-            let (mut part, mut function) = (part.clone(), function.clone());
-            if function.get("id").is_some() {
-                set(&mut function, "id", json!(call.call_id));
-            }
-            set(&mut function, "args", arguments(call));
-            set(&mut part, "functionCall", function);
-            Some(part)
-        })),
-        None if turn.text.is_empty() => {}
-        None => parts.push(json!({"text": turn.text})),
-    }
-    parts.extend(
-        calls.map(|call| json!({"functionCall": {"name": call.name, "args": arguments(call)}})),
-    );
-    parts
 }
 
 /// An answer as far as it has come.
@@ -160,13 +54,15 @@ struct Answer {
     id: Option<String>,
     /// As they came; neighbouring texts of one kind are one.
     parts: Vec<Value>,
-    /// Whether the last call has more arguments to come.
-    is_open: bool,
+    /// Where the call stands that has more arguments to come.
+    open: Option<usize>,
+    /// Where calls stand whose end never came.
+    unclosed: BTreeSet<usize>,
     has_candidate: bool,
     finish: Option<String>,
     blocked: bool,
     explanation: Option<String>,
-    usage: Option<Usage>,
+    usage: DeltaUsage,
 }
 
 /// The chunk that comes most, read without a tree. Whatever holds more than text is read in full.
@@ -210,15 +106,14 @@ struct DeltaPart<'a> {
     text: Cow<'a, str>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
 struct DeltaUsage {
     prompt_token_count: Option<u64>,
-    tool_use_prompt_token_count: u64,
-    candidates_token_count: u64,
-    thoughts_token_count: u64,
-    cached_content_token_count: u64,
+    tool_use_prompt_token_count: Option<u64>,
+    candidates_token_count: Option<u64>,
+    thoughts_token_count: Option<u64>,
+    cached_content_token_count: Option<u64>,
 }
 
 impl Answer {
@@ -258,15 +153,30 @@ impl Answer {
         Ok(())
     }
 
-    fn take_usage(&mut self, usage: &DeltaUsage) {
-        // Some servers announce the object with nothing in it.
-        let Some(prompt) = usage.prompt_token_count else { return };
-        self.usage = Some(Usage {
-            input_tokens: prompt.saturating_add(usage.tool_use_prompt_token_count),
-            output_tokens: usage.candidates_token_count.saturating_add(usage.thoughts_token_count),
-            cached_input_tokens: usage.cached_content_token_count,
-            reasoning_tokens: usage.thoughts_token_count,
-        });
+    /// Later numbers replace earlier ones, each for itself.
+    fn take_usage(&mut self, new: &DeltaUsage) {
+        let known = &mut self.usage;
+        for (known, new) in [
+            (&mut known.prompt_token_count, new.prompt_token_count),
+            (&mut known.tool_use_prompt_token_count, new.tool_use_prompt_token_count),
+            (&mut known.candidates_token_count, new.candidates_token_count),
+            (&mut known.thoughts_token_count, new.thoughts_token_count),
+            (&mut known.cached_content_token_count, new.cached_content_token_count),
+        ] {
+            *known = new.or(*known);
+        }
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        let usage = &self.usage;
+        let (prompt, thoughts) =
+            (usage.prompt_token_count?, usage.thoughts_token_count.unwrap_or(0));
+        Some(Usage {
+            input_tokens: prompt.saturating_add(usage.tool_use_prompt_token_count.unwrap_or(0)),
+            output_tokens: usage.candidates_token_count.unwrap_or(0).saturating_add(thoughts),
+            cached_input_tokens: usage.cached_content_token_count.unwrap_or(0),
+            reasoning_tokens: thoughts,
+        })
     }
 
     fn take_part(&mut self, part: &Value, new: &mut String) -> Result<(), ModelError> {
@@ -315,11 +225,12 @@ impl Answer {
 
     /// Takes a call, or a part of one: without a name it goes on with the last.
     fn take_call(&mut self, part: &Value, call: &Value) -> Result<(), ModelError> {
-        let goes_on = call.get("name").is_none() && self.is_open;
-        if !goes_on && call.as_object().is_none_or(Map::is_empty) {
+        let known = self.open.filter(|_| call.get("name").is_none());
+        if known.is_none() && call.as_object().is_none_or(Map::is_empty) {
             return Ok(());
         }
-        if !goes_on {
+        let at = known.unwrap_or(self.parts.len());
+        if known.is_none() {
             let mut part = part.clone();
             if let Some(call) = part.get_mut("functionCall").and_then(Value::as_object_mut) {
                 call.remove("partialArgs");
@@ -329,12 +240,21 @@ impl Answer {
             self.parts.push(part);
             check_calls(self.parts.len())?;
         }
-        self.is_open = call.get("willContinue") == Some(&Value::Bool(true));
-        let args = self.parts.last_mut().and_then(|last| last.pointer_mut("/functionCall/args"));
-        if let Some(args) = args {
+        let Some(place) = self.parts.get_mut(at) else { return Ok(()) };
+        if let Some(signature) = part.get("thoughtSignature") {
+            set(place, "thoughtSignature", signature.clone());
+        }
+        if let Some(args) = place.pointer_mut("/functionCall/args") {
             for partial in list(call, "partialArgs") {
                 partial::put(args, partial)?;
             }
+        }
+        if call.get("willContinue") == Some(&Value::Bool(true)) {
+            self.open = Some(at);
+            self.unclosed.insert(at);
+        } else {
+            self.open = None;
+            self.unclosed.remove(&at);
         }
         Ok(())
     }
@@ -382,15 +302,14 @@ impl Reader for Answer {
     }
 
     fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
-        let last = self.parts.iter().filter(|part| part.get("functionCall").is_some()).count();
         let calls: Vec<RequestedCall> = self
             .parts
             .iter()
-            .filter_map(|part| part.get("functionCall"))
             .enumerate()
+            .filter_map(|(at, part)| Some((at, part.get("functionCall")?)))
             .map(|(at, call)| {
                 let mut arguments = call.get("args").unwrap_or(&Value::Null).to_string();
-                if self.is_open && at + 1 == last {
+                if self.unclosed.contains(&at) {
                     // Its end never came, so that it must not parse.
                     arguments.pop();
                 }
@@ -401,6 +320,24 @@ impl Reader for Answer {
                 }
             })
             .collect();
+        let says_nothing = self
+            .parts
+            .iter()
+            .all(|part| part.get("functionCall").is_none() && text(part, "text").is_empty());
+        match self.finish.as_deref() {
+            Some("MALFORMED_RESPONSE") => {
+                return Err(malformed("the model wrote a malformed answer"));
+            }
+            Some("MISSING_THOUGHT_SIGNATURE") => {
+                let message = "a signature of an earlier thought is missing";
+                return Err(ModelError::new(ErrorClass::BadRequest, message));
+            }
+            Some(word @ ("OTHER" | "FINISH_REASON_UNSPECIFIED")) if says_nothing => {
+                let message = format!("the model stopped without an answer: {word}");
+                return Err(ModelError::new(ErrorClass::Server, message));
+            }
+            _ => {}
+        }
         let finish_reason = match self.finish.as_deref() {
             Some("MAX_TOKENS") => FinishReason::Length,
             Some(
@@ -422,7 +359,7 @@ impl Reader for Answer {
             _ if !calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        let (answer, reasoning) = (self.texts(false), self.texts(true));
+        let (answer, reasoning, usage) = (self.texts(false), self.texts(true), self.usage());
         // Thoughts are the model's, not ours to send; what is signed goes back where it was.
         let is_plain = self.parts.iter().all(|part| {
             part.get("thoughtSignature").is_none()
@@ -444,7 +381,7 @@ impl Reader for Answer {
             calls,
             finish_reason,
             stop_reason: self.finish.filter(|finish| !finish.is_empty()),
-            usage: self.usage,
+            usage,
             cache_write_tokens: 0,
             response_id: self.id,
             provider_data: (!is_plain).then(|| json!({"parts": replayed})),

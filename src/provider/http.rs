@@ -3,7 +3,6 @@
 //! No redirect is followed, so that no key goes where it was not meant to (SEC-6); certificates of remote hosts are always verified. Every
 //! size that a server decides has a limit with a name (PROV-4).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -168,24 +167,24 @@ impl Lines {
         self.searched -= self.start;
         self.start = 0;
         self.buffer.extend_from_slice(piece);
-        if self.searched > EVENT_BYTES {
+        if self.buffer.len() > EVENT_BYTES.saturating_add(piece.len()) {
             return Err(too_large("line", EVENT_BYTES));
         }
         Ok(())
     }
 
     /// Returns the next whole line, without its end.
-    pub(super) fn next_line(&mut self) -> Option<Vec<u8>> {
+    pub(super) fn next_line(&mut self) -> Option<&[u8]> {
         let unseen = self.buffer.get(self.searched..).unwrap_or_default();
         let Some(at) = unseen.iter().position(|byte| *byte == b'\n') else {
             self.searched = self.buffer.len();
             return None;
         };
-        let line = self.buffer.get(self.start..self.searched + at).unwrap_or_default().to_vec();
-        self.start = self.searched + at + 1;
+        let (start, end) = (self.start, self.searched + at);
+        self.start = end + 1;
         self.searched = self.start;
         self.seen += 1;
-        Some(line)
+        self.buffer.get(start..end)
     }
 
     /// Returns what stands after the last line end, and forgets it.
@@ -201,51 +200,69 @@ impl Lines {
     }
 }
 
-/// Gives `take` the data of each event, in order, until it returns true or the stream ends.
+/// Gives `take` the data of each server-sent event, in order, until it returns true or the stream ends.
 ///
-/// *Errors*: the stream breaks off, is no event stream or too large, or `take` says so.
+/// Fields that are not known are ignored, as the standard wants it; `error:`, which some servers write in their need, counts as data. What
+/// stands at the end without the blank line after it is an event too: whether it is whole, its JSON says.
+///
+/// *Errors*: the stream breaks off or is too large, or `take` says so. *Source*: the HTML standard, "Server-sent events".
 pub(super) async fn decode_events(
-    pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
+    mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
 ) -> Result<(), ModelError> {
-    let event_size = AtomicUsize::new(0);
-    let counted = pieces.map(|piece| {
-        let piece = piece.map_err(Broken)?;
-        let of_event = event_size.fetch_add(piece.len(), Ordering::Relaxed) + piece.len();
-        match of_event > EVENT_BYTES {
-            true => Err(Broken(too_large("event", EVENT_BYTES))),
-            false => Ok(piece),
-        }
-    });
-    let mut events = sse_stream::SseStream::from_bytes_stream(counted);
-    while let Some(event) = events.next().await {
-        event_size.store(0, Ordering::Relaxed);
-        let event = event.map_err(|error| match error {
-            sse_stream::Error::Body(source) => match source.downcast::<Broken>() {
-                Ok(broken) => broken.0,
-                Err(source) => ModelError::new(
-                    ErrorClass::StreamInterrupted,
-                    format!("the stream broke off: {source}"),
-                ),
-            },
-            other => ModelError::new(
-                ErrorClass::MalformedResponse,
-                format!("this is no event stream: {other}"),
-            ),
-        })?;
-        if let Some(data) = event.data
-            && take(&data)?
-        {
-            return Ok(());
+    let mut lines = Lines::default();
+    let mut data = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        lines.push(&piece?)?;
+        while let Some(line) = lines.next_line() {
+            if add_field(line, &mut data)? {
+                continue;
+            }
+            let is_end = dispatch(&data, &mut take)?;
+            data.clear();
+            if is_end {
+                return Ok(());
+            }
         }
     }
-    Ok(())
+    let rest = lines.rest();
+    add_field(&rest, &mut data)?;
+    let is_cut = serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_err_and(|e| e.is_eof());
+    if is_cut && !data.is_empty() {
+        return Err(ModelError::new(ErrorClass::StreamInterrupted, "the stream broke off"));
+    }
+    dispatch(&data, &mut take).map(drop)
 }
 
-/// A failure on its way through the event reader.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Broken(ModelError);
+/// Adds what a line says to the data of its event; returns whether the event goes on.
+fn add_field(line: &[u8], data: &mut Vec<u8>) -> Result<bool, ModelError> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
+    if line.is_empty() {
+        return Ok(false);
+    }
+    let value = line.strip_prefix(b"data:").or_else(|| line.strip_prefix(b"error:"));
+    if let Some(value) = value {
+        if !data.is_empty() {
+            data.push(b'\n');
+        }
+        data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
+        if data.len() > EVENT_BYTES {
+            return Err(too_large("event", EVENT_BYTES));
+        }
+    }
+    Ok(true)
+}
+
+fn dispatch(
+    data: &[u8],
+    take: &mut impl FnMut(&str) -> Result<bool, ModelError>,
+) -> Result<bool, ModelError> {
+    let text = std::str::from_utf8(data).map_err(|_| {
+        ModelError::new(ErrorClass::MalformedResponse, "an event of the stream is no UTF-8")
+    })?;
+    if text.trim().is_empty() { Ok(false) } else { take(text) }
+}
 
 fn too_large(what: &str, most: usize) -> ModelError {
     ModelError::new(ErrorClass::MalformedResponse, format!("the {what} has more than {most} bytes"))

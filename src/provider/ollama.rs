@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, list, malformed, number,
-    parse, set, text,
+    parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -43,7 +43,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             }
             Turn::Assistant(turn) => messages.push(assistant(turn)),
             Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
-                json!({"role": "tool", "tool_name": result.name, "tool_call_id": result.call_id, "content": result.content})
+                json!({"role": "tool", "tool_name": wire_name(&result.name), "tool_call_id": wire_id(&result.call_id, 64), "content": result.content})
             })),
         }
     }
@@ -86,7 +86,7 @@ fn assistant(turn: &AssistantTurn) -> Value {
         set(&mut message, "tool_calls", turn
             .tool_calls
             .iter()
-            .map(|call| json!({"id": call.call_id, "function": {"name": call.name, "arguments": arguments(call)}}))
+            .map(|call| json!({"id": wire_id(&call.call_id, 64), "function": {"name": wire_name(&call.name), "arguments": arguments(call)}}))
             .collect::<Value>());
     }
     message

@@ -12,13 +12,17 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
-    parse, set, text,
+    parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::call::parse_arguments;
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, CallId, FinishReason, Turn, Usage};
 
 const NAME: &str = "openai";
+
+/// The longest id.
+const ID: usize = 64;
 
 /// Beginnings of the names of models that reason; others refuse to be asked for their encrypted reasoning.
 const REASONING: &[&str] = &["o1", "o3", "o4", "gpt-5", "gpt-6", "codex", "computer-use"];
@@ -35,10 +39,13 @@ impl Format for Openai {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        let encrypted = !self.without_encrypted.load(Ordering::Relaxed)
-            && (settings.reasoning_effort.is_some()
-                || REASONING.iter().any(|known| settings.model.starts_with(known)));
-        Outgoing { path: "/responses".to_owned(), body: body(settings, request, encrypted) }
+        let knows_encrypted = !self.without_encrypted.load(Ordering::Relaxed);
+        let asks = settings.reasoning_effort.is_some()
+            || REASONING.iter().any(|known| settings.model.starts_with(known));
+        Outgoing {
+            path: "/responses".to_owned(),
+            body: body(settings, request, knows_encrypted, knows_encrypted && asks),
+        }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -53,7 +60,12 @@ impl Format for Openai {
     }
 }
 
-fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value {
+fn body(
+    settings: &Remote,
+    request: ModelRequest<'_>,
+    encrypted: bool,
+    asks_encrypted: bool,
+) -> Value {
     let mut input = Vec::new();
     // Calls of free text are answered in a form of their own.
     let mut custom = BTreeSet::new();
@@ -62,13 +74,15 @@ fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value 
             Turn::User(text) | Turn::Steering(text) => {
                 input.push(json!({"role": "user", "content": text}))
             }
-            Turn::Assistant(turn) => assistant(settings, turn, &mut input, &mut custom),
+            Turn::Assistant(turn) => {
+                assistant(settings, turn, encrypted, &mut input, &mut custom)
+            }
             Turn::ToolResults(results) => input.extend(results.iter().map(|result| {
                 let kind = match custom.contains(&result.call_id) {
                     true => "custom_tool_call_output",
                     false => "function_call_output",
                 };
-                json!({"type": kind, "call_id": result.call_id, "output": result.content})
+                json!({"type": kind, "call_id": wire_id(&result.call_id, ID), "output": result.content})
             })),
         }
     }
@@ -87,7 +101,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value 
     }
     // Nothing is to stay with the provider; reasoning comes back to us, encrypted, and goes out again.
     body.insert("store".to_owned(), false.into());
-    if encrypted {
+    if asks_encrypted {
         body.insert("include".to_owned(), json!(["reasoning.encrypted_content"]));
     }
     if let Some(effort) = settings.reasoning_effort {
@@ -108,27 +122,38 @@ fn body(settings: &Remote, request: ModelRequest<'_>, encrypted: bool) -> Value 
 fn assistant(
     settings: &Remote,
     turn: &AssistantTurn,
+    encrypted: bool,
     input: &mut Vec<Value>,
     custom: &mut BTreeSet<CallId>,
 ) {
     let mut calls = turn.tool_calls.iter();
     let function_call = |call: &crate::domain::ToolCall| {
         let arguments = Value::Object(arguments(call)).to_string();
-        json!({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments})
+        json!({"type": "function_call", "call_id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "arguments": arguments})
     };
     match kept(turn, NAME, settings) {
         Some(data) => {
-            for item in list(data, "items") {
+            let items = list(data, "items");
+            // Reasoning that led to nothing may not stand alone.
+            let leads_on = |item: &Value| {
+                matches!(text(item, "type"), "function_call" | "custom_tool_call" | "message")
+            };
+            let last = items.iter().rposition(leads_on).unwrap_or(0);
+            for (at, item) in items.iter().enumerate() {
                 match text(item, "type") {
                     "function_call" => input.extend(calls.next().map(function_call)),
                     "custom_tool_call" => {
                         if let Some(call) = calls.next() {
                             custom.insert(call.call_id.clone());
-                            input.push(json!({"type": "custom_tool_call", "call_id": call.call_id, "name": call.name, "input": text(item, "input")}));
+                            input.push(json!({"type": "custom_tool_call", "call_id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "input": text(item, "input")}));
                         }
                     }
                     // Without its content the provider would look for it, and nothing is stored there.
-                    "reasoning" if item.get("encrypted_content").is_some_and(Value::is_string) => {
+                    "reasoning"
+                        if encrypted
+                            && at < last
+                            && item.get("encrypted_content").is_some_and(Value::is_string) =>
+                    {
                         let mut reasoning = json!({"type": "reasoning", "summary": list(item, "summary"), "encrypted_content": item["encrypted_content"]});
                         if let Some(id) = item.get("id") {
                             set(&mut reasoning, "id", id.clone());
@@ -200,12 +225,14 @@ impl Answer {
                 self.take_head(event.get("response").unwrap_or(&Value::Null));
             }
             "response.completed"
+            | "response.done"
             | "response.incomplete"
             | "response.failed"
             | "response.cancelled" => {
                 let response = event.get("response").unwrap_or(&Value::Null);
                 self.take_response(response)?;
-                self.status.get_or_insert_with(|| kind.trim_start_matches("response.").to_owned());
+                let status = kind.trim_start_matches("response.").replace("done", "completed");
+                self.status.get_or_insert(status);
             }
             "error" => return Err(failure::of_body(None, event, "")),
             _ if event.get("error").is_some_and(|error| !error.is_null()) => {
@@ -234,11 +261,12 @@ impl Answer {
         self.take_head(response);
         let output = list(response, "output");
         check_calls(output.len())?;
-        for (item, index) in output.iter().zip(0..) {
-            let known = self.items.entry(index).or_default();
-            if !known.is_done {
-                *known = Item { value: item.clone(), is_done: true, ..std::mem::take(known) };
-            }
+        let done = self.items.values().filter(|item| item.is_done).count();
+        if !output.is_empty() && done != output.len() {
+            // The whole says it all again: some servers number nothing, or announce only a part.
+            let whole =
+                |item: &Value| Item { value: item.clone(), is_done: true, ..Item::default() };
+            self.items = (0..).zip(output.iter().map(whole)).collect();
         }
         self.status = Some(text(response, "status").to_owned()).filter(|status| !status.is_empty());
         self.incomplete = response
@@ -260,17 +288,26 @@ impl Answer {
 impl Item {
     /// Returns the call that it is.
     fn call(&self) -> Option<RequestedCall> {
-        let whole = |field: &str| match self.is_done {
-            true => text(&self.value, field).to_owned(),
-            // Cut: what came of it is kept for the record, and cannot be parsed.
-            false => self.added.clone(),
+        let is_cut = !self.is_done || text(&self.value, "status") == "incomplete";
+        // Where the end never came, what came is kept for the record, and must not parse.
+        let sent = |field: &str| match text(&self.value, field) {
+            "" if is_cut => self.added.clone(),
+            sent => sent.to_owned(),
         };
         let arguments = match text(&self.value, "type") {
-            "function_call" if text(&self.value, "status") == "incomplete" => String::new(),
-            "function_call" => whole("arguments"),
-            "custom_tool_call" if self.is_done => json!({"input": whole("input")}).to_string(),
-            "custom_tool_call" => String::new(),
+            "function_call" => sent("arguments"),
+            "custom_tool_call" if is_cut => sent("input"),
+            "custom_tool_call" => json!({"input": sent("input")}).to_string(),
             _ => return None,
+        };
+        let arguments = match arguments {
+            whole if !is_cut => whole,
+            cut if parse_arguments(&cut).is_err() => cut,
+            cut if cut.trim().is_empty() => "{".to_owned(),
+            mut cut => {
+                cut.pop();
+                cut
+            }
         };
         let id = ["call_id", "id"].map(|field| text(&self.value, field));
         Some(RequestedCall {
@@ -357,7 +394,12 @@ impl Reader for Answer {
             (status, _) => {
                 let status = status.unwrap_or("nothing");
                 let message = format!("the answer is not complete; its status is {status}");
-                return Err(ModelError::new(ErrorClass::Server, message));
+                // An answer that is still being made would be paid for twice.
+                let class = match status {
+                    "queued" | "in_progress" => ErrorClass::BadRequest,
+                    _ => ErrorClass::Server,
+                };
+                return Err(ModelError::new(class, message));
             }
         };
         let is_plain = items.iter().all(|item| match text(item, "type") {

@@ -58,6 +58,7 @@ impl RemoteModel {
         if let Some(data) = reply.provider_data.as_mut().and_then(Value::as_object_mut) {
             data.insert("format".to_owned(), self.format.name().into());
             data.insert("model".to_owned(), self.settings.model.clone().into());
+            data.insert("base_url".to_owned(), self.settings.base_url.clone().into());
         }
         Ok(reply)
     }
@@ -187,17 +188,18 @@ pub(super) async fn read<E: std::fmt::Display>(
 ) -> Result<ModelReply, ModelError> {
     let mut reader = format.reader();
     let mut pieces = http::capped(pieces);
-    let mut head = Vec::new();
+    let mut head = Bytes::new();
     let first = loop {
         if let Some(first) = head.iter().find(|byte| !is_blank(**byte)) {
             break Some(*first);
         }
+        // Blanks say nothing and are let go.
         match pieces.next().await {
-            Some(piece) => head.extend_from_slice(&piece?),
+            Some(piece) => head = piece?,
             None => break None,
         }
     };
-    let rest = futures_util::stream::iter([Ok(Bytes::from(head))]).chain(pieces);
+    let rest = futures_util::stream::iter([Ok(head)]).chain(pieces);
     match (first, format.framing()) {
         (Some(b'['), _) => read_list(&http::collect(rest).await?, reader.as_mut(), deltas)?,
         (Some(b'{'), Framing::Lines) => read_lines(rest, reader.as_mut(), deltas).await?,
@@ -277,7 +279,7 @@ async fn read_lines(
     let mut ended = false;
     while !ended && reader.progress() < Progress::Done {
         let line = match lines.next_line() {
-            Some(line) => line,
+            Some(line) => line.to_vec(),
             None => match pieces.next().await {
                 Some(piece) => {
                     lines.push(&piece?)?;
@@ -328,9 +330,6 @@ async fn read_events(
 ) -> Result<(), ModelError> {
     let mut text = String::new();
     let read = http::decode_events(pieces, |data| {
-        if data.trim().is_empty() {
-            return Ok(false);
-        }
         reader.take(data, &mut text)?;
         if !text.is_empty() {
             deltas.delta(&text);

@@ -10,7 +10,7 @@ use super::remote::{of, read};
 use crate::agent::{DeltaSink, ErrorClass, ModelError, ModelReply, ModelRequest};
 use crate::call::parse_arguments;
 use crate::config::{Remote, WireFormat};
-use crate::domain::{Arguments, AssistantTurn, CallId, ToolCall, ToolResult, Turn};
+use crate::domain::{Arguments, AssistantTurn, CallId, FinishReason, ToolCall, ToolResult, Turn};
 
 const FORMATS: [(WireFormat, &str, usize); 5] = [
     (WireFormat::Anthropic, "anthropic-messages", 19),
@@ -258,6 +258,7 @@ fn turn(reply: ModelReply, format: WireFormat, model: &str) -> AssistantTurn {
     if let Some(data) = provider_data.as_mut().and_then(Value::as_object_mut) {
         data.insert("format".to_owned(), of(format, "").name().into());
         data.insert("model".to_owned(), model.into());
+        data.insert("base_url".to_owned(), format.base_url().into());
     }
     AssistantTurn {
         text: reply.text,
@@ -637,4 +638,269 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
         assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
         assert!(sent.contains("fixed_version"), "{format:?}: the call itself goes along");
     }
+}
+
+fn chat(delta: Value, finish: Value) -> Value {
+    json!({"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+}
+
+async fn chat_calls(events: &[Value]) -> Vec<(Option<String>, String, String)> {
+    let reply = answer(WireFormat::OpenaiChat, sse(events).as_bytes(), 50).await.unwrap();
+    reply.calls.into_iter().map(|call| (call.id, call.name, call.arguments)).collect()
+}
+
+fn piece(index: u64, id: &str, name: &str, arguments: &str) -> Value {
+    chat(
+        json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}),
+        Value::Null,
+    )
+}
+
+// proves LLM-6
+#[tokio::test]
+async fn calls_of_chat_servers_are_told_apart() {
+    let end = || chat(json!({}), json!("tool_calls"));
+    let names = |calls: Vec<(Option<String>, String, String)>| -> Vec<String> {
+        calls.into_iter().map(|(_, name, arguments)| format!("{name}{arguments}")).collect()
+    };
+    let no_ids = [piece(0, "", "a", "{}"), piece(0, "", "b", "{}"), end()];
+    assert_eq!(names(chat_calls(&no_ids).await), ["a{}", "b{}"]);
+    let fresh_ids = [piece(0, "1", "a", "{\"x\":"), piece(0, "2", "", "1}"), end()];
+    assert_eq!(names(chat_calls(&fresh_ids).await), ["a{\"x\":1}"]);
+    let names_again =
+        [piece(0, "1", "a", ""), piece(0, "1", "a", "{\"x\":"), piece(0, "1", "a", "1}"), end()];
+    assert_eq!(names(chat_calls(&names_again).await), ["a{\"x\":1}"]);
+    let call = |id: &str, name: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}});
+    let same_id = json!({"choices": [{"message": {"tool_calls": [call("i", "a"), call("i", "b")]}, "finish_reason": "tool_calls"}]});
+    let reply = answer(WireFormat::OpenaiChat, same_id.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!(reply.calls.len(), 2);
+    let legacy = json!({"choices": [{"message": {"content": null, "function_call": {"name": "a", "arguments": "{}"}}, "finish_reason": "function_call"}]});
+    let reply = answer(WireFormat::OpenaiChat, legacy.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!((reply.calls.len(), reply.finish_reason), (1, FinishReason::ToolCalls));
+    let custom = json!({"choices": [{"message": {"tool_calls": [{"id": "i", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}}]}, "finish_reason": "tool_calls"}]});
+    let reply = answer(WireFormat::OpenaiChat, custom.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!(
+        (reply.calls[0].name.as_str(), reply.calls[0].arguments.as_str()),
+        ("sql", r#"{"input":"SELECT 1"}"#)
+    );
+}
+
+#[tokio::test]
+async fn words_and_numbers_of_other_servers_are_understood() {
+    let whole = |finish: &str, usage: Value| {
+        json!({"choices": [{"message": {"content": "x"}, "finish_reason": finish}], "usage": usage})
+            .to_string()
+    };
+    for (word, expected) in [
+        ("STOP", FinishReason::Stop),
+        ("MAX_TOKENS", FinishReason::Length),
+        ("content_filter: PROHIBITED_CONTENT", FinishReason::ContentFilter),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", FinishReason::InvalidToolCall),
+        ("refusal", FinishReason::Refusal),
+    ] {
+        let reply =
+            answer(WireFormat::OpenaiChat, whole(word, Value::Null).as_bytes(), 9).await.unwrap();
+        assert_eq!(reply.finish_reason, expected, "{word}");
+    }
+    let beside = json!({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135, "completion_tokens_details": {"reasoning_tokens": 94}});
+    let usage = answer(WireFormat::OpenaiChat, whole("stop", beside).as_bytes(), 9)
+        .await
+        .unwrap()
+        .usage
+        .unwrap();
+    assert_eq!((usage.output_tokens, usage.reasoning_tokens), (103, 94));
+    let counted = [197, 198].map(|index| json!({"id": "x", "choices": [{"index": index, "delta": {"content": "a"}, "finish_reason": if index == 198 { json!("stop") } else { Value::Null }}]}));
+    assert_eq!(
+        answer(WireFormat::OpenaiChat, sse(&counted).as_bytes(), 9).await.unwrap().text,
+        "aa"
+    );
+    for (word, class) in [
+        ("OTHER", ErrorClass::Server),
+        ("MALFORMED_RESPONSE", ErrorClass::MalformedResponse),
+        ("MISSING_THOUGHT_SIGNATURE", ErrorClass::BadRequest),
+    ] {
+        let body = json!({"candidates": [{"content": {}, "finishReason": word}]}).to_string();
+        assert_eq!(
+            answer(WireFormat::Gemini, body.as_bytes(), 9).await.unwrap_err().class,
+            class,
+            "{word}"
+        );
+    }
+}
+
+/// What the standard lets pass, and what servers write in their need.
+#[tokio::test]
+async fn events_are_framed_as_the_standard_has_it() {
+    let read = |text: String| async move {
+        let mut found = Vec::new();
+        for size in [1, 7, 1000] {
+            found.push(
+                answer(WireFormat::OpenaiChat, text.as_bytes(), size)
+                    .await
+                    .map(|reply| reply.text)
+                    .map_err(|error| error.class),
+            );
+        }
+        assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{text}: {found:?}");
+        found.remove(0)
+    };
+    let done = chat(json!({"content": "hi"}), json!("stop")).to_string();
+    let lines = done.split_at(5);
+    for text in [
+        format!("retry: soon\nunknown: x\nno colon\nevent: a\nevent: b\nid\ndata: {done}\n\n"),
+        format!("data: {done}\n"),
+        format!("data: {done}"),
+        format!("data:{done}\r\n\r\n"),
+        format!("data: {}\ndata: {}\n\n", lines.0, lines.1),
+    ] {
+        assert_eq!(read(text).await, Ok("hi".to_owned()));
+    }
+    assert_eq!(
+        read("error: {\"code\":500,\"message\":\"oops\"}\n\n".to_owned()).await,
+        Err(ErrorClass::Server)
+    );
+    assert_eq!(
+        read(format!("data: {}", done.split_at(done.len() - 3).0)).await,
+        Err(ErrorClass::StreamInterrupted)
+    );
+}
+
+// proves LLM-5
+#[tokio::test]
+async fn a_call_that_was_cut_never_parses() {
+    let start = |index: u64| json!({"type": "content_block_start", "index": index, "content_block": {"type": "tool_use", "id": format!("t{index}"), "name": "x", "input": {}}});
+    let end = |reason: &str| json!({"type": "message_delta", "delta": {"stop_reason": reason}});
+    let calls = |events: Vec<Value>, format| async move {
+        let reply = answer(format, sse(&events).as_bytes(), 50).await.unwrap();
+        reply.calls.iter().map(|call| parse_arguments(&call.arguments).is_ok()).collect::<Vec<_>>()
+    };
+    let head = || json!({"type": "message_start", "message": {"id": "m"}});
+    assert_eq!(
+        calls(vec![head(), start(0), start(1), end("max_tokens")], WireFormat::Anthropic).await,
+        [true, false]
+    );
+    assert_eq!(calls(vec![head(), start(0), end("tool_use")], WireFormat::Anthropic).await, [true]);
+    let item = |status: &str, arguments: &str| json!({"type": "function_call", "call_id": "c", "name": "x", "arguments": arguments, "status": status});
+    for (status, arguments, whole) in
+        [("incomplete", "", false), ("incomplete", "{\"a\":1}", false), ("completed", "{}", true)]
+    {
+        let response = json!({"type": "response.completed", "response": {"status": "completed", "output": [item(status, arguments)]}});
+        assert_eq!(
+            calls(vec![response], WireFormat::Openai).await,
+            [whole],
+            "{status} {arguments}"
+        );
+    }
+    let call = |call: Value| json!({"candidates": [{"content": {"parts": [call]}}]});
+    let gemini = vec![
+        call(json!({"functionCall": {"name": "x", "willContinue": true}})),
+        call(json!({"functionCall": {"name": "y", "willContinue": true}})),
+        call(json!({"text": "between", "thought": true})),
+        call(
+            json!({"functionCall": {"partialArgs": [{"jsonPath": "$.a", "stringValue": "v"}]}, "thoughtSignature": "late"}),
+        ),
+        json!({"candidates": [{"finishReason": "STOP"}]}),
+    ];
+    let reply = answer(WireFormat::Gemini, sse(&gemini).as_bytes(), 50).await.unwrap();
+    assert!(parse_arguments(&reply.calls[0].arguments).is_err(), "the first was never closed");
+    assert_eq!(reply.calls[1].arguments, r#"{"a":"v"}"#);
+    assert!(reply.provider_data.unwrap().to_string().contains("late"));
+}
+
+#[tokio::test]
+async fn items_without_numbers_are_taken_from_the_whole() {
+    let item = |n: u64| json!({"type": "function_call", "call_id": format!("c{n}"), "name": format!("f{n}"), "arguments": "{}"});
+    let done = |n: u64| json!({"type": "response.output_item.done", "item": item(n)});
+    let events = [
+        done(1),
+        done(2),
+        json!({"type": "response.done", "response": {"status": "completed", "output": [item(1), item(2)]}}),
+    ];
+    let reply = answer(WireFormat::Openai, sse(&events).as_bytes(), 50).await.unwrap();
+    assert_eq!(reply.calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["f1", "f2"]);
+}
+
+/// A history that some provider refused, and what it takes.
+#[test]
+fn a_history_is_sent_as_each_provider_takes_it() {
+    let said = |text: &str, calls: &[(&str, &str)], data: Value| {
+        Turn::Assistant(Box::new(AssistantTurn {
+            text: text.to_owned(),
+            reasoning: None,
+            tool_calls: calls
+                .iter()
+                .map(|(id, name)| ToolCall {
+                    call_id: CallId::parse(id).unwrap(),
+                    name: (*name).to_owned(),
+                    arguments: Arguments::Parsed(serde_json::Map::new()),
+                })
+                .collect(),
+            finish_reason: FinishReason::Stop,
+            stop_reason: None,
+            usage: None,
+            response_id: None,
+            provider_data: Some(data).filter(|data| !data.is_null()),
+        }))
+    };
+    let result = |id: &str| {
+        Turn::ToolResults(vec![ToolResult {
+            call_id: CallId::parse(id).unwrap(),
+            name: "no<|x|>".into(),
+            content: "r".into(),
+            is_error: false,
+        }])
+    };
+    let body = |remote: &Remote, history: &[Turn]| {
+        let request =
+            ModelRequest { system: "s", stable: 0, parallel_calls: true, history, tools: &[] };
+        of(remote.format, &remote.base_url).outgoing(remote, request).body
+    };
+    let user = || Turn::User("u".into());
+    let history = [
+        user(),
+        said("", &[("call.1", "no<|x|>")], Value::Null),
+        result("call.1"),
+        user(),
+        said("", &[], Value::Null),
+        user(),
+    ];
+    for (format, _, _) in FORMATS {
+        let sent = body(&settings(format, "m"), &history).to_string();
+        assert!(!sent.contains("<|") && sent.contains("no__x__"), "{format:?}: {sent}");
+    }
+    let mistral = Remote {
+        base_url: "https://api.mistral.ai/v1".into(),
+        ..settings(WireFormat::OpenaiChat, "m")
+    };
+    let sent = body(&mistral, &history);
+    let messages = sent["messages"].as_array().unwrap();
+    let roles: Vec<&str> =
+        messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user", "user"]);
+    let id = messages[2]["tool_calls"][0]["id"].as_str().unwrap();
+    assert!(id.len() == 9 && messages[3]["tool_call_id"] == id, "{sent}");
+    let kept = |format: WireFormat, name: &str, value: Value| json!({"format": format.as_str(), "model": "m", "base_url": format.base_url(), name: value});
+    let thinking = json!([{"type": "thinking", "thinking": "cut", "signature": ""}, {"type": "text", "text": "\n\n"}, {"type": "text", "text": "x"}]);
+    let cut = [user(), said("x", &[], kept(WireFormat::Anthropic, "content", thinking)), user()];
+    let sent = body(&settings(WireFormat::Anthropic, "m"), &cut);
+    assert_eq!(sent["messages"][1]["content"].as_array().unwrap().len(), 1, "{sent}");
+    let reasoning = json!([{"type": "reasoning", "id": "rs", "encrypted_content": "e"}]);
+    let alone = [user(), said("", &[], kept(WireFormat::Openai, "items", reasoning)), user()];
+    assert!(
+        !body(&settings(WireFormat::Openai, "m"), &alone)
+            .to_string()
+            .contains("encrypted_content\":\"e")
+    );
+    let thinks = Remote {
+        reasoning_effort: Some(crate::config::Effort::Low),
+        ..settings(WireFormat::Anthropic, "claude-sonnet-4-5")
+    };
+    let foreign = [user(), said("", &[("c", "x")], Value::Null), result("c")];
+    assert!(
+        body(&thinks, &foreign).get("thinking").is_none(),
+        "calls of another model stand without thoughts"
+    );
+    assert!(body(&thinks, &[user()]).get("thinking").is_some());
+    let gemini = body(&settings(WireFormat::Gemini, "gemini-3-pro"), &foreign).to_string();
+    assert!(gemini.contains("skip_thought_signature_validator"), "{gemini}");
 }

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::execute::Host;
 use super::project;
 use super::spec::RunSpec;
@@ -11,8 +13,9 @@ use crate::agent::{
     system_prompt,
 };
 use crate::config::{Autonomy, Job, Model, Provider};
-use crate::process::Spawner;
+use crate::domain::StopReason;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
+use crate::tools::ToolSurroundings;
 
 /// Returns the model of a job and its fallbacks, in order; empty if none is configured.
 ///
@@ -36,6 +39,7 @@ fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, Mode
         model: agent_model,
         max_retries: model.max_retries,
         price: model.price,
+        context_window: model.context_window,
         parallel_calls: model.profile.parallel_calls,
     })
 }
@@ -47,7 +51,8 @@ pub(super) async fn prompt(
     model: &Model,
     toolbox: &Toolbox,
     working_dir: &Path,
-    spawner: &Spawner,
+    around: &ToolSurroundings,
+    mut stop: watch::Receiver<Option<StopReason>>,
 ) -> SystemPrompt {
     let zone = spec
         .job
@@ -57,10 +62,17 @@ pub(super) async fn prompt(
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     let root = project::git_root(&directory);
-    let git = match (&root, host.environment.find_program("git")) {
-        (Some(root), Some(git)) => project::git_facts(spawner, &git, root).await,
+    let mut git = match (&root, host.environment.find_program("git")) {
+        (Some(root), Some(git)) => tokio::select! {
+            facts = project::git_facts(&around.spawner, &git, root) => facts,
+            _ = stop.wait_for(Option::is_some) => None,
+        },
         _ => None,
     };
+    for text in git.iter_mut().flat_map(|git| git.commits.iter_mut().chain([&mut git.branch])) {
+        *text = around.redactor.text(text).into_owned();
+    }
+    let documents = project::documents(root.as_deref(), &directory, model.profile.documents);
     system_prompt(&PromptFacts {
         base: model.profile.prompt,
         job: spec.job.name.as_str(),
@@ -73,7 +85,7 @@ pub(super) async fn prompt(
         git: git.as_ref(),
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),
-        documents: &project::documents(root.as_deref(), &directory, model.profile.documents),
+        documents: &around.redactor.text(&documents),
         system_prompt: spec.job.system_prompt.as_deref(),
     })
 }

@@ -296,7 +296,8 @@ async fn run_session(
     };
     let deadline = started + spec.job.limits.max_duration;
     let system =
-        prompt(spec, host, configured, &toolbox, place.working_dir, &place.around.spawner).await;
+        prompt(spec, host, configured, &toolbox, place.working_dir, place.around, stop.clone())
+            .await;
     let parts = SessionParts {
         machine: Machine::new(rules, toolbox, system),
         models,

@@ -209,6 +209,7 @@ impl Bench {
                 model: Arc::new(Script(Mutex::new(script.into()))),
                 max_retries: 2,
                 price: Some(Price::free()),
+                context_window: 1000,
                 parallel_calls: true,
             }],
             marker: Marker::new([0; 32]),

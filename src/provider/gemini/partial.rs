@@ -49,7 +49,7 @@ pub(super) fn put(args: &mut Value, partial: &Value) -> Result<(), ModelError> {
         }
     } else if let Some(value) = partial.get("numberValue").or_else(|| partial.get("boolValue")) {
         *at = value.clone();
-    } else {
+    } else if partial.get("nullValue").is_some() {
         *at = Value::Null;
     }
     Ok(())

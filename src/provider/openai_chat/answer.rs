@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::super::failure;
 use super::super::format::{Progress, Reader, check_calls, malformed, parse};
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use crate::call::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 
 /// An answer as far as it has come.
@@ -24,6 +25,8 @@ pub(in crate::provider) struct Answer {
     usage: Option<Usage>,
     id: Option<String>,
     has_choice: bool,
+    /// Whether a choice was the first by its number.
+    has_first: bool,
     /// Whether the stream said that it is at its end.
     done: bool,
 }
@@ -34,6 +37,8 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
+    /// The input of a call that takes no JSON.
+    free_text: Option<String>,
     /// What goes back with the call: signatures of servers that have no better place for them.
     extra: Option<Value>,
 }
@@ -103,21 +108,27 @@ impl Answer {
         if let Some(usage) = usage {
             self.usage = Some(read_usage(usage));
         }
+        if let Some(usage) = chunk.pointer("/choices/0/usage").filter(|usage| usage.is_object()) {
+            self.usage = Some(read_usage(usage));
+        }
         // Of several candidates only the first counts.
         let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
-        let Some(choice) = chunk
-            .get("choices")
-            .and_then(Value::as_array)
-            .and_then(|choices| choices.iter().find(first))
-        else {
+        let Some(choice) = chunk.get("choices").and_then(Value::as_array).and_then(|choices| {
+            match choices.as_slice() {
+                // One server counts its chunks there.
+                [only] if !self.has_first => Some(only),
+                choices => choices.iter().find(first),
+            }
+        }) else {
             return Ok(());
         };
         if choice.get("error").is_some_and(|error| !error.is_null()) {
             return Err(failure::of_body(None, choice, ""));
         }
         self.has_choice = true;
+        self.has_first |= first(&choice);
         if let Some(message) = choice.get(part).filter(|message| message.is_object()) {
-            self.take_message(message, new)?;
+            self.take_message(message, part == "message", new)?;
         }
         if let Some(finish) =
             choice.get("finish_reason").and_then(Value::as_str).filter(|finish| !finish.is_empty())
@@ -127,7 +138,12 @@ impl Answer {
         Ok(())
     }
 
-    fn take_message(&mut self, message: &Value, new: &mut String) -> Result<(), ModelError> {
+    fn take_message(
+        &mut self,
+        message: &Value,
+        whole: bool,
+        new: &mut String,
+    ) -> Result<(), ModelError> {
         let known = new.len();
         match message.get("content") {
             Some(Value::String(text)) => new.push_str(text),
@@ -144,10 +160,14 @@ impl Answer {
         for detail in
             message.get("reasoning_details").and_then(Value::as_array).into_iter().flatten()
         {
-            self.take_detail(detail);
+            self.take_detail(detail, whole);
         }
         for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
-            self.take_call(call)?;
+            self.take_call(call, whole)?;
+        }
+        // What calls were before they could be several.
+        if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
+            self.take_call(call, whole)?;
         }
         Ok(())
     }
@@ -177,13 +197,16 @@ impl Answer {
     }
 
     /// Puts fragments of one detail together: texts are appended, everything else stands once.
-    fn take_detail(&mut self, detail: &Value) {
+    fn take_detail(&mut self, detail: &Value, whole: bool) {
         let key = |detail: &Value| (detail.get("index").cloned(), detail.get("type").cloned());
-        let Some(known) = self
-            .reasoning_details
-            .iter_mut()
-            .find(|known| key(known) == key(detail) && known.get("index").is_some())
-        else {
+        let is_other = |known: &Value| {
+            let ids =
+                (known.get("id").and_then(Value::as_str), detail.get("id").and_then(Value::as_str));
+            matches!(ids, (Some(known), Some(new)) if known != new)
+        };
+        let Some(known) = self.reasoning_details.iter_mut().find(|known| {
+            !whole && key(known) == key(detail) && known.get("index").is_some() && !is_other(known)
+        }) else {
             self.reasoning_details.push(detail.clone());
             return;
         };
@@ -201,20 +224,31 @@ impl Answer {
         }
     }
 
-    fn take_call(&mut self, delta: &Value) -> Result<(), ModelError> {
+    /// Takes a call or a piece of one. With `whole`, each is a call of its own.
+    fn take_call(&mut self, delta: &Value, whole: bool) -> Result<(), ModelError> {
         let index = delta.get("index").and_then(Value::as_u64);
         let id = delta.get("id").and_then(Value::as_str).unwrap_or_default();
-        let function = delta.get("function").unwrap_or(delta);
+        let function =
+            ["function", "custom"].iter().find_map(|field| delta.get(*field)).unwrap_or(delta);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
+        let brings =
+            function.get("arguments").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
         let continues = |call: &Call| match index {
-            // Some servers number all calls 0 and tell them apart by their ids.
-            Some(_) => {
-                call.index == index && (id.is_empty() || call.id.is_empty() || call.id == id)
+            // Some servers number all calls 0: a name with another id, or with arguments behind whole ones, begins a new one. An id alone does
+            // not, for others send a new one with each piece.
+            Some(_) if !name.is_empty() && !id.is_empty() && !call.id.is_empty() => {
+                call.index == index && call.id == id
             }
+            Some(_) if !name.is_empty() && brings => {
+                call.index == index
+                    && (call.arguments.trim().is_empty()
+                        || parse_arguments(&call.arguments).is_err())
+            }
+            Some(_) => call.index == index,
             None if id.is_empty() && name.is_empty() => true,
             None => !id.is_empty() && call.id == id,
         };
-        let at = match self.calls.iter().rposition(continues) {
+        let at = match self.calls.iter().rposition(|call| !whole && continues(call)) {
             Some(at) => at,
             None => {
                 self.calls.push(Call { index, ..Call::default() });
@@ -231,6 +265,10 @@ impl Answer {
         }
         if let Some(extra) = delta.get("extra_content").filter(|extra| extra.is_object()) {
             call.extra = Some(extra.clone());
+        }
+        if let Some(input) = function.get("input").and_then(Value::as_str) {
+            // A call of free text, as the other API of OpenAI has it.
+            call.free_text.get_or_insert_default().push_str(input);
         }
         match function.get("arguments") {
             Some(Value::String(text)) => call.arguments.push_str(text),
@@ -252,7 +290,7 @@ impl Reader for Answer {
             && choice.index == 0
             && self.id.is_some()
         {
-            self.has_choice = true;
+            (self.has_choice, self.has_first) = (true, true);
             self.text.push_str(&choice.delta.content);
             text.push_str(&choice.delta.content);
             return Ok(());
@@ -286,10 +324,18 @@ impl Reader for Answer {
         if !self.has_choice {
             return Err(malformed("the answer has no choices"));
         }
-        let finish_reason = match self.finish.as_deref() {
-            _ if !self.refusal.is_empty() => FinishReason::Refusal,
-            Some("length" | "max_tokens" | "model_length") => FinishReason::Length,
-            Some("content_filter") => FinishReason::ContentFilter,
+        let word = self.finish.as_deref().unwrap_or_default().to_ascii_lowercase();
+        let finish_reason = match word.as_str() {
+            "refusal" => FinishReason::Refusal,
+            _ if !self.refusal.is_empty() && self.calls.is_empty() => FinishReason::Refusal,
+            "length"
+            | "max_tokens"
+            | "model_length"
+            | "max_output_tokens"
+            | "model_context_window_exceeded" => FinishReason::Length,
+            "sensitive" | "safety" | "recitation" => FinishReason::ContentFilter,
+            word if word.starts_with("content_filter") => FinishReason::ContentFilter,
+            word if word.starts_with("function_call_filter") => FinishReason::InvalidToolCall,
             _ if !self.calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
@@ -309,9 +355,12 @@ impl Reader for Answer {
                 .calls
                 .into_iter()
                 .map(|call| RequestedCall {
+                    arguments: match call.free_text {
+                        Some(input) => json!({"input": input}).to_string(),
+                        None => call.arguments,
+                    },
                     id: Some(call.id).filter(|id| !id.is_empty()),
                     name: call.name,
-                    arguments: call.arguments,
                 })
                 .collect(),
             finish_reason,
@@ -326,11 +375,18 @@ impl Reader for Answer {
 
 fn read_usage(usage: &Value) -> Usage {
     let number = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
+    let (input, output) = (number("/prompt_tokens"), number("/completion_tokens"));
+    let reasoning = number("/completion_tokens_details/reasoning_tokens");
+    // One provider counts reasoning beside the answer, not in it; its total tells.
+    let is_beside = reasoning > output
+        || reasoning > 0
+            && number("/total_tokens") == input.saturating_add(output).saturating_add(reasoning);
     Usage {
-        input_tokens: number("/prompt_tokens"),
-        output_tokens: number("/completion_tokens"),
+        input_tokens: input,
+        output_tokens: if is_beside { output.saturating_add(reasoning) } else { output },
         cached_input_tokens: number("/prompt_tokens_details/cached_tokens")
-            .max(number("/prompt_cache_hit_tokens")),
-        reasoning_tokens: number("/completion_tokens_details/reasoning_tokens"),
+            .max(number("/prompt_cache_hit_tokens"))
+            .max(number("/cached_tokens")),
+        reasoning_tokens: reasoning,
     }
 }

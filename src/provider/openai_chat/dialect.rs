@@ -1,5 +1,8 @@
 //! How compatible servers differ, as data.
 
+use super::super::format::{derived_id, wire_id};
+use crate::domain::CallId;
+
 /// What a server wants otherwise than most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dialect {
@@ -13,6 +16,10 @@ pub(super) struct Dialect {
     pub(super) replays_reasoning: bool,
     /// Whether `parallel_tool_calls` is known.
     pub(super) parallel_key: bool,
+    /// The longest id of a call.
+    pub(super) id: usize,
+    /// Whether an id is nine letters and digits, and a user speaks only after the assistant.
+    pub(super) is_mistral: bool,
 }
 
 /// What most servers know.
@@ -22,6 +29,8 @@ const COMMON: Dialect = Dialect {
     replayed: &["reasoning_details"],
     replays_reasoning: false,
     parallel_key: false,
+    id: 64,
+    is_mistral: false,
 };
 
 /// *Source*: the API documents of these providers, read 2026-11-22.
@@ -30,12 +39,14 @@ const DIALECTS: &[Dialect] = &[
         host: "api.openai.com",
         most_tokens: "max_completion_tokens",
         parallel_key: true,
+        id: 40,
         ..COMMON
     },
     Dialect {
         host: "openai.azure.com",
         most_tokens: "max_completion_tokens",
         parallel_key: true,
+        id: 40,
         ..COMMON
     },
     Dialect {
@@ -54,12 +65,23 @@ const DIALECTS: &[Dialect] = &[
     Dialect { host: "api.deepseek.com", replays_reasoning: true, ..COMMON },
     Dialect { host: "api.moonshot", replays_reasoning: true, ..COMMON },
     Dialect { host: "openrouter.ai", parallel_key: true, ..COMMON },
-    Dialect { host: "api.mistral.ai", parallel_key: true, ..COMMON },
+    Dialect { host: "api.mistral.ai", parallel_key: true, id: 9, is_mistral: true, ..COMMON },
 ];
 
 impl Dialect {
     /// Returns the dialect of the server at `base_url`.
     pub(super) fn of(base_url: &str) -> &'static Self {
         DIALECTS.iter().find(|dialect| base_url.contains(dialect.host)).unwrap_or(&COMMON)
+    }
+
+    /// Returns an id as the server takes it.
+    pub(super) fn id(&self, call_id: &CallId) -> String {
+        let id = call_id.as_str();
+        if self.is_mistral
+            && !(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+        {
+            return derived_id(call_id, self.id);
+        }
+        wire_id(call_id, self.id)
     }
 }

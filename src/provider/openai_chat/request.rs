@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, kept, set};
+use super::super::format::{arguments, kept, set, text as text_of, wire_name};
 use super::dialect::Dialect;
 use crate::agent::ModelRequest;
 use crate::config::Remote;
@@ -18,11 +18,19 @@ pub(super) fn body(
     let mut messages = vec![json!({"role": "system", "content": request.system})];
     for turn in request.history {
         match turn {
-            Turn::User(text) | Turn::Steering(text) => messages.push(json!({"role": "user", "content": text})),
+            Turn::User(text) | Turn::Steering(text) => {
+                let after_tool = messages.last().is_some_and(|last| text_of(last, "role") == "tool");
+                if dialect.is_mistral && after_tool {
+                    messages.push(json!({"role": "assistant", "content": "Noted."}));
+                }
+                messages.push(json!({"role": "user", "content": text}))
+            }
+            // Some servers refuse a message that says nothing.
+            Turn::Assistant(turn) if turn.text.is_empty() && turn.tool_calls.is_empty() => {}
             Turn::Assistant(turn) => messages.push(assistant(settings, dialect, turn)),
-            Turn::ToolResults(results) => messages.extend(
-                results.iter().map(|result| json!({"role": "tool", "tool_call_id": result.call_id, "content": result.content})),
-            ),
+            Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
+                json!({"role": "tool", "tool_call_id": dialect.id(&result.call_id), "content": result.content})
+            })),
         }
     }
     let mut body = Map::new();
@@ -69,7 +77,7 @@ fn assistant(settings: &Remote, dialect: &Dialect, turn: &AssistantTurn) -> Valu
             .enumerate()
             .map(|(at, call)| {
                 let arguments = Value::Object(arguments(call)).to_string();
-                let mut sent = json!({"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}});
+                let mut sent = json!({"id": dialect.id(&call.call_id), "type": "function", "function": {"name": wire_name(&call.name), "arguments": arguments}});
                 let extra = kept.and_then(|data| data.get("extra_content")?.get(at));
                 if let Some(extra) = extra.filter(|extra| extra.is_object()) {
                     set(&mut sent, "extra_content", extra.clone());
@@ -78,8 +86,9 @@ fn assistant(settings: &Remote, dialect: &Dialect, turn: &AssistantTurn) -> Valu
             })
             .collect();
         message.insert("tool_calls".to_owned(), calls.into());
-        if let Some(reasoning) = turn.reasoning.as_ref().filter(|_| dialect.replays_reasoning) {
-            message.insert("reasoning_content".to_owned(), reasoning.clone().into());
+        if dialect.replays_reasoning {
+            let reasoning = turn.reasoning.clone().unwrap_or_default();
+            message.insert("reasoning_content".to_owned(), reasoning.into());
         }
     }
     for field in dialect.replayed {

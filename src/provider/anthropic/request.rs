@@ -1,0 +1,171 @@
+//! The request: history and tools as messages of blocks.
+
+use serde_json::{Map, Value, json};
+
+use super::super::format::{arguments, kept, list, set, text, wire_id, wire_name};
+use super::NAME;
+use crate::agent::ModelRequest;
+use crate::config::{Effort, Remote, WireFormat};
+use crate::domain::{AssistantTurn, ToolResult, Turn};
+
+/// The longest id.
+const ID: usize = 64;
+
+/// The tokens of an answer where the configuration sets none; the provider wants a number.
+const OUTPUT_TOKENS: u32 = 8192;
+
+/// Models that are told how many tokens they may think; later ones are told an effort.
+const WITH_BUDGET: &[&str] = &[
+    "claude-3-7",
+    "claude-sonnet-4-0",
+    "claude-sonnet-4-2",
+    "claude-sonnet-4-5",
+    "claude-opus-4-0",
+    "claude-opus-4-1",
+    "claude-opus-4-2",
+    "claude-opus-4-5",
+    "claude-haiku-4-5",
+];
+
+/// Returns the body of a request.
+pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
+    let mut messages = Messages::default();
+    for turn in request.history {
+        match turn {
+            Turn::User(text) | Turn::Steering(text) => {
+                messages.push("user", vec![json!({"type": "text", "text": text})])
+            }
+            Turn::Assistant(turn) => messages.push("assistant", assistant(settings, turn)),
+            Turn::ToolResults(results) => {
+                messages.push("user", results.iter().map(tool_result).collect())
+            }
+        }
+    }
+    messages.mark_for_cache();
+    let mut body = Map::new();
+    body.insert("model".to_owned(), settings.model.clone().into());
+    let mut most = settings.max_output_tokens.unwrap_or(OUTPUT_TOKENS);
+    if let Some(effort) = settings.reasoning_effort {
+        if !WITH_BUDGET.iter().any(|known| settings.model.starts_with(known)) {
+            body.insert("thinking".to_owned(), json!({"type": "adaptive"}));
+            body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
+        } else if thoughts_are_there(settings, request.history) {
+            let budget = match effort {
+                Effort::Low => 2_048,
+                Effort::Medium => 8_192,
+                Effort::High => 24_576,
+            };
+            // What is thought counts as output; the budget must stay below the whole.
+            most = most.saturating_add(budget);
+            body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
+        }
+    }
+    body.insert("max_tokens".to_owned(), most.into());
+    body.insert("system".to_owned(), system(request).into());
+    body.insert("messages".to_owned(), messages.0.into());
+    if !request.tools.is_empty() {
+        let tools: Vec<Value> = request
+            .tools
+            .iter()
+            .map(|tool| json!({"name": tool.name, "description": tool.description, "input_schema": tool.parameters}))
+            .collect();
+        body.insert("tools".to_owned(), tools.into());
+        if !request.parallel_calls {
+            body.insert(
+                "tool_choice".to_owned(),
+                json!({"type": "auto", "disable_parallel_tool_use": true}),
+            );
+        }
+    }
+    if let Some(temperature) = settings.temperature {
+        body.insert("temperature".to_owned(), temperature.into());
+    }
+    if settings.stream {
+        body.insert("stream".to_owned(), true.into());
+    }
+    Value::Object(body)
+}
+
+/// Tells whether the last calls stand behind the thoughts that led to them: without them, the provider does not go on thinking. Another model
+/// may have made those calls.
+fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
+    let last = history.iter().rev().find_map(|turn| match turn {
+        Turn::Assistant(turn) => Some(turn),
+        _ => None,
+    });
+    last.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
+}
+
+/// The system prompt in two marked parts: what is the same in every run, and what is the same during this one.
+fn system(request: ModelRequest<'_>) -> Vec<Value> {
+    let (stable, rest) =
+        request.system.split_at_checked(request.stable).unwrap_or((request.system, ""));
+    [stable, rest]
+        .into_iter()
+        .filter(|part| !part.trim().is_empty())
+        .map(|part| json!({"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}))
+        .collect()
+}
+
+/// Messages whose roles alternate: results and what is said after them are one message of the user.
+#[derive(Default)]
+struct Messages(Vec<Value>);
+
+impl Messages {
+    fn push(&mut self, role: &str, blocks: Vec<Value>) {
+        if blocks.is_empty() {
+            // The provider refuses a message without content.
+            return;
+        }
+        if let Some(last) = self.0.last_mut()
+            && last["role"] == role
+            && let Some(content) = last["content"].as_array_mut()
+        {
+            content.extend(blocks);
+            return;
+        }
+        self.0.push(json!({"role": role, "content": blocks}));
+    }
+
+    /// Marks the end of the history, so that the next request of the run reads all of it from the cache.
+    fn mark_for_cache(&mut self) {
+        let last = self.0.last_mut().filter(|message| message["role"] == "user");
+        let block = last.and_then(|message| message["content"].as_array_mut()?.last_mut());
+        if let Some(block) = block.and_then(Value::as_object_mut) {
+            block.insert("cache_control".to_owned(), json!({"type": "ephemeral"}));
+        }
+    }
+}
+
+fn tool_result(result: &ToolResult) -> Value {
+    let mut block = json!({"type": "tool_result", "tool_use_id": wire_id(&result.call_id, ID), "content": result.content});
+    if result.is_error {
+        set(&mut block, "is_error", true);
+    }
+    block
+}
+
+fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
+    let mut calls = turn.tool_calls.iter().map(|call| {
+        json!({"type": "tool_use", "id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "input": arguments(call)})
+    });
+    let mut blocks = Vec::new();
+    match kept(turn, NAME, settings) {
+        // As they came, in their order; the ids are those that the results have.
+        Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
+            match text(block, "type") {
+                "tool_use" => calls.next(),
+                "text" => (!text(block, "text").trim().is_empty()).then(|| block.clone()),
+                // Cut before it was signed: the provider refuses it. Compatible servers sign nothing.
+                "thinking" if settings.base_url == WireFormat::Anthropic.base_url() => {
+                    (!text(block, "signature").is_empty()).then(|| block.clone())
+                }
+                _ => Some(block.clone()),
+            }
+        })),
+        None if turn.text.trim().is_empty() => {}
+        None => blocks.push(json!({"type": "text", "text": turn.text})),
+    }
+    blocks.extend(calls);
+    blocks
+}

@@ -1,0 +1,133 @@
+//! The request: history and tools as contents of parts.
+
+use serde_json::{Map, Value, json};
+
+use super::super::format::{arguments, kept, list, set, text, wire_name};
+use super::NAME;
+use crate::agent::ModelRequest;
+use crate::config::{Effort, Remote};
+use crate::domain::{AssistantTurn, Turn};
+
+/// Returns the body of a request.
+pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
+    let mut contents = Vec::new();
+    // Whether the calls that wait for their results had ids of the provider.
+    let mut had_ids = Vec::new();
+    for turn in request.history {
+        match turn {
+            Turn::User(text) | Turn::Steering(text) => {
+                push(&mut contents, "user", vec![json!({"text": text})])
+            }
+            Turn::Assistant(turn) => {
+                let parts = assistant(settings, turn);
+                had_ids = parts
+                    .iter()
+                    .filter_map(|part| Some(part.get("functionCall")?.get("id").is_some()))
+                    .collect();
+                push(&mut contents, "model", parts);
+            }
+            Turn::ToolResults(results) => {
+                let with_ids = had_ids.iter().copied().chain(std::iter::repeat(false));
+                let parts = results.iter().zip(with_ids).map(|(result, with_id)| {
+                    let field = if result.is_error { "error" } else { "output" };
+                    let mut response =
+                        json!({"name": wire_name(&result.name), "response": {field: result.content}});
+                    if with_id {
+                        set(&mut response, "id", json!(result.call_id));
+                    }
+                    json!({"functionResponse": response})
+                });
+                push(&mut contents, "user", parts.collect());
+            }
+        }
+    }
+    let mut body = json!({
+        "systemInstruction": {"parts": [{"text": request.system}]},
+        "contents": contents,
+    });
+    if !request.tools.is_empty() {
+        let tools: Vec<Value> = request
+            .tools
+            .iter()
+            .map(|tool| json!({"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}))
+            .collect();
+        set(&mut body, "tools", json!([{"functionDeclarations": tools}]));
+    }
+    let mut generation = Map::new();
+    if let Some(most) = settings.max_output_tokens {
+        generation.insert("maxOutputTokens".to_owned(), most.into());
+    }
+    if let Some(temperature) = settings.temperature {
+        generation.insert("temperature".to_owned(), temperature.into());
+    }
+    if let Some(effort) = settings.reasoning_effort {
+        // Up to 2.5 the model is told how many tokens it may think, later a level.
+        let thinking = match ["gemini-2", "gemini-1"].iter().any(|old| settings.model.contains(old))
+        {
+            true => json!({"includeThoughts": true, "thinkingBudget": match effort {
+                Effort::Low => 1_024,
+                Effort::Medium => 8_192,
+                Effort::High => 24_576,
+            }}),
+            false => json!({"includeThoughts": true, "thinkingLevel": effort.as_str()}),
+        };
+        generation.insert("thinkingConfig".to_owned(), thinking);
+    }
+    if !generation.is_empty() {
+        set(&mut body, "generationConfig", generation);
+    }
+    body
+}
+
+/// Adds parts; neighbours of one role are one content.
+fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
+    if parts.is_empty() {
+        return;
+    }
+    if let Some(last) = contents.last_mut()
+        && last["role"] == role
+        && let Some(known) = last["parts"].as_array_mut()
+    {
+        known.extend(parts);
+        return;
+    }
+    contents.push(json!({"role": role, "parts": parts}));
+}
+
+fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
+    let mut calls = turn.tool_calls.iter();
+    let mut parts = Vec::new();
+    match kept(turn, NAME, settings) {
+        // As they came, so that each signature stays with its part.
+        Some(data) => parts.extend(list(data, "parts").iter().filter_map(|part| {
+            let Some(function) = part.get("functionCall") else { return Some(part.clone()) };
+            let call = calls.next()?;
+            let (mut part, mut function) = (part.clone(), function.clone());
+            if function.get("id").is_some() {
+                set(&mut function, "id", json!(call.call_id));
+            }
+            set(&mut function, "args", arguments(call));
+            set(&mut function, "name", wire_name(&call.name));
+            set(&mut part, "functionCall", function);
+            Some(part)
+        })),
+        None if turn.text.is_empty() => {}
+        None => parts.push(json!({"text": turn.text})),
+    }
+    // A call of another model has no signature; later models want to be told so, once a turn.
+    let needs_word = !["gemini-1", "gemini-2"].iter().any(|old| settings.model.contains(old));
+    for (at, call) in calls.enumerate() {
+        let mut part =
+            json!({"functionCall": {"name": wire_name(&call.name), "args": arguments(call)}});
+        if needs_word && at == 0 && !is_own(turn) {
+            set(&mut part, "thoughtSignature", "skip_thought_signature_validator");
+        }
+        parts.push(part);
+    }
+    parts
+}
+
+/// Tells whether the turn came from this format: a call of its own that was not signed needs nothing.
+fn is_own(turn: &AssistantTurn) -> bool {
+    turn.provider_data.as_ref().is_some_and(|data| text(data, "format") == NAME)
+}
