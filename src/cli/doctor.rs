@@ -103,11 +103,15 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                 };
                 let (ok, said) = match probe {
                     Ok(probe) => {
-                        let ok = probe.is_known != Some(false) && probe.tools != Some(false);
+                        // Many compatible servers take any name.
+                        let is_own = remote.base_url == remote.format.base_url();
                         let known = match probe.is_known {
-                            Some(false) => ", BUT NOT A MODEL OF THIS NAME",
+                            Some(false) if is_own => ", BUT HAS NO MODEL OF THIS NAME",
+                            Some(false) => ", but does not list this name",
                             Some(true) | None => "",
                         };
+                        let ok = (!is_own || probe.is_known != Some(false))
+                            && probe.tools != Some(false);
                         let tools = match probe.tools {
                             Some(true) => "tools supported",
                             Some(false) => "NO TOOLS",

@@ -57,6 +57,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
                 "stop reason",
                 "verdict",
                 "calls",
+                "cost (USD)",
             ],
             rows.iter().map(|row| {
                 vec![
@@ -68,6 +69,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
                     row.stop_reason.clone().unwrap_or_else(|| "-".to_owned()),
                     row.verdict.clone().unwrap_or_else(|| "-".to_owned()),
                     row.tool_calls.to_string(),
+                    row.cost_usd.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.4}")),
                 ]
             }),
         )

@@ -298,8 +298,13 @@ fn ending(event: &Value) -> String {
         let number = |field: &str| usage.get(field).and_then(Value::as_u64).unwrap_or_default();
         number("input_tokens") + number("output_tokens")
     });
+    let cost = match event.get("cost_usd").and_then(Value::as_f64) {
+        Some(cost) if cost > 0.0 => format!(", {cost:.4} USD"),
+        Some(_) => String::new(),
+        None => ", cost not known".to_owned(),
+    };
     format!(
-        "{} ({}) after {} iterations, {} calls, {tokens} tokens, {} ms",
+        "{} ({}) after {} iterations, {} calls, {tokens} tokens{cost}, {} ms",
         text("outcome"),
         text("stop_reason"),
         number("iterations"),

@@ -576,7 +576,7 @@ fn the_doctor_says_what_is_wrong_with_a_model() {
         ("b", false, "the model or the address is not known"),
         ("c", false, "the key is not accepted"),
         ("d", true, "whether it takes tools is not said"),
-        ("e", false, "NOT A MODEL"),
+        ("e", true, "does not list this name"),
         ("f", false, "NO TOOLS"),
         ("g", false, "not reachable"),
     ] {

@@ -161,6 +161,7 @@ struct Bench {
     record: Arc<Record>,
     read: Arc<Sleeper>,
     stop: watch::Sender<Option<StopReason>>,
+    price: Option<Price>,
 }
 
 impl Default for Bench {
@@ -171,6 +172,7 @@ impl Default for Bench {
             record: Arc::default(),
             read: sleeper("look", Category::Read),
             stop: watch::channel(None).0,
+            price: Some(Price::free()),
         }
     }
 }
@@ -196,7 +198,7 @@ impl Bench {
             confirm: self.confirm,
             loop_window: Some(10),
             context_window: 1000,
-            price: Some(Price::free()),
+            price: self.price,
         };
         Session::new(SessionParts {
             machine: Machine::new(
@@ -208,7 +210,7 @@ impl Bench {
                 name: "first".into(),
                 model: Arc::new(Script(Mutex::new(script.into()))),
                 max_retries: 2,
-                price: Some(Price::free()),
+                price: self.price,
                 context_window: 1000,
                 parallel_calls: true,
             }],
@@ -459,6 +461,56 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     let started = Instant::now();
     Bench::default().run(vec![Err(waits), say("ok")]).await;
     assert_eq!(started.elapsed().as_secs(), 40);
+}
+
+/// What a provider says is no call must not stand in the history as one that waits for its result; what came with a pause is run.
+#[tokio::test]
+async fn no_call_is_left_without_its_result() {
+    let with = |finish_reason| {
+        Ok(ModelReply { finish_reason, ..reply("", &[("look", "{}"), ("look", "{}")]) })
+    };
+    let bench = Bench::default();
+    let result = bench.run(vec![with(FinishReason::InvalidToolCall), say("done")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::Completed);
+    assert_eq!(bench.all("tool_call_start").len(), 0);
+    let bench = Bench::default();
+    let result = bench.run(vec![with(FinishReason::Pause), say("done")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::Completed);
+    assert_eq!(bench.all("tool_call_end").len(), 2);
+}
+
+// proves LLM-4
+#[tokio::test]
+async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
+    let used = |input_tokens, output_tokens| {
+        Some(crate::domain::Usage { input_tokens, output_tokens, ..Default::default() })
+    };
+    let bench = |most| Bench {
+        limits: Limits { max_cost_usd: Some(most), ..limits() },
+        price: Price::of("claude-sonnet-4-5"),
+        ..Bench::default()
+    };
+    // 3 USD per million tokens in, 15 out: 0.003 + 0.0015 for the first answer, and so much again for the second at least.
+    let looked = || Ok(ModelReply { usage: used(1000, 100), ..reply("", &[("look", "{}")]) });
+    let enough = bench(0.02);
+    let result = enough.run(vec![looked(), say("done")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::Completed);
+    assert!((result.counters.cost.unwrap() - 0.0045).abs() < 0.004, "{:?}", result.counters.cost);
+    let scarce = bench(0.006);
+    let result = scarce.run(vec![looked(), say("never")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::BudgetExceeded);
+    assert_eq!(scarce.all("turn_limit")[0]["limit"], "max_cost_usd");
+    // Numbers that are nothing do not make it free.
+    let silent = bench(0.0004);
+    let unsaid = || {
+        Ok(ModelReply {
+            usage: used(0, 0),
+            stop_reason: Some("stop".into()),
+            ..reply(&"word ".repeat(200), &[("look", "{}")])
+        })
+    };
+    let result = silent.run(vec![unsaid(), unsaid(), say("never")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::BudgetExceeded, "{:?}", result.counters);
 }
 
 #[tokio::test(start_paused = true)]
