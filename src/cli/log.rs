@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{Builder, Rotation};
@@ -13,7 +14,28 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use super::error::CliError;
 use crate::config::{Environment, LogFormat, LogRotation, LogSettings};
-use crate::text::redact::Redactor;
+use crate::text::redact::{Redactor, Secret};
+
+/// The secrets of every configuration that was in force: runs at work may still hold those of the one before.
+#[derive(Clone, Default)]
+pub(crate) struct LogRedactor(Arc<RwLock<(Vec<Secret>, Redactor)>>);
+
+impl LogRedactor {
+    /// Takes the secrets of a configuration, before a line about it is written.
+    pub(crate) fn add(&self, secrets: &[Secret]) {
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        for secret in secrets {
+            if !known.0.iter().any(|old| old.name == secret.name && old.value == secret.value) {
+                known.0.push(secret.clone());
+            }
+        }
+        known.1 = Redactor::new(&known.0);
+    }
+
+    fn current(&self) -> Redactor {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+}
 
 /// Starts the log; what is written to files is complete when the guard is dropped.
 ///
@@ -22,7 +44,7 @@ pub(crate) fn start(
     settings: &LogSettings,
     environment: &Environment,
     state: &Path,
-    redactor: &Redactor,
+    redactor: &LogRedactor,
 ) -> Result<Option<WorkerGuard>, CliError> {
     let filter = || EnvFilter::new(format!("{},tokio_cron_scheduler=error", settings.level));
     let redacted = |inner| Redacted { redactor: redactor.clone(), inner };
@@ -84,14 +106,14 @@ fn is_journal(environment: &Environment) -> bool {
 
 /// Takes secrets out of every line.
 struct Redacted<M> {
-    redactor: Redactor,
+    redactor: LogRedactor,
     inner: M,
 }
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacted<M> {
     type Writer = RedactedLine<M::Writer>;
     fn make_writer(&'a self) -> Self::Writer {
-        RedactedLine { redactor: self.redactor.clone(), inner: self.inner.make_writer() }
+        RedactedLine { redactor: self.redactor.current(), inner: self.inner.make_writer() }
     }
 }
 
@@ -109,5 +131,38 @@ impl<W: Write> Write for RedactedLine<W> {
     }
     fn flush(&mut self) -> io::Result<()> {
         self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Buffer {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    // proves SEC-2
+    #[test]
+    fn a_key_that_came_with_a_reload_is_taken_out_too_and_so_is_the_one_before() {
+        let (redactor, buffer) = (LogRedactor::default(), Buffer::default());
+        let inner = buffer.clone();
+        let log = Redacted { redactor: redactor.clone(), inner: move || inner.clone() };
+        let secret = |value: &str| Secret { name: "KEY".into(), value: value.into() };
+        redactor.add(&[secret("first-key")]);
+        redactor.add(&[secret("second-key")]);
+        log.make_writer().write_all(b"first-key second-key\n").unwrap();
+        let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(written, "[redacted:KEY] [redacted:KEY]\n");
     }
 }

@@ -26,7 +26,8 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     // Before anything else is looked at or changed (STATE-2).
     let _lock = lock(&state)?;
     let config = context.config(Trust::Required)?;
-    let redactor = Redactor::new(&config.secrets);
+    let redactor = log::LogRedactor::default();
+    redactor.add(&config.secrets);
     let _guard =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
     crate::process::prepare_daemon()
@@ -34,7 +35,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     let daemon = Daemon::start(
         context.host(Observers::default()),
         config,
-        reloader(context),
+        reloader(context, redactor),
         &context.environment,
     )
     .await?;
@@ -143,18 +144,27 @@ fn lock(state: &StateDir) -> Result<Flock<std::fs::File>, CliError> {
     })
 }
 
-fn reloader(context: &Context) -> Box<dyn Fn() -> Loaded + Send + Sync> {
+fn reloader(
+    context: &Context,
+    redactor: log::LogRedactor,
+) -> Box<dyn Fn() -> Loaded + Send + Sync> {
     let (directory, environment, clock) =
         (context.dirs.config.clone(), context.environment.clone(), context.clock.clone());
     Box::new(move || match FileSet::of_directory(&directory) {
-        Ok(set) => load(
-            &set,
-            &environment,
-            Trust::Required,
-            SecretsMode::Resolve,
-            nix::unistd::geteuid().as_raw(),
-            clock.now(),
-        ),
+        Ok(set) => {
+            let loaded = load(
+                &set,
+                &environment,
+                Trust::Required,
+                SecretsMode::Resolve,
+                nix::unistd::geteuid().as_raw(),
+                clock.now(),
+            );
+            if let Some(config) = &loaded.config {
+                redactor.add(&config.secrets);
+            }
+            loaded
+        }
         Err(error) => {
             Loaded { config: None, report: Report { errors: vec![error], warnings: Vec::new() } }
         }
