@@ -22,6 +22,8 @@ pub struct Counters {
     pub usage: Usage,
     /// US dollars; `None` as soon as a model without a known price has answered.
     pub cost: Option<f64>,
+    /// Tokens of the last request that the provider has in its cache now.
+    pub cached: u64,
     /// The size of the history at the last count of a provider, and the history's length then.
     counted: Option<(u64, usize)>,
 }
@@ -34,6 +36,7 @@ impl Default for Counters {
             tools_used: BTreeSet::new(),
             usage: Usage::default(),
             cost: Some(0.0),
+            cached: 0,
             counted: None,
         }
     }
@@ -65,6 +68,8 @@ impl Counters {
             usage.output_tokens = tokens(written);
         }
         self.usage.add(&usage);
+        let is_cached = usage.cached_input_tokens > 0 || reply.cache_write_tokens > 0;
+        self.cached = if is_cached { usage.input_tokens } else { 0 };
         let cost = price.map(|price| price.cost(&usage, reply.cache_write_tokens));
         self.cost = self.cost.zip(cost).map(|(before, cost)| before + cost);
         if reply.usage.is_some_and(|usage| usage.input_tokens > 0) {

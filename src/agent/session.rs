@@ -161,7 +161,9 @@ impl Session {
             };
             let is_unavailable = error.class.stop_reason() == StopReason::ProviderUnavailable
                 && error.class != ErrorClass::BadToolGeneration;
-            let Some(next) = self.parts.models.get(at + 1).filter(|_| is_unavailable) else {
+            let mut others = self.parts.models.iter().enumerate().skip(at + 1);
+            let affordable = others.find(|(_, next)| self.parts.machine.affords(next.price));
+            let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
                 return Ok(Input::ModelFailed(error));
             };
             let message = format!(
@@ -172,7 +174,7 @@ impl Session {
                 next.name
             );
             self.parts.sink.record(Event::warning("model_fallback", message)).await?;
-            self.at.store(at + 1, Ordering::Relaxed);
+            self.at.store(to, Ordering::Relaxed);
         }
     }
 

@@ -388,6 +388,16 @@ fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(
                     "a model of OpenAI that reasons takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
                 );
             }
+            let begins = |list: &[&str]| list.iter().any(|known| model.starts_with(known));
+            let is_own = raw.base_url.is_none();
+            // From gpt-5.1 on, a model reasons only if it is told to.
+            let reasons = begins(&["o1", "o3", "o4", "gpt-5-"]) || model == "gpt-5";
+            if is_own && raw.temperature.is_some() && !thinks && reasons {
+                complain("/temperature", format!("`{model}` reasons, and takes no `temperature`"));
+            }
+            if is_own && thinks && begins(&["gpt-3", "gpt-4", "chatgpt"]) {
+                complain("/reasoning_effort", format!("`{model}` does not reason"));
+            }
             if raw.max_output_tokens.is_some_and(|most| most < 16) {
                 complain("/max_output_tokens", "OpenAI wants at least 16".to_owned());
             }

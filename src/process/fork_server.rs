@@ -109,8 +109,12 @@ impl ForkServer {
             let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
             let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output)).await;
             if let Ok(Some(mut shim)) = answer {
-                // If the shim is gone by now, whoever waits for its report notices.
-                let _ = shim.lifeline.write_all(order.get(sent..).unwrap_or_default()).await;
+                // If the shim is gone by now, whoever waits for its report notices. One that does not read has started nothing.
+                let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
+                if tokio::time::timeout(PATIENCE, rest).await.is_err() {
+                    shim.kill().await;
+                    return Err(Errno::ETIMEDOUT.into());
+                }
                 return Ok(shim);
             }
             self.give_up(asked);

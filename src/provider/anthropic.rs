@@ -63,6 +63,8 @@ struct Block {
     signature: String,
     input: String,
     citations: Vec<Value>,
+    /// Whether its end was seen.
+    is_stopped: bool,
 }
 
 impl Block {
@@ -74,6 +76,7 @@ impl Block {
             signature: String::new(),
             input: String::new(),
             citations: Vec::new(),
+            is_stopped: false,
         }
     }
 
@@ -201,6 +204,11 @@ impl Answer {
                 };
                 self.add(index, &body, new);
             }
+            "content_block_stop" => {
+                if let Some(block) = self.block(number(&event, "/index")) {
+                    block.is_stopped = true;
+                }
+            }
             "message_delta" => {
                 let delta = event.get("delta").unwrap_or(&Value::Null);
                 self.take_end(delta);
@@ -306,10 +314,12 @@ impl Reader for Answer {
             self.stop_reason.as_deref(),
             Some("max_tokens" | "model_context_window_exceeded")
         );
-        let last = self.blocks.last().map(|block| block.index);
+        let (no_reason, last) =
+            (self.stop_reason.is_none(), self.blocks.last().map(|block| block.index));
         let arguments = |block: &Block| match block.arguments() {
             // Nothing of them had come yet, so that they must not pass for none.
             none if is_cut && none == "{}" && Some(block.index) == last => "{".to_owned(),
+            none if no_reason && none == "{}" && !block.is_stopped => "{".to_owned(),
             arguments => arguments,
         };
         let calls: Vec<RequestedCall> = of_kind("tool_use")

@@ -138,7 +138,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
         return ErrorClass::BadToolGeneration;
     }
     // A provider that names a wait means a limit by the minute, whatever it calls it; one by the day it names too.
-    let by_the_minute = has(SOON) || names_delay && !has(&["perday"]);
+    let by_the_minute = !has(&["perday"]) && (has(SOON) || names_delay);
     match status {
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
         Some(413) if !by_the_minute => ErrorClass::ContextLength,

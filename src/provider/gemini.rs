@@ -180,7 +180,7 @@ impl Answer {
     }
 
     fn take_part(&mut self, part: &Value, new: &mut String) -> Result<(), ModelError> {
-        if let Some(call) = part.get("functionCall") {
+        if let Some(call) = part.get("functionCall").filter(|call| call.is_object()) {
             return self.take_call(part, call);
         }
         let Some(piece) = part.get("text").and_then(Value::as_str) else {
@@ -245,6 +245,11 @@ impl Answer {
             set(place, "thoughtSignature", signature.clone());
         }
         if let Some(args) = place.pointer_mut("/functionCall/args") {
+            if let Some(more) =
+                call.get("args").and_then(Value::as_object).filter(|_| known.is_some())
+            {
+                more.iter().for_each(|(name, value)| set(args, name, value.clone()));
+            }
             for partial in list(call, "partialArgs") {
                 partial::put(args, partial)?;
             }

@@ -227,8 +227,9 @@ pub(super) async fn decode_events(
     }
     let rest = lines.rest();
     add_field(&rest, &mut data)?;
-    let is_cut = serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_err_and(|e| e.is_eof());
-    if is_cut && !data.is_empty() {
+    let is_whole = data.trim_ascii() == b"[DONE]"
+        || serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_ok();
+    if !is_whole && !data.is_empty() {
         return Err(ModelError::new(ErrorClass::StreamInterrupted, "the stream broke off"));
     }
     dispatch(&data, &mut take).map(drop)

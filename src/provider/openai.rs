@@ -231,6 +231,11 @@ impl Answer {
             | "response.cancelled" => {
                 let response = event.get("response").unwrap_or(&Value::Null);
                 self.take_response(response)?;
+                // The event's own name is the better word where the response still says that it is being made.
+                self.status = self
+                    .status
+                    .take()
+                    .filter(|status| !matches!(status.as_str(), "queued" | "in_progress"));
                 let status = kind.trim_start_matches("response.").replace("done", "completed");
                 self.status.get_or_insert(status);
             }
@@ -304,7 +309,8 @@ impl Item {
             whole if !is_cut => whole,
             cut if parse_arguments(&cut).is_err() => cut,
             cut if cut.trim().is_empty() => "{".to_owned(),
-            mut cut => {
+            cut => {
+                let mut cut = cut.trim_end().to_owned();
                 cut.pop();
                 cut
             }

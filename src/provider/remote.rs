@@ -67,6 +67,14 @@ impl RemoteModel {
     ///
     /// *Errors*: as any call: no connection, a key that is not accepted, an unknown model.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
+        let limit = self.settings.idle_timeout;
+        tokio::time::timeout(limit, self.ask()).await.unwrap_or_else(|_| {
+            let message = format!("no answer within {} s", limit.as_secs_f64());
+            Err(ModelError::new(ErrorClass::Timeout, message))
+        })
+    }
+
+    async fn ask(&self) -> Result<Probe, ModelError> {
         let (base, model) = (&self.settings.base_url, &self.settings.model);
         let (url, body) = match self.settings.format {
             WireFormat::Gemini => {

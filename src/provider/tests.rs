@@ -670,6 +670,11 @@ async fn calls_of_chat_servers_are_told_apart() {
     let names_again =
         [piece(0, "1", "a", ""), piece(0, "1", "a", "{\"x\":"), piece(0, "1", "a", "1}"), end()];
     assert_eq!(names(chat_calls(&names_again).await), ["a{\"x\":1}"]);
+    let blank_behind = [piece(0, "", "a", "{}"), piece(0, "", "a", "\n"), end()];
+    assert_eq!(names(chat_calls(&blank_behind).await), ["a{}\n"]);
+    let named_behind =
+        [piece(0, "", "a", "{}"), piece(0, "", "b", ""), piece(0, "", "", "{}"), end()];
+    assert_eq!(names(chat_calls(&named_behind).await), ["a{}", "b{}"]);
     let call = |id: &str, name: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}});
     let same_id = json!({"choices": [{"message": {"tool_calls": [call("i", "a"), call("i", "b")]}, "finish_reason": "tool_calls"}]});
     let reply = answer(WireFormat::OpenaiChat, same_id.to_string().as_bytes(), 9).await.unwrap();
@@ -709,11 +714,12 @@ async fn words_and_numbers_of_other_servers_are_understood() {
         .usage
         .unwrap();
     assert_eq!((usage.output_tokens, usage.reasoning_tokens), (103, 94));
-    let counted = [197, 198].map(|index| json!({"id": "x", "choices": [{"index": index, "delta": {"content": "a"}, "finish_reason": if index == 198 { json!("stop") } else { Value::Null }}]}));
-    assert_eq!(
-        answer(WireFormat::OpenaiChat, sse(&counted).as_bytes(), 9).await.unwrap().text,
-        "aa"
-    );
+    for from in [0, 197] {
+        let chunk = |at: u64, finish: Value| json!({"id": "x", "choices": [{"index": from + at, "delta": {"content": "a"}, "finish_reason": finish}]});
+        let counted = [chunk(0, Value::Null), chunk(1, json!("stop"))];
+        let reply = answer(WireFormat::OpenaiChat, sse(&counted).as_bytes(), 9).await.unwrap();
+        assert_eq!(reply.text, "aa", "{from}");
+    }
     for (word, class) in [
         ("OTHER", ErrorClass::Server),
         ("MALFORMED_RESPONSE", ErrorClass::MalformedResponse),
@@ -791,6 +797,12 @@ async fn a_call_that_was_cut_never_parses() {
             "{status} {arguments}"
         );
     }
+    // A gateway that closes a stream in order, behind a server that is gone.
+    let closed = vec![head(), start(0), json!({"type": "message_stop"})];
+    assert_eq!(calls(closed, WireFormat::Anthropic).await, [false]);
+    let half = json!({"choices": [{"message": {"tool_calls": [{"id": "i", "custom": {"name": "sql", "input": "DELETE FROM t WHERE"}}]}, "finish_reason": "length"}]});
+    let reply = answer(WireFormat::OpenaiChat, half.to_string().as_bytes(), 50).await.unwrap();
+    assert!(parse_arguments(&reply.calls[0].arguments).is_err());
     let call = |call: Value| json!({"candidates": [{"content": {"parts": [call]}}]});
     let gemini = vec![
         call(json!({"functionCall": {"name": "x", "willContinue": true}})),
@@ -820,42 +832,47 @@ async fn items_without_numbers_are_taken_from_the_whole() {
     assert_eq!(reply.calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["f1", "f2"]);
 }
 
+fn said(text: &str, calls: &[(&str, &str)], data: Value) -> Turn {
+    Turn::Assistant(Box::new(AssistantTurn {
+        text: text.to_owned(),
+        reasoning: None,
+        tool_calls: calls
+            .iter()
+            .map(|(id, name)| ToolCall {
+                call_id: CallId::parse(id).unwrap(),
+                name: (*name).to_owned(),
+                arguments: Arguments::Parsed(serde_json::Map::new()),
+            })
+            .collect(),
+        finish_reason: FinishReason::Stop,
+        stop_reason: None,
+        usage: None,
+        response_id: None,
+        provider_data: Some(data).filter(|data| !data.is_null()),
+    }))
+}
+
+fn result(id: &str) -> Turn {
+    Turn::ToolResults(vec![ToolResult {
+        call_id: CallId::parse(id).unwrap(),
+        name: "no<|x|>".into(),
+        content: "r".into(),
+        is_error: false,
+    }])
+}
+
+fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
+    let request =
+        ModelRequest { system: "s", stable: 0, parallel_calls: true, history, tools: &[] };
+    of(remote.format, &remote.base_url).outgoing(remote, request).body
+}
+
+fn user() -> Turn {
+    Turn::User("u".into())
+}
 /// A history that some provider refused, and what it takes.
 #[test]
 fn a_history_is_sent_as_each_provider_takes_it() {
-    let said = |text: &str, calls: &[(&str, &str)], data: Value| {
-        Turn::Assistant(Box::new(AssistantTurn {
-            text: text.to_owned(),
-            reasoning: None,
-            tool_calls: calls
-                .iter()
-                .map(|(id, name)| ToolCall {
-                    call_id: CallId::parse(id).unwrap(),
-                    name: (*name).to_owned(),
-                    arguments: Arguments::Parsed(serde_json::Map::new()),
-                })
-                .collect(),
-            finish_reason: FinishReason::Stop,
-            stop_reason: None,
-            usage: None,
-            response_id: None,
-            provider_data: Some(data).filter(|data| !data.is_null()),
-        }))
-    };
-    let result = |id: &str| {
-        Turn::ToolResults(vec![ToolResult {
-            call_id: CallId::parse(id).unwrap(),
-            name: "no<|x|>".into(),
-            content: "r".into(),
-            is_error: false,
-        }])
-    };
-    let body = |remote: &Remote, history: &[Turn]| {
-        let request =
-            ModelRequest { system: "s", stable: 0, parallel_calls: true, history, tools: &[] };
-        of(remote.format, &remote.base_url).outgoing(remote, request).body
-    };
-    let user = || Turn::User("u".into());
     let history = [
         user(),
         said("", &[("call.1", "no<|x|>")], Value::Null),
@@ -865,14 +882,14 @@ fn a_history_is_sent_as_each_provider_takes_it() {
         user(),
     ];
     for (format, _, _) in FORMATS {
-        let sent = body(&settings(format, "m"), &history).to_string();
+        let sent = sent_body(&settings(format, "m"), &history).to_string();
         assert!(!sent.contains("<|") && sent.contains("no__x__"), "{format:?}: {sent}");
     }
     let mistral = Remote {
         base_url: "https://api.mistral.ai/v1".into(),
         ..settings(WireFormat::OpenaiChat, "m")
     };
-    let sent = body(&mistral, &history);
+    let sent = sent_body(&mistral, &history);
     let messages = sent["messages"].as_array().unwrap();
     let roles: Vec<&str> =
         messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
@@ -882,25 +899,54 @@ fn a_history_is_sent_as_each_provider_takes_it() {
     let kept = |format: WireFormat, name: &str, value: Value| json!({"format": format.as_str(), "model": "m", "base_url": format.base_url(), name: value});
     let thinking = json!([{"type": "thinking", "thinking": "cut", "signature": ""}, {"type": "text", "text": "\n\n"}, {"type": "text", "text": "x"}]);
     let cut = [user(), said("x", &[], kept(WireFormat::Anthropic, "content", thinking)), user()];
-    let sent = body(&settings(WireFormat::Anthropic, "m"), &cut);
+    let sent = sent_body(&settings(WireFormat::Anthropic, "m"), &cut);
     assert_eq!(sent["messages"][1]["content"].as_array().unwrap().len(), 1, "{sent}");
     let reasoning = json!([{"type": "reasoning", "id": "rs", "encrypted_content": "e"}]);
     let alone = [user(), said("", &[], kept(WireFormat::Openai, "items", reasoning)), user()];
     assert!(
-        !body(&settings(WireFormat::Openai, "m"), &alone)
+        !sent_body(&settings(WireFormat::Openai, "m"), &alone)
             .to_string()
             .contains("encrypted_content\":\"e")
     );
+}
+
+#[test]
+fn thoughts_of_another_model_are_neither_sent_nor_missed() {
     let thinks = Remote {
         reasoning_effort: Some(crate::config::Effort::Low),
         ..settings(WireFormat::Anthropic, "claude-sonnet-4-5")
     };
     let foreign = [user(), said("", &[("c", "x")], Value::Null), result("c")];
     assert!(
-        body(&thinks, &foreign).get("thinking").is_none(),
+        sent_body(&thinks, &foreign).get("thinking").is_none(),
         "calls of another model stand without thoughts"
     );
-    assert!(body(&thinks, &[user()]).get("thinking").is_some());
-    let gemini = body(&settings(WireFormat::Gemini, "gemini-3-pro"), &foreign).to_string();
-    assert!(gemini.contains("skip_thought_signature_validator"), "{gemini}");
+    assert!(sent_body(&thinks, &[user()]).get("thinking").is_some());
+    let signed = json!({"format": "gemini", "model": "gemini-2.5-flash", "base_url": WireFormat::Gemini.base_url(), "parts": [{"functionCall": {"name": "x", "args": {}}, "thoughtSignature": "old"}]});
+    for data in [Value::Null, signed] {
+        let foreign = [user(), said("", &[("c", "x")], data), result("c")];
+        let gemini = sent_body(&settings(WireFormat::Gemini, "gemini-3-pro"), &foreign).to_string();
+        assert!(
+            gemini.contains("skip_thought_signature_validator") && !gemini.contains("old"),
+            "{gemini}"
+        );
+    }
+    let thought = json!([{"type": "thinking", "thinking": "t", "signature": "s"}, {"type": "tool_use", "id": "c", "name": "x", "input": {}}]);
+    let data = json!({"format": "anthropic", "model": "claude-sonnet-4-5", "base_url": WireFormat::Anthropic.base_url(), "content": thought});
+    let going_on = [
+        user(),
+        said("", &[("c", "x")], data),
+        result("c"),
+        said("", &[("d", "x")], Value::Null),
+        result("d"),
+    ];
+    assert!(
+        sent_body(&thinks, &going_on).get("thinking").is_some(),
+        "thoughts stand before the first call only"
+    );
+    let opus = Remote {
+        reasoning_effort: Some(crate::config::Effort::High),
+        ..settings(WireFormat::Anthropic, "claude-opus-4-1")
+    };
+    assert_eq!(sent_body(&opus, &[user()])["max_tokens"], 32_000);
 }

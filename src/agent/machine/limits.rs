@@ -2,6 +2,7 @@
 
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
+use crate::config::Price;
 use crate::domain::{Event, StopReason, Turn, Usage};
 
 /// Detections of a repetition that end a run.
@@ -95,17 +96,32 @@ impl Machine {
         Action::CallModel
     }
 
-    /// Ends the run if what is spent, and what the next request costs at least, is more than `most`; or if nobody knows.
-    fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
+    /// Returns about what the next request costs a model of this price; `None` if nobody knows.
+    fn next_cost(&self, price: Option<Price>, input: u64) -> Option<f64> {
+        let cached_input_tokens = self.counters.cached.min(input);
+        let next = Usage { input_tokens: input, cached_input_tokens, ..Usage::default() };
+        price.map(|price| price.cost(&next, 0))
+    }
+
+    /// Tells whether a model of this price may stand in.
+    pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
+        let Some(most) = self.rules.limits.max_cost_usd else { return true };
+        let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
+        // It has nothing of the history in its cache.
         let next = Usage { input_tokens: input, ..Usage::default() };
-        let next = self.rules.price.map(|price| price.cost(&next, 0));
-        let error = match (self.counters.cost, next) {
+        let next = price.map(|price| price.cost(&next, 0));
+        self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most)
+    }
+
+    /// Ends the run if what is spent and what the next request costs are more than `most`; or if nobody knows.
+    fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
+        let error = match (self.counters.cost, self.next_cost(self.rules.price, input)) {
             (Some(spent), Some(next)) if spent + next <= most => return None,
             (Some(spent), Some(next)) => format!(
-                "{spent:.4} USD are spent, and the next request costs {next:.4} USD at least: more than {most} together"
+                "{spent:.4} USD are spent, and the next request costs about {next:.4} USD: more than {most} together"
             ),
             _ => format!(
-                "a model without a known price answered, so that the limit of {most} USD cannot be kept"
+                "the price of a model is not known, so that the limit of {most} USD cannot be kept"
             ),
         };
         events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value: cents(most) });
@@ -132,13 +148,17 @@ impl Machine {
     /// Tells the model once when most of a budget is used.
     pub(super) fn note_budgets(&mut self, events: &mut Vec<Event>) {
         let limits = &self.rules.limits;
-        let spent = cents(self.counters.cost.unwrap_or(0.0));
         let budgets = [
-            ("US cents", spent, limits.max_cost_usd.map_or(u64::MAX, cents)),
             ("iterations", self.counters.iterations, limits.max_iterations),
             ("tool calls", self.counters.tool_calls, limits.max_tool_calls),
             ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),
         ];
+        if let (Some(most), Some(spent)) = (limits.max_cost_usd, self.counters.cost)
+            && spent >= most * 0.8
+            && self.noticed.insert("cost")
+        {
+            self.steer(format!("{spent:.4} of {most} USD are spent. Come to an end: finish what matters and give the final answer."), "budget", events);
+        }
         for (name, used, most) in budgets {
             if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
                 && self.noticed.insert(name)

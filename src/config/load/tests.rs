@@ -207,6 +207,9 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
         "provider: openai, model: o3, api_key: k, temperature: 0.5, reasoning_effort: low",
         "takes no `temperature`",
     );
+    check("provider: openai, model: gpt-5, api_key: k, temperature: 0.5", "takes no `temperature`");
+    check("provider: openai, model: gpt-5.1, api_key: k, temperature: 0.5", "");
+    check("provider: openai, model: gpt-4.1, api_key: k, reasoning_effort: low", "does not reason");
     check("provider: openai, model: o3, api_key: k, max_output_tokens: 8", "at least 16");
     check("provider: gemini, model: \"a/../../b?x\", api_key: k", "no name of a model");
     check("provider: ollama, model: qwen3", "");

@@ -56,7 +56,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 Effort::High => 24_576,
             };
             // What is thought counts as output; the budget must stay below the whole.
-            most = most.saturating_add(budget);
+            most = most.max(most.saturating_add(budget).min(cap(&settings.model)));
             body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
         }
     }
@@ -86,14 +86,25 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     Value::Object(body)
 }
 
-/// Tells whether the last calls stand behind the thoughts that led to them: without them, the provider does not go on thinking. Another model
+/// Tells whether the calls since the user spoke stand behind the thoughts that led to them: without them, the provider does not go on thinking. Another model
 /// may have made those calls.
 fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
-    let last = history.iter().rev().find_map(|turn| match turn {
+    let said = |turn: &Turn| matches!(turn, Turn::User(_) | Turn::Steering(_));
+    let since = history.iter().rposition(said).map_or(0, |at| at + 1);
+    // Thoughts stand before the first call only.
+    let first = history.iter().skip(since).find_map(|turn| match turn {
         Turn::Assistant(turn) => Some(turn),
         _ => None,
     });
-    last.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
+    first.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
+}
+
+/// The most that a model that is given a budget writes, thoughts included.
+fn cap(model: &str) -> u32 {
+    let is_old = ["claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2"]
+        .iter()
+        .any(|old| model.starts_with(old));
+    if is_old { 32_000 } else { 64_000 }
 }
 
 /// The system prompt in two marked parts: what is the same in every run, and what is the same during this one.

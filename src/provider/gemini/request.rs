@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, kept, list, set, text, wire_name};
+use super::super::format::{arguments, kept, list, set, wire_name};
 use super::NAME;
 use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote};
@@ -119,15 +119,10 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
     for (at, call) in calls.enumerate() {
         let mut part =
             json!({"functionCall": {"name": wire_name(&call.name), "args": arguments(call)}});
-        if needs_word && at == 0 && !is_own(turn) {
+        if needs_word && at == 0 {
             set(&mut part, "thoughtSignature", "skip_thought_signature_validator");
         }
         parts.push(part);
     }
     parts
-}
-
-/// Tells whether the turn came from this format: a call of its own that was not signed needs nothing.
-fn is_own(turn: &AssistantTurn) -> bool {
-    turn.provider_data.as_ref().is_some_and(|data| text(data, "format") == NAME)
 }

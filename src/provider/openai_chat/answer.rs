@@ -25,8 +25,6 @@ pub(in crate::provider) struct Answer {
     usage: Option<Usage>,
     id: Option<String>,
     has_choice: bool,
-    /// Whether a choice was the first by its number.
-    has_first: bool,
     /// Whether the stream said that it is at its end.
     done: bool,
 }
@@ -58,8 +56,6 @@ struct Delta<'a> {
 
 #[derive(Deserialize)]
 struct DeltaChoice<'a> {
-    #[serde(default)]
-    index: u64,
     #[serde(borrow)]
     delta: DeltaMessage<'a>,
     #[serde(rename = "finish_reason", default, deserialize_with = "absent")]
@@ -115,8 +111,8 @@ impl Answer {
         let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
         let Some(choice) = chunk.get("choices").and_then(Value::as_array).and_then(|choices| {
             match choices.as_slice() {
-                // One server counts its chunks there.
-                [only] if !self.has_first => Some(only),
+                // A server may count its chunks there.
+                [only] => Some(only),
                 choices => choices.iter().find(first),
             }
         }) else {
@@ -126,7 +122,6 @@ impl Answer {
             return Err(failure::of_body(None, choice, ""));
         }
         self.has_choice = true;
-        self.has_first |= first(&choice);
         if let Some(message) = choice.get(part).filter(|message| message.is_object()) {
             self.take_message(message, part == "message", new)?;
         }
@@ -231,20 +226,23 @@ impl Answer {
         let function =
             ["function", "custom"].iter().find_map(|field| delta.get(*field)).unwrap_or(delta);
         let name = function.get("name").and_then(Value::as_str).unwrap_or_default();
-        let brings =
-            function.get("arguments").and_then(Value::as_str).is_some_and(|text| !text.is_empty());
+        let brings = function
+            .get("arguments")
+            .and_then(Value::as_str)
+            .is_some_and(|text| !text.trim().is_empty());
+        let is_whole = |call: &Call| {
+            call.arguments.trim_end().ends_with('}') && parse_arguments(&call.arguments).is_ok()
+        };
+        // Some servers number all calls 0: a name with another id begins a new one, and so does one behind whole arguments. An id alone does
+        // not, for others send a new one with each piece.
+        let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
+            _ if name.is_empty() => false,
+            (false, false) => call.id != id,
+            (true, _) => (brings || name != call.name) && is_whole(call),
+            (false, true) => false,
+        };
         let continues = |call: &Call| match index {
-            // Some servers number all calls 0: a name with another id, or with arguments behind whole ones, begins a new one. An id alone does
-            // not, for others send a new one with each piece.
-            Some(_) if !name.is_empty() && !id.is_empty() && !call.id.is_empty() => {
-                call.index == index && call.id == id
-            }
-            Some(_) if !name.is_empty() && brings => {
-                call.index == index
-                    && (call.arguments.trim().is_empty()
-                        || parse_arguments(&call.arguments).is_err())
-            }
-            Some(_) => call.index == index,
+            Some(_) => call.index == index && !begins(call),
             None if id.is_empty() && name.is_empty() => true,
             None => !id.is_empty() && call.id == id,
         };
@@ -287,10 +285,9 @@ impl Reader for Answer {
         }
         if let Ok(chunk) = serde_json::from_str::<Delta<'_>>(data)
             && let [choice] = chunk.choices.as_slice()
-            && choice.index == 0
             && self.id.is_some()
         {
-            (self.has_choice, self.has_first) = (true, true);
+            self.has_choice = true;
             self.text.push_str(&choice.delta.content);
             text.push_str(&choice.delta.content);
             return Ok(());
@@ -356,6 +353,8 @@ impl Reader for Answer {
                 .into_iter()
                 .map(|call| RequestedCall {
                     arguments: match call.free_text {
+                        // Half of a free text is no text.
+                        Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
                         Some(input) => json!({"input": input}).to_string(),
                         None => call.arguments,
                     },
