@@ -85,8 +85,13 @@ fn judge_exec(base: &str, args: &[Template], start: usize, found: &mut Vec<usize
     if !enters {
         return;
     }
-    if matches!(base, "docker" | "podman") && !args.iter().any(|arg| arg.literal() == Some("--")) {
-        return judge_container(args, start, found);
+    let verbs: &[&str] = match base {
+        "docker" | "podman" => &["exec", "run"],
+        "kubectl" | "oc" => &["exec"],
+        _ => &[],
+    };
+    if !verbs.is_empty() && !args.iter().any(|arg| arg.literal() == Some("--")) {
+        return judge_container(verbs, args, start, found);
     }
     for (at, arg) in args.iter().enumerate().skip(start) {
         if arg.literal().is_some_and(|word| words.contains(&word)) {
@@ -98,13 +103,10 @@ fn judge_exec(base: &str, args: &[Template], start: usize, found: &mut Vec<usize
     }
 }
 
-/// `docker exec [options] CONTAINER PROGRAM …`: an option that may take a value makes what follows unclear, which counts as dangerous.
-fn judge_container(args: &[Template], start: usize, found: &mut Vec<usize>) {
-    let Some(verb) =
-        args.iter().skip(start).position(|arg| matches!(arg.literal(), Some("exec" | "run")))
-    else {
-        return;
-    };
+/// `docker exec [options] CONTAINER PROGRAM …`, and `kubectl exec` in its older form: an option that may take a value makes what follows unclear, which counts as dangerous.
+fn judge_container(verbs: &[&str], args: &[Template], start: usize, found: &mut Vec<usize>) {
+    let is_verb = |arg: &Template| arg.literal().is_some_and(|text| verbs.contains(&text));
+    let Some(verb) = args.iter().skip(start).position(is_verb) else { return };
     let mut positionals = 0;
     for (at, arg) in args.iter().enumerate().skip(start + verb + 1) {
         if arg.literal().is_some_and(|text| text.starts_with('-')) {
@@ -251,6 +253,8 @@ mod tests {
         check("find", &["/srv", "-name", "{{x}}", "-exec", "{{y}}", "{}", ";"], &[4]);
         check("kubectl", &["exec", "{{pod}}", "--", "{{x}}"], &[3]);
         check("kubectl", &["get", "--", "{{x}}"], &[]);
+        check("kubectl", &["exec", "{{pod}}", "{{x}}"], &[2]);
+        check("kubectl", &["get", "pods", "{{x}}"], &[]);
         check("docker", &["exec", "web", "{{x}}"], &[2]);
         check("docker", &["exec", "-it", "{{container}}", "sh", "-c", "{{x}}"], &[5]);
         check("docker", &["exec", "web", "df", "{{x}}"], &[]);
