@@ -25,7 +25,9 @@ pub struct PromptFacts<'a> {
     pub model: &'a str,
     /// Where tools start.
     pub working_dir: &'a str,
-    /// The repository that the working directory is in.
+    /// Whether the working directory is in a repository.
+    pub in_repository: bool,
+    /// What git says of it.
     pub git: Option<&'a GitFacts>,
     /// The job's autonomy.
     pub autonomy: &'a str,
@@ -87,7 +89,7 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
         facts.date,
         facts.model,
         facts.working_dir,
-        if facts.git.is_some() { "yes" } else { "no" },
+        if facts.in_repository { "yes" } else { "no" },
     );
     if let Some(git) = facts.git {
         // What stands in a repository was written by anybody.
@@ -163,6 +165,7 @@ mod tests {
             date: "Sunday",
             model: "m",
             working_dir: "/srv",
+            in_repository: true,
             git: Some(&git),
             autonomy: "supervised",
             tools: &tools,

@@ -402,6 +402,13 @@ fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(
                 complain("/max_output_tokens", "OpenAI wants at least 16".to_owned());
             }
         }
-        WireFormat::OpenaiChat | WireFormat::Gemini | WireFormat::Ollama => {}
+        WireFormat::Gemini => {
+            let is_medium = matches!(raw.reasoning_effort, Some(RawEffort::Medium));
+            if is_medium && model.trim_start_matches("models/").starts_with("gemini-3-pro") {
+                let message = format!("`{model}` knows low and high only");
+                complain("/reasoning_effort", message);
+            }
+        }
+        WireFormat::OpenaiChat | WireFormat::Ollama => {}
     }
 }

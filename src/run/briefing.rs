@@ -82,6 +82,7 @@ pub(super) async fn prompt(
         date: &date,
         model: model.model_word(),
         working_dir: &working_dir.display().to_string(),
+        in_repository: root.is_some(),
         git: git.as_ref(),
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),

@@ -3,7 +3,9 @@
 //! Both were written by whoever can write there, so that nothing of them is followed or executed: a document is a plain file below the
 //! directories that lead to the working directory, and git is asked only for what runs none of the programs that a repository can name.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +26,7 @@ const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes of an answer of git that are read.
-const GIT_BYTES: usize = 1024 * 1024;
+const GIT_BYTES: usize = 16 * 1024 * 1024;
 
 /// Commits that are named.
 const COMMITS: &str = "-5";
@@ -122,28 +124,61 @@ fn read_document(directory: &Path, name: &str, owner: &Owner) -> Option<String> 
 /// Returns what git says of the repository at `root`; `None` if it says nothing.
 pub(super) async fn git_facts(spawner: &Spawner, git: &Path, root: &Path) -> Option<GitFacts> {
     let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
-    // Not `status`, which runs the filters of changed files: these two compare times and names only.
-    let (branch, modified, untracked, commits) = tokio::join!(
+    // Neither `status` nor `diff-files`: both run the filters of files that changed. The index alone is asked, and we compare.
+    let (branch, index, untracked, commits) = tokio::join!(
         ask(&["symbolic-ref", "--short", "-q", "HEAD"]),
-        ask(&["diff-files", "--name-only", "-z", "--ignore-submodules=all"]),
+        ask(&["ls-files", "--debug", "-z"]),
         ask(&["ls-files", "--others", "--exclude-standard", "-z"]),
         ask(&["log", COMMITS, "--format=%h %s", "--no-show-signature", "--no-notes"]),
     );
-    let count = |list: &str| list.split('\0').filter(|name| !name.is_empty()).count();
+    let text = |bytes: Option<Vec<u8>>| {
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).trim().to_owned()
+    };
+    let names = untracked?;
     Some(GitFacts {
-        branch: branch.unwrap_or_default().trim().to_owned(),
-        modified: count(&modified?),
-        untracked: count(&untracked?),
-        commits: commits
-            .unwrap_or_default()
-            .lines()
-            .map(|line| line.chars().take(120).collect())
-            .collect(),
+        branch: text(branch),
+        modified: modified(root, &index?),
+        untracked: names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count(),
+        commits: text(commits).lines().map(|line| line.chars().take(120).collect()).collect(),
     })
 }
 
+/// Counts the files that differ from the index in time or size, or are gone. `index` is what `ls-files --debug -z` prints: each path, NUL, and
+/// lines of what the index knows of it.
+fn modified(root: &Path, index: &[u8]) -> usize {
+    let mut count = 0;
+    let mut pieces = index.split(|byte| *byte == 0);
+    let mut path = pieces.next().unwrap_or_default().to_vec();
+    for piece in pieces {
+        // The lines of this path are indented; what follows the last is the next path.
+        let known = String::from_utf8_lossy(piece);
+        let field = |name: &str| {
+            known.lines().find_map(|line| {
+                line.strip_prefix("  ")?.split('\t').find_map(|part| part.strip_prefix(name))
+            })
+        };
+        let time = field("mtime: ").and_then(|time| time.split_once(':'));
+        let size = field("size: ");
+        let meta = std::fs::symlink_metadata(root.join(OsStr::from_bytes(&path)));
+        let is_same = meta.is_ok_and(|meta| {
+            // A link to another repository has no size of its own.
+            meta.is_dir()
+                || size == Some(meta.len().to_string().as_str())
+                    && time.is_some_and(|(seconds, nanos)| {
+                        // Some builds of git do not keep the nanoseconds.
+                        seconds == meta.mtime().to_string()
+                            && (nanos == "0" || nanos == meta.mtime_nsec().to_string())
+                    })
+        });
+        count += usize::from(!is_same);
+        let next = piece.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        path = next.to_vec();
+    }
+    count
+}
+
 /// Asks git one question. A repository can name programs in its configuration; none of them is run.
-async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -> Option<String> {
+async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -> Option<Vec<u8>> {
     const HARMLESS: &[&str] = &[
         "git",
         "--no-optional-locks",
@@ -190,7 +225,8 @@ async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -
         })
         .await
         .ok()?;
-    (exit.code == Some(0)).then(|| String::from_utf8_lossy(&output).into_owned())
+    // Half of a long list would be a wrong count.
+    (exit.code == Some(0) && output.len() < GIT_BYTES).then_some(output)
 }
 
 #[cfg(test)]

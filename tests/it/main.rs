@@ -13,5 +13,6 @@ mod cron;
 mod daemon;
 mod formats;
 mod process;
+mod project;
 mod provider;
 mod support;

@@ -1,0 +1,138 @@
+//! What a run tells its model of the repository and the documents around it; and that a hostile repository runs nothing.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::Place;
+
+#[expect(clippy::disallowed_methods, reason = "git, to make a repository")]
+fn git(directory: &Path, args: &[&str]) {
+    let status = Command::new("git")
+        .args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"])
+        .args(args)
+        .current_dir(directory)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{args:?}");
+}
+
+fn prompt(directory: &Path) -> String {
+    let jobs = format!(
+        "version: 1\njobs:\n  - {{name: j, prompt: x, double_confirmation: false, working_dir: {}}}\n",
+        directory.display()
+    );
+    let place = Place::new(&[
+        ("config.yaml", "models: {m: {provider: scripted, script: s.yaml, profile: anthropic}}\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", &jobs),
+    ]);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let events = place.json(&["show", "last"])["events"].clone();
+    let find = |kind: &str| -> Value {
+        events.as_array().unwrap().iter().find(|event| event["type"] == kind).unwrap().clone()
+    };
+    assert_eq!(find("session_start")["profile"], "anthropic");
+    find("system_prompt")["text"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_model_is_told_of_the_repository_and_its_documents() {
+    let temp = tempfile::tempdir().unwrap();
+    let (root, deep) = (temp.path(), temp.path().join("web"));
+    git(root, &["init", "-q"]);
+    std::fs::create_dir(&deep).unwrap();
+    std::fs::write(root.join("AGENTS.md"), "Use tabs.").unwrap();
+    std::fs::write(deep.join("CLAUDE.md"), "Ask the router.").unwrap();
+    std::fs::write(deep.join("GEMINI.md"), "Not for you.").unwrap();
+    git(root, &["add", "."]);
+    git(root, &["commit", "-q", "-m", "the first one"]);
+    std::fs::write(root.join("AGENTS.md"), "Use tabs, always.").unwrap();
+    std::fs::write(root.join("new"), "").unwrap();
+    let prompt = prompt(&deep);
+    for words in [
+        "git repository: yes",
+        "branch: main",
+        "modified files: 1",
+        "untracked files: 1",
+        "the first one",
+        "Use tabs, always.",
+        "Ask the router.",
+    ] {
+        assert!(prompt.contains(words), "{words} is not in:\n{prompt}");
+    }
+    assert!(!prompt.contains("Not for you."));
+}
+
+/// A repository can name programs in its configuration and attributes; looking at it must run none of them.
+#[test]
+fn a_hostile_repository_runs_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path().join("repo");
+    std::fs::create_dir(&root).unwrap();
+    let pwned = temp.path().join("pwned");
+    let program = temp.path().join("program");
+    std::fs::write(&program, format!("#!/bin/sh\necho \"$0 $*\" >> {}\ncat\n", pwned.display()))
+        .unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = program.display().to_string();
+    git(&root, &["init", "-q"]);
+    std::fs::write(root.join("file"), "a").unwrap();
+    git(&root, &["add", "."]);
+    git(&root, &["commit", "-q", "-m", "c"]);
+    std::fs::write(root.join(".gitattributes"), "* filter=evil diff=evil\n").unwrap();
+    std::fs::write(root.join("file"), "b").unwrap();
+    for (key, value) in [
+        ("filter.evil.clean", program.as_str()),
+        ("filter.evil.smudge", &program),
+        ("filter.evil.process", &program),
+        ("filter.evil.required", "true"),
+        ("diff.evil.textconv", &program),
+        ("diff.evil.command", &program),
+        ("diff.external", &program),
+        ("core.fsmonitor", &program),
+        ("core.pager", &program),
+        ("core.editor", &program),
+        ("core.sshCommand", &program),
+        ("core.alternateRefsCommand", &program),
+        ("pager.log", &program),
+        ("pager.diff-files", &program),
+        ("gpg.program", &program),
+        ("log.showSignature", "true"),
+        ("alias.log", &format!("!{program}")),
+        ("alias.ls-files", &format!("!{program}")),
+        ("credential.helper", &program),
+    ] {
+        git(&root, &["config", key, value]);
+    }
+    for hook in ["post-index-change", "pre-auto-gc", "reference-transaction"] {
+        std::os::unix::fs::symlink(&program, root.join(".git/hooks").join(hook)).unwrap();
+    }
+    // What git runs while we set the trap is not what is asked here.
+    let _ = std::fs::remove_file(&pwned);
+    let ran = || std::fs::read_to_string(&pwned).unwrap_or_default();
+    let told = prompt(&root);
+    assert!(told.contains("modified files: 1") && told.contains("last commits:"), "{told}");
+    assert_eq!(ran(), "");
+    // An object that is missing is not fetched by a program either.
+    for (key, value) in [
+        ("core.repositoryformatversion", "1"),
+        ("extensions.partialClone", "origin"),
+        ("remote.origin.url", &format!("ext::{program}")),
+        ("remote.origin.promisor", "true"),
+    ] {
+        git(&root, &["config", key, value]);
+    }
+    let head = std::fs::read_to_string(root.join(".git/refs/heads/main")).unwrap();
+    let (folder, file) = head.trim().split_at(2);
+    std::fs::remove_file(root.join(".git/objects").join(folder).join(file)).unwrap();
+    let told = prompt(&root);
+    assert!(told.contains("git repository: yes"), "{told}");
+    assert_eq!(ran(), "");
+}
