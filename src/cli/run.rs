@@ -156,7 +156,13 @@ fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
                 .flatten()
                 .flatten()
                 .collect();
-            output::value(form, &RunRow::fold(&lines), String::new)?;
+            let mut row = RunRow::fold(&lines);
+            if let Some(row) = row.as_mut().filter(|_| !ended.recorded) {
+                // What could not be written down is said all the same.
+                let at = context.clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
+                row.end(&serde_json::to_value(end).unwrap_or_default(), at);
+            }
+            output::value(form, &row, String::new)?;
         }
     }
     if !ended.recorded {

@@ -85,21 +85,26 @@ impl RunRow {
             match event.get("type").and_then(Value::as_str) {
                 Some("assistant_text_end") => row.iterations += 1,
                 Some("tool_call_start") => row.tool_calls += 1,
-                Some("session_end") => {
-                    row.ended_at = Some(line.ts.clone());
-                    row.outcome = text(event, "outcome");
-                    row.stop_reason = text(event, "stop_reason");
-                    row.verdict = text(event, "verdict");
-                    row.result = event.get("result").filter(|result| !result.is_null()).cloned();
-                    row.error = text(event, "error");
-                    row.iterations = number(event, "iterations");
-                    row.tool_calls = number(event, "tool_calls");
-                    row.usage = event.get("usage").cloned().unwrap_or_default();
-                    row.cost_usd = event.get("cost_usd").and_then(Value::as_f64);
-                }
+                Some("session_end") => row.end(event, line.ts.clone()),
                 _ => {}
             }
         }
         Some(row)
+    }
+
+    /// Takes the end of the run, as `session_end` tells it.
+    pub fn end(&mut self, event: &Value, at: String) {
+        let text = |field: &str| event.get(field).and_then(Value::as_str).map(str::to_owned);
+        let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
+        self.ended_at = Some(at);
+        self.outcome = text("outcome");
+        self.stop_reason = text("stop_reason");
+        self.verdict = text("verdict");
+        self.result = event.get("result").filter(|result| !result.is_null()).cloned();
+        self.error = text("error");
+        self.iterations = number("iterations");
+        self.tool_calls = number("tool_calls");
+        self.usage = event.get("usage").cloned().unwrap_or_default();
+        self.cost_usd = event.get("cost_usd").and_then(Value::as_f64);
     }
 }

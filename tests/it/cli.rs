@@ -281,3 +281,26 @@ fn the_index_is_made_again_from_the_transcripts() {
     assert_eq!(place.dutyd(&["reindex"]).stdout, "3 runs\n");
     assert_eq!(place.json(&["runs"]), before);
 }
+
+/// A disk that is full: the run ends, says so, and nothing further is done. A limit on the size of files stands for the disk.
+// proves LOG-6
+#[test]
+fn a_record_that_cannot_be_written_ends_the_run() {
+    let place = Place::new(&[
+        ("config.yaml", "models: {m: {provider: scripted, script: s.yaml}}\n"),
+        ("s.yaml", "steps: [{call: {tool: flood, args: {}}}, {say: done}]\n"),
+        (
+            "tools.yaml",
+            "version: 1\ntools: [{name: flood, description: d, category: read, cmd: head, args: ['-c', '20000', '/dev/zero']}]\n",
+        ),
+        ("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x, double_confirmation: false}]\n"),
+    ]);
+    let script =
+        format!("trap '' XFSZ; ulimit -f 16; exec {} -o json run j", env!("CARGO_BIN_EXE_dutyd"));
+    let done = place.shell(&script);
+    let row: serde_json::Value =
+        serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+    assert_eq!((done.code, &row["stop_reason"]), (1, &serde_json::json!("record_failed")), "{row}");
+    assert_eq!(row["outcome"], "failed");
+    assert!(done.stderr.contains("could not be written"), "{done:?}");
+}

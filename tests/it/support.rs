@@ -63,6 +63,19 @@ impl Place {
         Done::of(self.command(args).output().unwrap())
     }
 
+    /// Runs a shell script that ends in the binary.
+    pub(crate) fn shell(&self, script: &str) -> Done {
+        let command = self.command(&[]);
+        let env: Vec<_> = command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
+            .collect();
+        #[expect(clippy::disallowed_methods, reason = "the binary under test, below a limit")]
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", script]).env_clear().envs(env).stdin(Stdio::null());
+        Done::of(shell.output().unwrap())
+    }
+
     /// Runs a verb with `-o json` and returns what it prints.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let mut all = vec!["-o", "json"];
