@@ -318,6 +318,7 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     if nix::unistd::getppid() != server {
         return Err(Errno::ESRCH.into());
     }
+    let ready = shim::Ready::new()?;
     let mut name = [0; NAME_LIMIT];
     let (count, [Some(lifeline), Some(output)]) =
         receive::<2>(control.as_fd(), &mut name, RecvFlags::empty())?
@@ -338,6 +339,6 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
     drop(process);
-    shim::run(lifeline, output)?;
+    shim::run(ready, lifeline, output)?;
     Ok(())
 }

@@ -30,21 +30,44 @@ const OPEN_FILES: u64 = 4096;
 /// Processes that an ordinary user's tool may start; root has no such limit in the kernel.
 const PROCESSES: u64 = 4096;
 
+/// What a shim makes ready while it waits, so that no call waits for it.
+pub(super) struct Ready {
+    signals: SignalFd,
+    null: OwnedFd,
+}
+
+impl Ready {
+    /// Makes this process a shim: the reaper of what is below it, in a session of its own.
+    ///
+    /// *Errors*: what the kernel says.
+    pub(super) fn new() -> Result<Self, Errno> {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
+        let _ = setsid();
+        let mut mask = SigSet::empty();
+        for each in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            mask.add(each);
+        }
+        mask.thread_block()?;
+        let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
+        // Touches what reading an order needs: its pages are in memory then.
+        let _ = serde_json::from_str::<Order>(
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"sandbox":"off"}"#,
+        );
+        Ok(Self { signals, null: null.into() })
+    }
+}
+
 /// Runs the order that comes over `lifeline` to its end; the tool writes to `output`.
 ///
-/// *Errors*: the daemon is gone, or the process could not be made ready. Nothing was started then.
-pub(super) fn run(mut lifeline: UnixStream, output: OwnedFd) -> Result<(), Errno> {
+/// *Errors*: the daemon is gone. Nothing was started then.
+pub(super) fn run(ready: Ready, mut lifeline: UnixStream, output: OwnedFd) -> Result<(), Errno> {
     let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
-    let _ = setsid();
-    let mut mask = SigSet::empty();
-    for each in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-        mask.add(each);
-    }
-    mask.thread_block()?;
-    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    let report = match start(&order, output) {
+    let Ready { signals, null } = ready;
+    // What came while it waited was not meant for this call.
+    while let Ok(Some(_)) = signals.read_signal() {}
+    let report = match start(&order, null, output) {
         Err((step, errno)) => Report {
             end: Ending::SpawnFailed { errno: errno as i32, step },
             timed_out: false,
@@ -78,10 +101,10 @@ struct Prepared {
     stdin: OwnedFd,
 }
 
-fn prepare(order: &Order) -> Result<Prepared, Errno> {
+fn prepare(order: &Order, null: OwnedFd) -> Result<Prepared, Errno> {
     let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
     let stdin = match &order.stdin {
-        None => OwnedFd::from(std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?),
+        None => null,
         Some(input) => {
             // A file in memory needs no feeding: the tool reads it at its own pace, and we only watch.
             let fd = rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)
@@ -110,8 +133,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Starts the tool; returns its pid once the program runs.
-fn start(order: &Order, output: OwnedFd) -> Result<Pid, (Step, Errno)> {
-    let prepared = prepare(order).map_err(|errno| (Step::Prepare, errno))?;
+fn start(order: &Order, null: OwnedFd, output: OwnedFd) -> Result<Pid, (Step, Errno)> {
+    let prepared = prepare(order, null).map_err(|errno| (Step::Prepare, errno))?;
     let (mut failed, failing) =
         std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
     // SAFETY: this process has one thread, so that the child may do what any process may.
