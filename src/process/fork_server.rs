@@ -57,7 +57,7 @@ struct Running {
 /// A shim that waits for its order.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    process: AsyncFd<OwnedFd>,
+    process: OwnedFd,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
 }
@@ -202,8 +202,6 @@ async fn answer(lifeline: UnixStream, output: pipe::Receiver) -> Option<Shim> {
             Err(_) => return None,
         }
     };
-    // SAFETY: the value owns its descriptor, which stays open and the same for as long as it lives.
-    let process = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) }.ok()?;
     Some(Shim { process, lifeline, output })
 }
 
@@ -228,8 +226,13 @@ fn receive<const N: usize>(
 impl Shim {
     /// Waits until its process has ended. *Cancel*: safe.
     pub(crate) async fn ended(&self) {
-        // The descriptor is readable from the end of the process on, and never before.
-        let _ = self.process.ready(Interest::READABLE).await;
+        let process = self.process.as_fd();
+        // SAFETY: the descriptor is borrowed from a value that outlives the registration, and stays open and the same.
+        let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
+        // It is readable from the end of the process on, and never before.
+        if let Ok(watched) = watched {
+            let _ = watched.ready(Interest::READABLE).await;
+        }
         self.reap();
     }
 
