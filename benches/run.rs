@@ -113,6 +113,7 @@ fn process(criterion: &mut Criterion) {
         working_dir: PathBuf::from("/"),
         stdin: None,
         timeout: Duration::from_secs(10),
+        cage: None,
     };
     let cancel = tokio_util::sync::CancellationToken::new();
     criterion.bench_function("a process of /bin/true", |bencher| {

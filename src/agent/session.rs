@@ -355,7 +355,7 @@ impl Session {
             arguments: prepared.arguments.clone(),
             argv: prepared.argv.clone(),
             working_dir: prepared.working_dir.clone(),
-            sandboxed: false,
+            sandboxed: prepared.sandboxed,
         };
         self.parts.sink.record(Event::ToolCallStart(start)).await?;
         let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };

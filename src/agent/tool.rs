@@ -32,6 +32,8 @@ pub struct PreparedCall {
     pub working_dir: String,
     /// What it reads on standard input.
     pub stdin: Option<String>,
+    /// Whether the kernel holds it.
+    pub sandboxed: bool,
 }
 
 /// What a call is given besides its arguments.

@@ -42,8 +42,11 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
     })?;
     let redactor = Redactor::new(&config.secrets);
-    let (_, around) =
-        tool_surroundings(&config, &job, &host, &context.new_run_id(), None, redactor);
+    let run_id = context.new_run_id();
+    let around =
+        tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
+            CliError::failed(format!("the temporary directory cannot be made: {error}"))
+        })?;
     let declared = DeclaredTool::new(tool.clone(), around);
     let prepared = match declared.prepare(&arguments) {
         Ok(prepared) => prepared,
@@ -85,7 +88,11 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             }
         }
     };
-    report(context, &result, Some(&decision), started.elapsed().as_millis())?;
+    let duration_ms = started.elapsed().as_millis();
+    if let Err(error) = host.state.remove_temporary(&run_id) {
+        output::note(&format!("the temporary directory of this call stays: {error}"));
+    }
+    report(context, &result, Some(&decision), duration_ms)?;
     Ok(ExitCode::from(match result.error_kind {
         None => 0,
         Some(ErrorKind::Denied) => REFUSED,
@@ -186,6 +193,9 @@ fn anything(config: &Config) -> Result<Job, CliError> {
         model: None,
         system_prompt: None,
         working_dir: None,
+        allowed_paths: Vec::new(),
+        sandbox: config.settings.security.sandbox,
+        network: true,
         policy: Policy {
             autonomy: Autonomy::Full,
             read: ReadPolicy::All,

@@ -14,7 +14,7 @@ use crate::domain::PreflightItem;
 use crate::provider::RemoteModel;
 
 pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
-    let mut items = vec![kernel(), state(context)];
+    let mut items = vec![kernel(), sandbox(), state(context)];
     let loaded = FileSet::of_directory(&context.dirs.config)
         .map(|set| context.load(&set, Trust::Required, SecretsMode::Resolve));
     let config = match loaded {
@@ -44,6 +44,13 @@ pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitC
 
 fn item(name: &str, ok: bool, detail: impl Into<String>) -> PreflightItem {
     PreflightItem { name: name.to_owned(), ok, detail: detail.into() }
+}
+
+fn sandbox() -> PreflightItem {
+    match crate::process::sandbox_support() {
+        Ok(abi) => item("sandbox", true, format!("Landlock {abi} and seccomp: tools can be held")),
+        Err(error) => item("sandbox", false, format!("{error}; jobs need `sandbox: best_effort`")),
+    }
 }
 
 fn kernel() -> PreflightItem {

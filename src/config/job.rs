@@ -3,16 +3,16 @@
 mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use chrono_tz::Tz;
 use serde_json::{Value, json};
 
-use super::Environment;
 use super::raw::{RawCatchup, RawDefaults, RawJob};
+use super::security::paths;
 use super::tool::Tool;
+use super::{Environment, SandboxMode, Settings};
 use crate::call::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
@@ -146,6 +146,12 @@ pub struct Job {
     pub system_prompt: Option<String>,
     /// Where its tools start, if it names a directory.
     pub working_dir: Option<PathBuf>,
+    /// Trees that it may use besides its working directory.
+    pub allowed_paths: Vec<PathBuf>,
+    /// How the kernel holds its tools.
+    pub sandbox: SandboxMode,
+    /// Whether its tools have a network.
+    pub network: bool,
     /// What it may use.
     pub policy: Policy,
     /// Where a run ends at the latest.
@@ -159,7 +165,9 @@ pub struct Job {
 /// What a job is checked against.
 pub(crate) struct Surroundings<'a> {
     pub(crate) environment: &'a Environment,
-    pub(crate) default_zone: Tz,
+    pub(crate) settings: &'a Settings,
+    /// Where the configuration lies.
+    pub(crate) directory: &'a Path,
     pub(crate) defaults: &'a RawDefaults,
     /// `None` where no tools file is at hand, so that names cannot be checked.
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
@@ -201,7 +209,11 @@ impl Job {
         if working_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             check.fault("/working_dir", "a working directory must be an absolute path");
         }
+        let (allowed_paths, faults) =
+            paths("/allowed_paths", raw.allowed_paths.as_ref(), around.environment);
+        check.faults.extend(faults);
         let policy = check.policy(raw);
+        check.closed_paths(working_dir.as_deref(), &allowed_paths, &policy);
         let limits = check.limits(raw.limits.as_ref());
         let detection = raw.loop_detection.as_ref();
         let built = || {
@@ -221,6 +233,9 @@ impl Job {
                 model,
                 system_prompt: raw.system_prompt.clone(),
                 working_dir,
+                allowed_paths,
+                sandbox: raw.sandbox.map_or(around.settings.security.sandbox, SandboxMode::of),
+                network: raw.network.unwrap_or(true),
                 policy,
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),

@@ -5,16 +5,7 @@
 /// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
     ("config", &["budget", "web_search", "server", "retention", "notifications", "mcp_servers"]),
-    (
-        "config.security",
-        &[
-            "allowed_paths",
-            "denied_paths",
-            "allowed_domains",
-            "blocked_commands",
-            "destructive_commands",
-        ],
-    ),
+    ("config.security", &["allowed_domains", "blocked_commands", "destructive_commands"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -27,7 +18,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "skills",
             "recall",
             "approval",
-            "allowed_paths",
             "allowed_domains",
             "budget",
             "subagents",
@@ -39,12 +29,11 @@ const KEYS: &[(&str, &[&str])] = &[
     ),
     ("jobs.jobs[].tools", &["approve"]),
     ("jobs.jobs[].limits", &["rate", "max_files_modified", "max_lines_changed"]),
-    ("tools.tools[]", &["dry_run_args", "probe", "sandbox", "override"]),
+    ("tools.tools[]", &["dry_run_args", "probe", "override"]),
 ];
 
 /// `(where, value)`: where is the path of the value.
 const VALUES: &[(&str, &[&str])] = &[
-    ("config.security.sandbox", &["enforce", "best_effort"]),
     ("jobs.jobs[].mode", &["plan"]),
     (
         "jobs.jobs[].overlap",
@@ -52,7 +41,6 @@ const VALUES: &[(&str, &[&str])] = &[
     ),
     ("jobs.jobs[].catchup", &["all"]),
     ("jobs.jobs[].on_crash", &["resume"]),
-    ("jobs.jobs[].sandbox", &["enforce", "best_effort"]),
     ("jobs.jobs[].compaction", &["auto"]),
 ];
 

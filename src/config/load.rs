@@ -153,7 +153,7 @@ impl Loader<'_> {
                 )
             })
             .unwrap_or_default();
-        let settings = Settings::from_raw(&raw, |pointer, message| {
+        let settings = Settings::from_raw(&raw, self.environment, |pointer, message| {
             if let Some(file) = &config {
                 self.error(file.document.error(pointer, message));
             }
@@ -362,7 +362,8 @@ impl Loader<'_> {
             };
             let around = Surroundings {
                 environment: self.environment,
-                default_zone: settings.timezone,
+                settings,
+                directory: &self.set.directory,
                 defaults: &defaults,
                 tools: names.tools,
                 broken_tools: names.broken_tools,

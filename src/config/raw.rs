@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-pub(crate) use tools::{RawCalls, RawScript, RawTool, RawTools};
+pub(crate) use tools::{RawCalls, RawScript, RawTool, RawToolSandbox, RawTools};
 
 pub(crate) const DURATION: &str = r"^([0-9]+(ms|s|sec|m|min|h|hr|d|w) ?)+$";
 pub(crate) const SIZE: &str = r"^[0-9]+ ?(B|KB|MB|GB|KiB|MiB|GiB)$";
@@ -151,9 +151,24 @@ pub(crate) enum RawEffort {
 pub(crate) struct RawSecurity {
     /// Variables that tools get besides PATH HOME USER LANG LC_ALL TERM SHELL TMPDIR TZ.
     pub(crate) env_allowlist: Option<Vec<String>>,
-    /// `off` in this version.
-    #[serde(rename = "sandbox")]
-    pub(crate) _sandbox: Option<RawOff>,
+    /// Paths that jobs may use besides their working directory.
+    pub(crate) allowed_paths: Option<Vec<String>>,
+    /// Paths that are closed to every tool whatever allows them, besides the built-in ones; configuration and state always are.
+    pub(crate) denied_paths: Option<Vec<String>>,
+    /// How the kernel holds tools. enforce if not set.
+    pub(crate) sandbox: Option<RawSandbox>,
+}
+
+/// How the kernel holds tools.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawSandbox {
+    /// Nothing starts where it cannot.
+    Enforce,
+    /// As far as it can; every transcript says how far.
+    BestEffort,
+    /// Not at all.
+    Off,
 }
 
 /// The only value of a key whose other values are not in this version.
@@ -287,9 +302,12 @@ pub(crate) struct RawJob {
     pub(crate) system_prompt: Option<String>,
     /// Where tools start. A directory of the job's own under the state directory if not set.
     pub(crate) working_dir: Option<String>,
-    /// `off` in this version.
-    #[serde(rename = "sandbox")]
-    pub(crate) _sandbox: Option<RawOff>,
+    /// How the kernel holds the job's tools. As in config.yaml if not set.
+    pub(crate) sandbox: Option<RawSandbox>,
+    /// false leaves none of the job's tools a network. true if not set.
+    pub(crate) network: Option<bool>,
+    /// Paths that the job may use besides its working directory; denied ones stay denied.
+    pub(crate) allowed_paths: Option<Vec<String>>,
     /// `local` in this version.
     #[serde(rename = "environment")]
     pub(crate) _environment: Option<RawEnvironment>,

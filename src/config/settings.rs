@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
+use super::{Environment, Security};
 use crate::text::quantity;
 
 /// Variables of the daemon that every tool gets, where they are set.
@@ -54,13 +55,19 @@ pub struct Settings {
     pub default_model: Option<String>,
     /// Variables that tools get.
     pub env_allowlist: BTreeSet<String>,
+    /// What holds for the tools of every job.
+    pub security: Security,
     /// The daemon's own log.
     pub log: LogSettings,
 }
 
 impl Settings {
     /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
-    pub(crate) fn from_raw(raw: &RawSettings, mut complain: impl FnMut(&str, String)) -> Self {
+    pub(crate) fn from_raw(
+        raw: &RawSettings,
+        environment: &Environment,
+        mut complain: impl FnMut(&str, String),
+    ) -> Self {
         let timezone = zone(raw.timezone.as_deref().unwrap_or("local")).unwrap_or_else(|message| {
             complain("/timezone", message);
             Tz::UTC
@@ -100,6 +107,7 @@ impl Settings {
             shutdown_grace,
             default_model: raw.default_model.clone(),
             env_allowlist,
+            security: Security::from_raw(raw.security.as_ref(), environment, &mut complain),
             log: LogSettings {
                 format: match log.and_then(|log| log.format) {
                     Some(RawLogFormat::Json) => LogFormat::Json,

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::Environment;
 use super::raw::RawTool;
 use super::settings::is_hijacking;
+use super::{Environment, ToolSandbox};
 use crate::call::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
 use crate::domain::{Category, ToolName};
 use crate::text::quantity;
@@ -46,6 +46,8 @@ pub struct Tool {
     pub timeout: Option<Duration>,
     /// Characters that the model sees, if it sets them.
     pub output_limit: Option<usize>,
+    /// What the kernel leaves to its processes.
+    pub sandbox: ToolSandbox,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
     /// Any of these makes a call an admin call.
@@ -86,6 +88,13 @@ impl Tool {
                 ));
             }
         }
+        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut remarks.errors);
+        if raw.category == Some(Category::Read) && !sandbox.write.is_empty() {
+            remarks.errors.push(fault(
+                "/sandbox/write",
+                "a read tool cannot write: leave this out, or make it a write tool".to_owned(),
+            ));
+        }
         let command = Self::command(raw, &mut remarks);
         let destructive_when = command
             .as_ref()
@@ -107,6 +116,7 @@ impl Tool {
                 working_dir,
                 timeout,
                 output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+                sandbox,
                 success_codes: raw.success_codes.clone().unwrap_or_else(|| vec![0]),
                 destructive_when,
             })

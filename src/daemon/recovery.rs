@@ -44,6 +44,9 @@ pub async fn recover(
     if killed > 0 {
         tracing::warn!(killed, "the daemon before this one left tools at work; they are ended");
     }
+    if let Err(error) = state.clear_temporary() {
+        tracing::warn!(%error, "what earlier runs left in their temporary directories cannot be taken away");
+    }
     let mut recovered = Vec::new();
     for (run_id, mark) in abandoned {
         match end_run(state, &run_id, clock.clone(), redactor).await {

@@ -4,5 +4,7 @@
 //! here. Rules are asked in a fixed order, and the first that denies decides (POL-5).
 
 mod decision;
+mod path;
 
 pub use decision::{Decision, Facts, decide, is_visible};
+pub use path::{Access, PathRefusal, PathRules, shown};

@@ -2,7 +2,7 @@
 //!
 //! Executing a binary of this size anew for every call costs more than most tools do, and a daemon with threads must not fork. So this binary
 //! is executed once more, at the first call, and keeps one forked shim ready. A request is one packet on a socket that the shim reads: its
-//! name, the far end of its lifeline and the pipe for the tool's output. It answers on its lifeline, with a descriptor of itself, before it
+//! name, the far end of its lifeline, the pipe for the tool's output and the tool's Landlock ruleset. It answers on its lifeline, with a descriptor of itself, before it
 //! does anything else; no answer therefore means that nothing was started, and the request may be made again.
 //!
 //! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
@@ -93,7 +93,12 @@ impl ForkServer {
     /// Starts a shim that `/proc` shows as `name`, and hands it its order.
     ///
     /// *Errors*: what the kernel says. *Cancel*: safe; a shim without a daemon ends by itself.
-    pub(crate) async fn start(&self, name: &str, order: &[u8]) -> io::Result<Shim> {
+    pub(crate) async fn start(
+        &self,
+        name: &str,
+        order: &[u8],
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Shim> {
         for _ in 0..2 {
             let (mut ours, theirs) = StdUnixStream::pair()?;
             let (output, output_of_tool) = io::pipe()?;
@@ -102,7 +107,7 @@ impl ForkServer {
             // an answer that comes too late starts nothing.
             let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
             let sent = io::Write::write(&mut ours, most)?;
-            let asked = self.ask(name, &theirs, output_of_tool.as_fd())?;
+            let asked = self.ask(name, &theirs, output_of_tool.as_fd(), ruleset)?;
             // The shim holds the only copies now, so that its end is seen.
             drop((theirs, output_of_tool));
             let lifeline = UnixStream::from_std(ours)?;
@@ -123,16 +128,24 @@ impl ForkServer {
     }
 
     /// Sends a request; returns the pid of the fork server that has it.
-    fn ask(&self, name: &str, lifeline: &StdUnixStream, output: BorrowedFd<'_>) -> io::Result<u32> {
+    fn ask(
+        &self,
+        name: &str,
+        lifeline: &StdUnixStream,
+        output: BorrowedFd<'_>,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> io::Result<u32> {
+        let fds: Vec<BorrowedFd<'_>> =
+            [lifeline.as_fd(), output].into_iter().chain(ruleset).collect();
         let mut running = self.lock();
         if let Some(server) = running.as_ref()
-            && request(&server.control, name, lifeline.as_fd(), output).is_ok()
+            && request(&server.control, name, &fds).is_ok()
         {
             return Ok(server.process.id());
         }
         *running = None;
         let server = running.insert(execute(&self.binary)?);
-        request(&server.control, name, lifeline.as_fd(), output)?;
+        request(&server.control, name, &fds)?;
         Ok(server.process.id())
     }
 
@@ -172,16 +185,10 @@ fn execute(binary: &Path) -> io::Result<Running> {
     Ok(Running { process, control: ours })
 }
 
-fn request(
-    control: &OwnedFd,
-    name: &str,
-    lifeline: BorrowedFd<'_>,
-    output: BorrowedFd<'_>,
-) -> io::Result<()> {
-    let fds = [lifeline, output];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+    ancillary.push(SendAncillaryMessage::ScmRights(fds));
     let name = [io::IoSlice::new(name.as_bytes())];
     // A full socket is a server that does not read: as good as none.
     sendmsg(control, &name, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
@@ -211,7 +218,7 @@ fn receive<const N: usize>(
     bytes: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<(usize, [Option<OwnedFd>; N])> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [io::IoSliceMut::new(bytes)];
     let message = recvmsg(socket, &mut buffers, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
@@ -323,8 +330,8 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     }
     let ready = shim::Ready::new()?;
     let mut name = [0; NAME_LIMIT];
-    let (count, [Some(lifeline), Some(output)]) =
-        receive::<2>(control.as_fd(), &mut name, RecvFlags::empty())?
+    let (count, [Some(lifeline), Some(output), ruleset]) =
+        receive::<3>(control.as_fd(), &mut name, RecvFlags::empty())?
     else {
         return Err(Errno::ENOMSG.into());
     };
@@ -342,6 +349,6 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
     drop(process);
-    shim::run(ready, lifeline, output)?;
+    shim::run(ready, lifeline, output, ruleset)?;
     Ok(())
 }

@@ -2,11 +2,12 @@
 //!
 //! Every tool runs below a shim, a small single-threaded process of this binary. The shim is the subreaper of everything the tool starts and
 //! holds one end of a lifeline socket: when the call ends, the deadline passes, the run is cancelled or the daemon dies, it ends the whole
-//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims. The kernel sandbox of a later version is
-//! applied in the shim's child, at the place that `shim.rs` names.
+//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims; the kernel sandbox is put on in the shim's
+//! child.
 
 mod fork_server;
 mod leftover;
+mod sandbox;
 mod shim;
 mod spawner;
 mod tree;
@@ -14,6 +15,7 @@ mod wire;
 
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::end_leftovers;
+pub use sandbox::{Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_support};
 pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
 /// The argument by which this binary is started as the fork server.

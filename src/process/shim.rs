@@ -20,7 +20,8 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
-use super::wire::{Ending, FRAME_LIMIT, Order, Report, Sandbox, Step, frame};
+use super::sandbox::{Filter, Filters};
+use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};
 
 /// Bytes that one file of a tool may reach.
@@ -34,6 +35,7 @@ const PROCESSES: u64 = 4096;
 pub(super) struct Ready {
     signals: SignalFd,
     null: OwnedFd,
+    filters: Filters,
 }
 
 impl Ready {
@@ -53,21 +55,27 @@ impl Ready {
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
         // Touches what reading an order needs: its pages are in memory then.
         let _ = serde_json::from_str::<Order>(
-            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"sandbox":"off"}"#,
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false}"#,
         );
-        Ok(Self { signals, null: null.into() })
+        Ok(Self { signals, null: null.into(), filters: Filters::new()? })
     }
 }
 
-/// Runs the order that comes over `lifeline` to its end; the tool writes to `output`.
+/// Runs the order that comes over `lifeline` to its end; the tool writes to `output` and is held by `ruleset`.
 ///
 /// *Errors*: the daemon is gone. Nothing was started then.
-pub(super) fn run(ready: Ready, mut lifeline: UnixStream, output: OwnedFd) -> Result<(), Errno> {
+pub(super) fn run(
+    ready: Ready,
+    mut lifeline: UnixStream,
+    output: OwnedFd,
+    ruleset: Option<OwnedFd>,
+) -> Result<(), Errno> {
     let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
-    let Ready { signals, null } = ready;
+    let Ready { signals, null, filters } = ready;
+    let cage = Cage { filters, filter: order.filter, ruleset, landlock: order.landlock };
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
-    let report = match start(&order, null, output) {
+    let report = match start(&order, null, output, &cage) {
         Err((step, errno)) => Report {
             end: Ending::SpawnFailed { errno: errno as i32, step },
             timed_out: false,
@@ -90,6 +98,25 @@ fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
     let mut json = vec![0; length];
     lifeline.read_exact(&mut json).ok()?;
     serde_json::from_slice(&json).ok()
+}
+
+/// What the tool's process puts on.
+struct Cage {
+    filters: Filters,
+    filter: Option<Filter>,
+    ruleset: Option<OwnedFd>,
+    landlock: bool,
+}
+
+impl Cage {
+    fn put_on(&self) -> Result<(), Errno> {
+        if self.landlock != self.ruleset.is_some() {
+            // It got lost on the way: nothing runs without what was to hold it.
+            return Err(Errno::EBADF);
+        }
+        let Some(filter) = self.filter else { return Ok(()) };
+        self.filters.put_on(filter, self.ruleset.as_ref().map(|fd| fd.as_fd()))
+    }
 }
 
 /// Everything that the child needs, made before the fork.
@@ -133,14 +160,14 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Starts the tool; returns its pid once the program runs.
-fn start(order: &Order, null: OwnedFd, output: OwnedFd) -> Result<Pid, (Step, Errno)> {
+fn start(order: &Order, null: OwnedFd, output: OwnedFd, cage: &Cage) -> Result<Pid, (Step, Errno)> {
     let prepared = prepare(order, null).map_err(|errno| (Step::Prepare, errno))?;
     let (mut failed, failing) =
         std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
     // SAFETY: this process has one thread, so that the child may do what any process may.
     match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
         ForkResult::Child => {
-            let (step, errno) = become_tool(&prepared, &output, order.sandbox);
+            let (step, errno) = become_tool(&prepared, &output, cage);
             let step = Step::ALL.iter().position(|known| *known == step).unwrap_or(0);
             let mut message = vec![u8::try_from(step).unwrap_or(0)];
             message.extend((errno as i32).to_be_bytes());
@@ -171,18 +198,14 @@ fn start(order: &Order, null: OwnedFd, output: OwnedFd) -> Result<Pid, (Step, Er
 }
 
 /// Runs in the child: puts everything in place and executes the program. Returns what failed.
-fn become_tool(prepared: &Prepared, output: &OwnedFd, sandbox: Sandbox) -> (Step, Errno) {
-    match put_in_place(prepared, output, sandbox) {
+fn become_tool(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> (Step, Errno) {
+    match put_in_place(prepared, output, cage) {
         Err(failure) => failure,
         Ok(()) => (Step::Exec, exec(prepared)),
     }
 }
 
-fn put_in_place(
-    prepared: &Prepared,
-    output: &OwnedFd,
-    sandbox: Sandbox,
-) -> Result<(), (Step, Errno)> {
+fn put_in_place(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
     umask(Mode::from_bits_truncate(0o077));
@@ -198,10 +221,8 @@ fn put_in_place(
         limit(Resource::RLIMIT_NPROC, PROCESSES).map_err(failed)?;
     }
     nix::sys::prctl::set_no_new_privs().map_err(failed)?;
-    match sandbox {
-        // Landlock and seccomp are applied here, after everything that needs more rights than the tool.
-        Sandbox::Off => {}
-    }
+    // After everything that needs more rights than the tool.
+    cage.put_on().map_err(|errno| (Step::Sandbox, errno))?;
     for number in 1..32 {
         if let Ok(each) = Signal::try_from(number) {
             // SAFETY: the default disposition runs none of our code. SIGKILL and SIGSTOP refuse, which is as it should be.

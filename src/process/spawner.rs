@@ -11,7 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::fork_server::{ForkServer, Shim};
-use super::wire::{Ending, FRAME_LIMIT, Order, Report, Sandbox, Step, frame};
+use super::sandbox::Cage;
+use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, shim_name, tree};
 
 /// How long output is read after the tree has ended: only a process that is not ours can still hold the pipe.
@@ -38,6 +39,8 @@ pub struct ProcessSpec {
     pub stdin: Option<String>,
     /// After this it is ended.
     pub timeout: Duration,
+    /// What holds it; `None` is nothing.
+    pub cage: Option<Cage>,
 }
 
 /// How a process ended. Nothing of it is alive but for `survivors`.
@@ -121,7 +124,7 @@ impl Spawner {
         let order = frame(&order(spec)).map_err(SpawnFailure::Order)?;
         let mut shim = self
             .server
-            .start(&self.name, &order)
+            .start(&self.name, &order, spec.cage.as_ref().and_then(Cage::ruleset))
             .await
             .map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
@@ -154,6 +157,7 @@ impl Spawner {
                 let step = match step {
                     Step::WorkingDir => "entering the working directory",
                     Step::Prepare => "preparing the process",
+                    Step::Sandbox => "putting the sandbox in place",
                     Step::Exec => "executing the program",
                 };
                 Err(SpawnFailure::Refused { step, errno: Errno::from_raw(errno) })
@@ -184,7 +188,8 @@ fn order(spec: &ProcessSpec) -> Order {
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         stdin: spec.stdin.clone(),
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
-        sandbox: Sandbox::Off,
+        filter: spec.cage.as_ref().map(Cage::filter),
+        landlock: spec.cage.as_ref().is_some_and(|cage| cage.ruleset().is_some()),
     }
 }
 

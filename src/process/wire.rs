@@ -4,6 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::sandbox::Filter;
+
 /// The largest frame; an order holds at most the argv, the environment and a text for standard input.
 pub(crate) const FRAME_LIMIT: usize = 8 * 1024 * 1024;
 
@@ -20,15 +22,10 @@ pub(crate) struct Order {
     /// `None` is `/dev/null`.
     pub(crate) stdin: Option<String>,
     pub(crate) timeout_ms: u64,
-    pub(crate) sandbox: Sandbox,
-}
-
-/// How the kernel holds the tool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Sandbox {
-    /// Not at all; the only one in this version.
-    Off,
+    /// The system calls that are refused; `None` is no sandbox.
+    pub(crate) filter: Option<Filter>,
+    /// Whether a Landlock ruleset comes with the request. Without it nothing is started.
+    pub(crate) landlock: bool,
 }
 
 /// How it ended; everything of it is gone, but for `survivors`.
@@ -60,11 +57,12 @@ pub(crate) enum Ending {
 pub(crate) enum Step {
     WorkingDir,
     Prepare,
+    Sandbox,
     Exec,
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 3] = [Self::WorkingDir, Self::Prepare, Self::Exec];
+    pub(crate) const ALL: [Self; 4] = [Self::WorkingDir, Self::Prepare, Self::Sandbox, Self::Exec];
 }
 
 /// Returns a frame.

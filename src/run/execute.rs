@@ -2,9 +2,8 @@
 //!
 //! Whatever happens in between — a panic included — the transcript ends with `session_end`, as long as it can be written at all.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -16,22 +15,22 @@ use tokio::time::Instant;
 use super::briefing::{models, prompt};
 use super::preflight::preflight;
 use super::spec::RunSpec;
+use super::surroundings::{tool_surroundings, toolbox};
 use crate::agent::{
-    AgentTool, End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts,
-    SessionResult, Toolbox,
+    End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts, SessionResult,
+    Toolbox,
 };
 use crate::clock::Clock;
-use crate::config::{Config, Environment, Job};
+use crate::config::Environment;
 use crate::domain::{
-    CallId, Event, LiveEvent, Outcome, PreflightItem, RunId, SandboxFacts, SessionEnd,
-    SessionStart, StopReason, Usage,
+    Event, LiveEvent, Outcome, PreflightItem, RunId, SandboxFacts, SessionEnd, SessionStart,
+    StopReason, Usage,
 };
-use crate::gate::is_visible;
-use crate::process::{ForkServer, Spawner};
+use crate::process::{ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
-use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts, create_private_dir};
+use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts};
 use crate::text::redact::{Redactor, StreamRedactor};
-use crate::tools::{DeclaredTool, OutputStore, ToolSurroundings};
+use crate::tools::ToolSurroundings;
 
 /// What runs share with each other: the machine they run on.
 #[derive(Clone)]
@@ -103,27 +102,27 @@ pub async fn execute(
         deltas: Mutex::new(redactor.stream()),
         redactor: redactor.clone(),
     });
-    let (working_dir, around) = tool_surroundings(
+    let around = tool_surroundings(
         &spec.config,
         &spec.job,
         &host,
         &spec.run_id,
         Some(directory.clone()),
         redactor,
-    );
+    )
+    .map_err(state_error)?;
     let toolbox = Arc::new(toolbox(&spec.config, &spec.job, around.clone()));
-    sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox))))
+    sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
 
-    let items = preflight(&spec.config, &spec.job, &working_dir, &toolbox);
+    let items = preflight(&spec.config, &spec.job, &around, &toolbox);
     let result = if items.iter().all(|item| item.ok) {
         let acts = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
         let recorded = if acts { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
-                let place =
-                    Place { working_dir: &working_dir, around: &around, directory: &directory };
+                let place = Place { around: &around, directory: &directory };
                 run_session(&spec, &host, toolbox, place, sink.clone(), stop, started).await
             }
             Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
@@ -131,6 +130,9 @@ pub async fn execute(
     } else {
         preflight_failed(items, sink.as_ref()).await
     };
+    if let Err(error) = host.state.remove_temporary(&spec.run_id) {
+        tracing::warn!(run_id = %spec.run_id, %error, "the temporary directory of a run stays; the next start takes it away");
+    }
     let end = session_end(&result, started);
     let recorded = sink.record(Event::SessionEnd(Box::new(end.clone()))).await;
     match &recorded {
@@ -178,60 +180,7 @@ fn open_transcript(
     })
 }
 
-/// Returns where a job's tools start, and what they are given.
-pub fn tool_surroundings(
-    config: &Config,
-    job: &Job,
-    host: &Host,
-    run_id: &RunId,
-    outputs: Option<RunDir>,
-    redactor: Redactor,
-) -> (PathBuf, Arc<ToolSurroundings>) {
-    let working_dir =
-        job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()));
-    if job.working_dir.is_none() {
-        // If this fails, the preflight says so.
-        let _ = create_private_dir(&working_dir);
-    }
-    let env: BTreeMap<String, String> = config
-        .settings
-        .env_allowlist
-        .iter()
-        .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
-        .collect();
-    let around = ToolSurroundings {
-        spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
-        env,
-        working_dir: working_dir.clone(),
-        timeout: job.limits.tool_timeout,
-        output_limit: job.limits.output_limit,
-        max_output_bytes: job.limits.max_output_bytes,
-        outputs: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
-        redactor,
-    };
-    (working_dir, Arc::new(around))
-}
-
-/// Returns the tools of a run: all are known, so that a refusal can be told from an unknown name; the model is shown those that it could use.
-#[must_use]
-pub fn toolbox(config: &Config, job: &Job, around: Arc<ToolSurroundings>) -> Toolbox {
-    let mut offered = std::collections::BTreeSet::new();
-    let tools: Vec<Arc<dyn AgentTool>> = config
-        .tools
-        .values()
-        .map(|tool| {
-            let declared = DeclaredTool::new(tool.clone(), around.clone());
-            if declared.is_available() && is_visible(&job.policy, tool.name.as_str(), tool.category)
-            {
-                offered.insert(tool.name.to_string());
-            }
-            Arc::new(declared) as Arc<dyn AgentTool>
-        })
-        .collect();
-    Toolbox::new(tools, |tool| offered.contains(&tool.definition().name))
-}
-
-fn session_start(spec: &RunSpec, toolbox: &Toolbox) -> SessionStart {
+fn session_start(spec: &RunSpec, toolbox: &Toolbox, around: &ToolSurroundings) -> SessionStart {
     let model = spec.config.model_of(&spec.job);
     SessionStart {
         job: spec.job.name.to_string(),
@@ -245,7 +194,11 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox) -> SessionStart {
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
         environment: "local".to_owned(),
-        sandbox: SandboxFacts { mode: "off".to_owned(), landlock_abi: None, cgroup: None },
+        sandbox: SandboxFacts {
+            mode: spec.job.sandbox.as_str().to_owned(),
+            landlock_abi: landlock_abi().filter(|_| around.cages.are_on()),
+            cgroup: None,
+        },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),
     }
@@ -257,7 +210,6 @@ pub(super) fn host_name() -> String {
 
 /// Where a run works and is kept.
 struct Place<'a> {
-    working_dir: &'a Path,
     around: &'a ToolSurroundings,
     directory: &'a RunDir,
 }
@@ -295,9 +247,16 @@ async fn run_session(
         price: configured.price,
     };
     let deadline = started + spec.job.limits.max_duration;
-    let system =
-        prompt(spec, host, configured, &toolbox, place.working_dir, place.around, stop.clone())
-            .await;
+    let system = prompt(
+        spec,
+        host,
+        configured,
+        &toolbox,
+        &place.around.working_dir,
+        place.around,
+        stop.clone(),
+    )
+    .await;
     let parts = SessionParts {
         machine: Machine::new(rules, toolbox, system),
         models,
@@ -433,14 +392,5 @@ impl RunSink {
                 text: String::from_utf8_lossy(&deltas.push(text.as_bytes())).into_owned(),
             },
         }
-    }
-}
-
-struct RunOutputs(RunDir);
-
-impl OutputStore for RunOutputs {
-    fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn io::Write + Send>)> {
-        let (name, file) = self.0.create_output(call_id)?;
-        Ok((name, Box::new(io::BufWriter::new(file))))
     }
 }

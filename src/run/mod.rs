@@ -7,7 +7,9 @@ mod execute;
 mod preflight;
 mod project;
 mod spec;
+mod surroundings;
 
-pub use execute::{Ended, Host, RunError, execute, tool_surroundings, toolbox};
+pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::preflight;
 pub use spec::{PromptError, RunSpec, TriggerFacts};
+pub use surroundings::{tool_surroundings, toolbox};

@@ -1,19 +1,23 @@
 //! The checklist before the first model call: what would make the run fail at night is said before a token is spent.
 
 use crate::agent::Toolbox;
+use crate::config::SandboxMode;
 use crate::config::{Config, Job, Listed};
 use crate::domain::PreflightItem;
+use crate::process::{landlock_abi, sandbox_support};
+use crate::tools::ToolSurroundings;
 
 /// Returns the checklist of a job.
 #[must_use]
 pub fn preflight(
     config: &Config,
     job: &Job,
-    working_dir: &std::path::Path,
+    around: &ToolSurroundings,
     toolbox: &Toolbox,
 ) -> Vec<PreflightItem> {
     let item =
         |name: &str, ok: bool, detail: String| PreflightItem { name: name.to_owned(), ok, detail };
+    let working_dir = around.working_dir.as_path();
     let mut items = Vec::new();
     items.push(match config.model_of(job) {
         Some(model) => item("model", true, format!("{} ({})", model.name, model.provider_word())),
@@ -36,7 +40,33 @@ pub fn preflight(
             },
         });
     }
+    items.push(sandbox(job, around));
     let offered = toolbox.offered().len();
     items.push(item("tools", true, format!("{offered} offered to the model")));
     items
+}
+
+/// Tells whether the kernel can hold the job's tools to what they may touch.
+fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
+    let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
+    let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
+    if let Some((root, closed)) = around.paths.closed_in_writable().filter(|_| acts) {
+        let (root, closed) = (root.display(), closed.display());
+        return item(
+            false,
+            format!("`{root}` is to be writable and holds `{closed}`, which is closed"),
+        );
+    }
+    let mode = job.sandbox.as_str();
+    match (job.sandbox, sandbox_support()) {
+        (SandboxMode::Off, _) => item(true, "off: tools have every right of this user".to_owned()),
+        (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}")),
+        (SandboxMode::BestEffort, Err(error)) => {
+            let abi = landlock_abi().unwrap_or(0);
+            item(true, format!("{mode}, Landlock {abi}: {error}"))
+        }
+        (SandboxMode::Enforce, Err(error)) => {
+            item(false, format!("{error}; `sandbox: best_effort` runs without it"))
+        }
+    }
 }

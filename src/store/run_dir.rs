@@ -44,6 +44,44 @@ impl StateDir {
         self.root.join("workspace").join(job)
     }
 
+    /// Makes the private temporary directory of a run.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn make_temporary(&self, run_id: &RunId) -> io::Result<PathBuf> {
+        let path = self.temporary().join(run_id.as_str());
+        create_private_dir(&path)?;
+        Ok(path)
+    }
+
+    /// Takes the temporary directory of a run away, with all that is in it. Links are not followed (STATE-6).
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn remove_temporary(&self, run_id: &RunId) -> io::Result<()> {
+        std::fs::remove_dir_all(self.temporary().join(run_id.as_str()))
+    }
+
+    /// Takes away the temporary directories of runs that no process works on.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn clear_temporary(&self) -> io::Result<()> {
+        let entries = match std::fs::read_dir(self.temporary()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            let run_id = entry.file_name().to_str().and_then(|name| RunId::parse(name).ok());
+            if run_id.is_none_or(|run_id| !self.is_live(&run_id)) {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.root.join("tmp")
+    }
+
     fn open_marks(&self) -> PathBuf {
         self.root.join("runs").join("open")
     }
@@ -222,11 +260,17 @@ impl RunDir {
             .map_err(|_| io::Error::other(format!("{} holds no secret", path.display())))
     }
 
+    /// Returns the directory of the whole outputs of its calls.
+    #[must_use]
+    pub fn outputs(&self) -> PathBuf {
+        self.path.join("output")
+    }
+
     /// Makes the file of a call's whole output; returns it with its name relative to the run.
     ///
     /// *Errors*: what the kernel says.
     pub fn create_output(&self, call_id: &CallId) -> io::Result<(String, File)> {
-        create_private_dir(&self.path.join("output"))?;
+        create_private_dir(&self.outputs())?;
         let name = format!("output/{call_id}.txt");
         Ok((name.clone(), append_private(&self.path.join(name))?))
     }

@@ -8,16 +8,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
+use super::cages::Cages;
 use super::output::{Collector, OutputStore};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::ArgumentConditions;
 use crate::config::Tool;
 use crate::domain::{CallError, CallId, Category, ErrorKind};
+use crate::gate::PathRules;
 use crate::process::{Exit, ProcessSpec, SpawnFailure, Spawner};
 use crate::text::redact::Redactor;
 
 /// What a run gives its tools.
-#[derive(Clone)]
 pub struct ToolSurroundings {
     /// Starts processes.
     pub spawner: Spawner,
@@ -35,6 +36,10 @@ pub struct ToolSurroundings {
     pub outputs: Option<Arc<dyn OutputStore>>,
     /// Takes secrets out of outputs.
     pub redactor: Redactor,
+    /// How processes are held.
+    pub cages: Cages,
+    /// Where files may lie.
+    pub paths: PathRules,
 }
 
 /// A declared tool.
@@ -72,6 +77,17 @@ impl DeclaredTool {
                 ),
             ));
         };
+        let working_dir = PathBuf::from(&call.working_dir);
+        let cage = match self.around.cages.of(self.tool.category, &self.tool.sandbox, &working_dir)
+        {
+            Ok(cage) => cage,
+            Err(error) => {
+                return CallOutput::of_error(&CallError::new(
+                    ErrorKind::SpawnFailed,
+                    format!("The tool was not started, because it cannot be held: {error}."),
+                ));
+            }
+        };
         let timeout = self.timeout();
         let mut env = self.around.env.clone();
         env.extend(self.tool.env.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -79,9 +95,10 @@ impl DeclaredTool {
             program,
             argv: call.argv.clone(),
             env,
-            working_dir: PathBuf::from(&call.working_dir),
+            working_dir,
             stdin: call.stdin.clone(),
             timeout,
+            cage,
         };
         let mut collector = self.collector(&context.call_id);
         let exit = self
@@ -230,6 +247,7 @@ impl AgentTool for DeclaredTool {
             argv: std::iter::once(program).chain(rendered.args).collect(),
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
+            sandboxed: self.around.cages.are_on(),
         })
     }
 

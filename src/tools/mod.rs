@@ -3,8 +3,10 @@
 //! A tool takes a prepared call and gives back content; a failure is content too. It knows neither schedules nor the database; where whole
 //! outputs are kept is behind [`OutputStore`].
 
+mod cages;
 mod declared;
 mod output;
 
+pub use cages::Cages;
 pub use declared::{DeclaredTool, ToolSurroundings};
 pub use output::{Collected, Collector, INLINE_LIMIT, OutputStore};

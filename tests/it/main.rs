@@ -15,4 +15,5 @@ mod formats;
 mod process;
 mod project;
 mod provider;
+mod sandbox;
 mod support;

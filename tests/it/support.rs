@@ -10,11 +10,14 @@ use serde_json::Value;
 pub(crate) struct Place {
     temp: tempfile::TempDir,
     env: Vec<(String, String)>,
+    /// Runs the binary as an ordinary user.
+    unprivileged: bool,
 }
 
 impl Place {
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
-        let place = Self { temp: tempfile::tempdir().unwrap(), env: Vec::new() };
+        let place =
+            Self { temp: tempfile::tempdir().unwrap(), env: Vec::new(), unprivileged: false };
         std::fs::create_dir(place.config()).unwrap();
         for (name, text) in files {
             place.write(name, text);
@@ -25,6 +28,23 @@ impl Place {
     pub(crate) fn with_env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// Gives everything to an ordinary user, who then runs the binary.
+    pub(crate) fn given_to_nobody(mut self) -> Self {
+        const NOBODY: Option<u32> = Some(65534);
+        std::fs::copy(env!("CARGO_BIN_EXE_dutyd"), self.temp.path().join("dutyd")).unwrap();
+        let mut open = vec![self.temp.path().to_path_buf()];
+        while let Some(path) = open.pop() {
+            std::os::unix::fs::chown(&path, NOBODY, NOBODY).unwrap();
+            open.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
+        }
+        self.unprivileged = true;
+        self
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        self.temp.path()
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) {
@@ -46,7 +66,14 @@ impl Place {
 
     #[expect(clippy::disallowed_methods, reason = "the binary under test")]
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_dutyd"));
+        let mut command = if self.unprivileged {
+            let mut command = Command::new("/usr/bin/setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            command.arg(self.temp.path().join("dutyd"));
+            command
+        } else {
+            Command::new(env!("CARGO_BIN_EXE_dutyd"))
+        };
         command
             .args(args)
             .env_clear()

@@ -91,6 +91,7 @@ impl AgentTool for Sleeper {
             argv: vec![self.definition.name.clone()],
             working_dir: "/".into(),
             stdin: None,
+            sandboxed: false,
         })
     }
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

@@ -1,6 +1,7 @@
 //! A job's keys, one by one: what each means, and what is wrong with it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, ReadPolicy};
@@ -8,6 +9,7 @@ use crate::call::{ArgumentConditions, Fault};
 use crate::config::raw::{
     RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
 };
+use crate::config::security::closed_within;
 use crate::config::settings::zone;
 use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
@@ -60,7 +62,7 @@ impl Check<'_> {
             (None, None) => ("", None),
         };
         let zone = match name.map(|name| zone(name)) {
-            None => self.around.default_zone,
+            None => self.around.settings.timezone,
             Some(Ok(zone)) => zone,
             Some(Err(message)) => {
                 self.fault(place, message);
@@ -151,6 +153,43 @@ impl Check<'_> {
                 }
                 (Some(template), vars)
             }
+        }
+    }
+
+    /// Refuses a writable tree that holds a closed one: nothing could keep the processes of a tool that write the one from the other.
+    pub(super) fn closed_paths(
+        &mut self,
+        working_dir: Option<&Path>,
+        allowed: &[PathBuf],
+        policy: &Policy,
+    ) {
+        if policy.write.is_empty() && policy.admin.is_empty() {
+            return;
+        }
+        let own = self.around.directory.to_path_buf();
+        let security = &self.around.settings.security;
+        let closed: Vec<&PathBuf> = security.denied_paths.iter().chain([&own]).collect();
+        let working_dir = working_dir.map(|path| ("/working_dir".to_owned(), path));
+        let allowed = allowed.iter().enumerate();
+        let allowed = allowed.map(|(at, path)| (format!("/allowed_paths/{at}"), path.as_path()));
+        let general = security.allowed_paths.iter().map(|path| (String::new(), path.as_path()));
+        let roots: Vec<(String, &Path)> =
+            working_dir.into_iter().chain(allowed).chain(general).collect();
+        for (pointer, root) in roots {
+            let problem = if let Some(path) = closed_within(root, closed.iter().copied()) {
+                format!(
+                    "`{}` is to be writable and holds `{}`, which is denied",
+                    root.display(),
+                    path.display()
+                )
+            } else if let Some(path) =
+                security.denied_paths.iter().find(|path| root.starts_with(path))
+            {
+                format!("`{}` lies in `{}`, which is denied", root.display(), path.display())
+            } else {
+                continue;
+            };
+            self.fault(&pointer, problem);
         }
     }
 

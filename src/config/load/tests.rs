@@ -150,7 +150,6 @@ fn a_later_key_is_never_read_and_ignored() {
             "version: 1\njobs:\n  - {name: a, prompt: x, limits: {rate: {per_minute: 1}}}\n",
             "rate",
         ),
-        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, sandbox: enforce}\n", "enforce"),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, on_crash: resume}\n", "resume"),
         ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
         (
@@ -170,6 +169,45 @@ fn a_later_key_is_never_read_and_ignored() {
         assert_eq!(report.errors.len(), 1, "{}", report.render());
         assert_eq!(report.errors[0].message, format!("`{word}` is not in this version"));
     }
+}
+
+// proves FS-5
+#[test]
+fn a_closed_path_in_a_writable_one_is_an_error() {
+    let check = |job: &str, config: &str, expected: &[&str]| {
+        let jobs = format!("version: 1\njobs:\n  - {{name: a, prompt: x, {job}}}\n");
+        let config = format!("models: {{m: {{provider: ollama, model: x}}}}\n{config}");
+        let files = [("config.yaml", config.as_str()), ("tools.yaml", TOOLS), ("jobs.yaml", &jobs)];
+        let report = load_texts(&files).report;
+        let found: Vec<&str> = report.errors.iter().map(|error| error.message.as_str()).collect();
+        assert_eq!(found, expected, "{job}");
+    };
+    let denied = "security: {denied_paths: [/srv/app/keys]}\n";
+    check("allowed_paths: [/srv/app], tools: {write: [scale]}", "", &[]);
+    check("allowed_paths: [/srv/app]", denied, &[]);
+    check(
+        "allowed_paths: [/srv/app], tools: {write: [scale]}",
+        denied,
+        &["`/srv/app` is to be writable and holds `/srv/app/keys`, which is denied"],
+    );
+    check(
+        "working_dir: /srv/app/keys/x, tools: {write: [scale]}",
+        denied,
+        &["`/srv/app/keys/x` lies in `/srv/app/keys`, which is denied"],
+    );
+    check(
+        "working_dir: /etc, tools: {write: [scale]}",
+        "",
+        &["`/etc` is to be writable and holds `/etc/shadow`, which is denied"],
+    );
+    check(
+        "allowed_paths: [srv, /a/../b]",
+        "",
+        &[
+            "the path `srv` must be absolute, or begin with `~/`",
+            "the path `/a/../b` must not hold `..`",
+        ],
+    );
 }
 
 #[test]

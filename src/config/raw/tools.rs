@@ -61,10 +61,24 @@ pub(crate) struct RawTool {
     /// Exit codes that mean success. [0] if not set.
     #[schemars(length(min = 1), inner(range(min = 0, max = 255)))]
     pub(crate) success_codes: Option<Vec<i32>>,
+    /// What the kernel leaves to its processes.
+    pub(crate) sandbox: Option<RawToolSandbox>,
     /// Arguments that must be accepted or refused; loading fails when one is not.
     pub(crate) examples: Option<RawExamples>,
     /// Calls that count as admin: each entry is a set of conditions on arguments that must all hold.
     pub(crate) destructive_when: Option<Vec<RawCondition>>,
+}
+
+/// What the kernel leaves to the processes of a tool.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawToolSandbox {
+    /// Whether there is a network. true if not set.
+    pub(crate) network: Option<bool>,
+    /// Denied paths that it may read all the same, such as its own key file.
+    pub(crate) read: Option<Vec<String>>,
+    /// Paths that it may write besides the job's; for write and admin tools.
+    pub(crate) write: Option<Vec<String>>,
 }
 
 /// Arguments that must be accepted or refused.

@@ -1,0 +1,284 @@
+//! Where the files of a run may lie. Pure: whoever opens a file asks with the path as it is named, and again with the path that was opened.
+//!
+//! *Source*: `design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+/// Bytes of the longest path that the kernel takes.
+const LONGEST: usize = 4096;
+
+/// Trees that belong to the system: a write there is an admin call.
+const SYSTEM: &[&str] = &[
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/lib",
+    "/var/log",
+    "/var/spool",
+];
+
+/// Closed to the file tools alone: every program needs it, so that the kernel cannot close it.
+const HIDDEN: &str = "/etc/passwd";
+
+/// What is done to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Its content or its name is read.
+    Read,
+    /// It is made, changed or removed.
+    Write,
+}
+
+/// Where the files of a run may lie. All paths are absolute and resolved.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PathRules {
+    /// Where relative paths begin; allowed.
+    pub working_dir: PathBuf,
+    /// Trees that may be read and written, the working directory among them.
+    pub writable: Vec<PathBuf>,
+    /// Trees that may be read only.
+    pub readable: Vec<PathBuf>,
+    /// Trees that are closed whatever allows them.
+    pub denied: Vec<PathBuf>,
+    /// Our own trees: closed, but for allowed ones that lie within.
+    pub own: Vec<PathBuf>,
+}
+
+/// Why a path is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathRefusal {
+    /// It is closed.
+    #[error("`{}` is closed to the tools of every job", .0.display())]
+    Denied(PathBuf),
+    /// It lies in no allowed tree.
+    #[error("`{}` lies outside of the paths that the job may use", .0.display())]
+    Outside(PathBuf),
+    /// It lies in a tree that may only be read.
+    #[error("`{}` may be read only", .0.display())]
+    ReadOnly(PathBuf),
+    /// It cannot be meant.
+    #[error("a path must not {0}")]
+    Spelling(&'static str),
+}
+
+impl PathRefusal {
+    /// Returns the name of the rule.
+    #[must_use]
+    pub fn rule(&self) -> &'static str {
+        match self {
+            Self::Denied(_) => "denied_path",
+            Self::Outside(_) | Self::ReadOnly(_) | Self::Spelling(_) => "path",
+        }
+    }
+}
+
+impl PathRules {
+    /// Returns the absolute path that `text` names, without a look at the disk.
+    ///
+    /// *Errors*: `..`, `~`, NUL, an empty or over-long text (FS-3): nothing is expanded.
+    pub fn absolute(&self, text: &str) -> Result<PathBuf, PathRefusal> {
+        let refuse = |why| Err(PathRefusal::Spelling(why));
+        if text.is_empty() {
+            return refuse("be empty");
+        }
+        if text.len() > LONGEST {
+            return refuse("be longer than 4096 bytes");
+        }
+        if text.contains('\0') {
+            return refuse("hold a NUL character");
+        }
+        if text == "~" || text.starts_with("~/") {
+            return refuse("begin with `~`: write it out");
+        }
+        if Path::new(text).components().any(|part| part == Component::ParentDir) {
+            return refuse("hold `..`: write it without");
+        }
+        // By components, so that `//` and `/./` are gone.
+        Ok(self.working_dir.join(text).components().collect())
+    }
+
+    /// Judges an absolute path.
+    ///
+    /// *Errors*: [`PathRefusal`]. A closed path is refused whatever allows it.
+    pub fn judge(&self, path: &Path, access: Access) -> Result<(), PathRefusal> {
+        let refused = || path.to_path_buf();
+        if path == Path::new(HIDDEN) || self.denied.iter().any(|denied| path.starts_with(denied)) {
+            return Err(PathRefusal::Denied(refused()));
+        }
+        let is_in = |roots: &[PathBuf]| roots.iter().any(|root| path.starts_with(root));
+        let mut allowed = self.writable.iter().chain(&self.readable);
+        if self.own.iter().any(|own| {
+            path.starts_with(own)
+                && !allowed
+                    .any(|root| root.starts_with(own) && root != own && path.starts_with(root))
+        }) {
+            return Err(PathRefusal::Denied(refused()));
+        }
+        match (is_in(&self.writable), is_in(&self.readable), access) {
+            (true, _, _) | (false, true, Access::Read) => Ok(()),
+            (false, true, Access::Write) => Err(PathRefusal::ReadOnly(refused())),
+            (false, false, _) => Err(PathRefusal::Outside(refused())),
+        }
+    }
+
+    /// Returns the allowed tree that a path lies in: the innermost one.
+    #[must_use]
+    pub fn root_of(&self, path: &Path) -> Option<&Path> {
+        let roots = self.writable.iter().chain(&self.readable);
+        roots
+            .map(PathBuf::as_path)
+            .filter(|root| path.starts_with(root))
+            .max_by_key(|root| root.as_os_str().len())
+    }
+
+    /// Tells whether writing this file is a thing for administrators: it belongs to the system, and not to the working directory.
+    #[must_use]
+    pub fn is_system(&self, path: &Path) -> bool {
+        !path.starts_with(&self.working_dir) && SYSTEM.iter().any(|root| path.starts_with(root))
+    }
+
+    /// Returns the first closed tree that a writable one holds: nothing could keep a process that writes the one from the other.
+    #[must_use]
+    pub fn closed_in_writable(&self) -> Option<(&Path, &Path)> {
+        let closed = || self.denied.iter().chain(&self.own);
+        self.writable.iter().find_map(|root| {
+            closed()
+                .find(|path| path.starts_with(root))
+                .map(|path| (root.as_path(), path.as_path()))
+        })
+    }
+}
+
+/// Returns a name as people and models are shown it: bytes that are no UTF-8 and control characters escaped (FS-9).
+#[must_use]
+pub fn shown(name: &OsStr) -> String {
+    name.as_bytes()
+        .utf8_chunks()
+        .flat_map(|chunk| {
+            let valid = crate::text::escape::one_line(chunk.valid());
+            let invalid: String =
+                chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            [valid.to_string(), invalid]
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules() -> PathRules {
+        let paths = |texts: &[&str]| texts.iter().map(PathBuf::from).collect();
+        PathRules {
+            working_dir: "/state/workspace/j".into(),
+            writable: paths(&["/state/workspace/j", "/srv/app", "/etc/app"]),
+            readable: paths(&["/state/runs/r/output"]),
+            denied: paths(&["/srv/app/keys", "/home/u/.ssh"]),
+            own: paths(&["/state", "/config"]),
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, access: Access, expected: &str) {
+        let rules = rules();
+        let judged = rules.absolute(text).and_then(|path| rules.judge(&path, access));
+        let rule = judged.as_ref().map_or_else(PathRefusal::rule, |()| "allowed");
+        assert_eq!(rule, expected, "{text}: {judged:?}");
+    }
+
+    // proves FS-1, FS-3, FS-5
+    #[test]
+    fn deny_beats_allow_and_text_is_no_path() {
+        use Access::{Read, Write};
+        for text in
+            ["a.txt", "./sub//a", "/srv/app", "/srv/app/x", "/state/workspace/j/./a", "..a", "~a"]
+        {
+            check(text, Write, "allowed");
+        }
+        check("/state/runs/r/output/c.txt", Read, "allowed");
+        check("/state/runs/r/output/c.txt", Write, "path");
+        for text in [
+            "/srv/app/keys",
+            "/srv/app/keys/not-there-yet",
+            "/srv/app//keys/./k",
+            "/etc/passwd",
+            "/state/ledger.db",
+            "/state/workspace/other/x",
+            "/state",
+            "/config/jobs.yaml",
+            "/home/u/.ssh/id",
+        ] {
+            check(text, Read, "denied_path");
+        }
+        for text in [
+            "/srv/apple",
+            "/srv/app/../x",
+            "../x",
+            "/",
+            "/tmp",
+            "~/x",
+            "~",
+            "",
+            "a\0b",
+            "/proc/self/root/srv",
+        ] {
+            check(text, Read, "path");
+        }
+        check(&"a/".repeat(3000), Read, "path");
+    }
+
+    #[test]
+    fn a_write_to_the_system_is_known() {
+        let rules = rules();
+        assert!(rules.is_system(Path::new("/etc/app/x")) && rules.is_system(Path::new("/usr/x")));
+        assert!(
+            !rules.is_system(Path::new("/srv/app/x")) && !rules.is_system(Path::new("/etcetera"))
+        );
+        let inside = PathRules { working_dir: "/var/lib/dutyd/workspace/j".into(), ..rules };
+        assert!(!inside.is_system(Path::new("/var/lib/dutyd/workspace/j/x")));
+    }
+
+    #[test]
+    fn a_closed_tree_in_a_writable_one_is_found() {
+        assert_eq!(
+            rules().closed_in_writable(),
+            Some((Path::new("/srv/app"), Path::new("/srv/app/keys")))
+        );
+    }
+
+    // proves FS-9
+    #[test]
+    fn hostile_names_are_shown_escaped() {
+        assert_eq!(shown(OsStr::new("plain name.txt")), "plain name.txt");
+        assert_eq!(shown(OsStr::from_bytes(b"a\n\x1b[31m\xff")), "a\\n\\u{1b}[31m\\xff");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_allowed_lies_in_an_allowed_tree(text in "[a-z./~\0]{0,30}|/srv/app/[a-z./]{0,20}|/state/[a-z./]{0,20}") {
+            let rules = rules();
+            if let Ok(path) = rules.absolute(&text) {
+                prop_assert!(path.is_absolute());
+                if rules.judge(&path, Access::Write).is_ok() {
+                    prop_assert!(rules.writable.iter().any(|root| path.starts_with(root)));
+                    prop_assert!(!path.starts_with("/srv/app/keys") && !path.starts_with("/config"));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! What the kernel refuses to a tool: Landlock for files and signals, seccomp for sockets and what Landlock does not know.
+//!
+//! A [`Cage`] is built once in the daemon, from paths; a shim's child puts it on just before it executes the tool, and nothing can take it off
+//! again. Rules stand on what was there when the cage was built: a file that appears later beside a denied one cannot be read.
+//!
+//! *Source*: `landlock(7)`; `seccomp(2)`; `design/gate.md`, "What a process gets".
+#![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use landlock::{
+    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible as _, PathBeneath, Ruleset,
+    RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetError, Scope,
+};
+use nix::errno::Errno;
+use nix::libc;
+use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, sock_filter,
+};
+use serde::{Deserialize, Serialize};
+
+/// The first Landlock version that also refuses truncation: with less, a file could be emptied without the right to write.
+const LEAST_ABI: u32 = 3;
+
+/// Devices that every program may use; the rest of `/dev` is closed, because behind it is the disk itself.
+const DEVICES: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+
+/// What the processes of a tool may touch. All paths are absolute and resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confinement {
+    /// Trees that are closed; everything else may be read.
+    pub closed: Vec<PathBuf>,
+    /// Trees that may be read although they lie in a closed one.
+    pub readable: Vec<PathBuf>,
+    /// Trees that may be read and written.
+    pub writable: Vec<PathBuf>,
+    /// Whether modes, owners, times and attributes of files may be changed, which Landlock cannot tell apart by path.
+    pub metadata: bool,
+    /// Whether there is a network.
+    pub network: bool,
+}
+
+/// A confinement as the kernel takes it.
+#[derive(Debug, Clone)]
+pub struct Cage {
+    ruleset: Option<Arc<OwnedFd>>,
+    filter: Filter,
+}
+
+/// The system calls that are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Filter {
+    metadata: bool,
+    network: bool,
+}
+
+/// Why a cage cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The kernel has no Landlock, or too old a one.
+    #[error("the kernel has Landlock {found}, and {LEAST_ABI} or later is needed (Linux 6.2)")]
+    Kernel {
+        /// What it has; 0 is none.
+        found: u32,
+    },
+    /// It refuses a rule.
+    #[error("the kernel refuses the rules: {0}")]
+    Ruleset(#[from] RulesetError),
+}
+
+/// Returns the Landlock version of this kernel, if it has one that is switched on.
+#[must_use]
+pub fn landlock_abi() -> Option<u32> {
+    const VERSION: libc::c_uint = 1;
+    // SAFETY: with this flag the kernel reads nothing and only answers with a number.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION)
+    };
+    u32::try_from(abi).ok().filter(|abi| *abi > 0)
+}
+
+/// Tells whether this kernel can hold a tool.
+///
+/// *Errors*: [`SandboxError::Kernel`].
+pub fn sandbox_support() -> Result<u32, SandboxError> {
+    match landlock_abi() {
+        Some(abi) if abi >= LEAST_ABI => Ok(abi),
+        found => Err(SandboxError::Kernel { found: found.unwrap_or(0) }),
+    }
+}
+
+impl Cage {
+    /// Builds a cage. `is_strict`: it must hold all of `confinement`; else as much as the kernel can.
+    ///
+    /// *Errors*: [`SandboxError`].
+    pub fn build(confinement: &Confinement, is_strict: bool) -> Result<Self, SandboxError> {
+        if is_strict {
+            sandbox_support()?;
+        }
+        let filter = Filter { metadata: confinement.metadata, network: confinement.network };
+        let ruleset = ruleset(confinement)?;
+        Ok(Self { ruleset: Option::<OwnedFd>::from(ruleset).map(Arc::new), filter })
+    }
+
+    pub(crate) fn ruleset(&self) -> Option<BorrowedFd<'_>> {
+        self.ruleset.as_ref().map(|fd| fd.as_fd())
+    }
+
+    pub(crate) fn filter(&self) -> Filter {
+        self.filter
+    }
+}
+
+fn read_rights() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute
+}
+
+/// Everything but making devices: one made in a writable tree would be a way to the disk.
+fn write_rights() -> BitFlags<AccessFs> {
+    AccessFs::from_all(ABI::V3) & !(AccessFs::MakeBlock | AccessFs::MakeChar)
+}
+
+fn ruleset(confinement: &Confinement) -> Result<RulesetCreated, SandboxError> {
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V3))?
+        .scope(Scope::from_all(ABI::V6))?
+        .create()?;
+    let mut closed: Vec<&Path> = confinement.closed.iter().map(PathBuf::as_path).collect();
+    closed.push(Path::new("/dev"));
+    allow(&mut rules, Path::new("/"), &closed, read_rights())?;
+    for path in DEVICES {
+        let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
+        allow(&mut rules, Path::new(path), &[], rights)?;
+    }
+    for path in &confinement.readable {
+        allow(&mut rules, path, &beneath(path, &closed), read_rights())?;
+    }
+    for path in &confinement.writable {
+        allow(&mut rules, path, &beneath(path, &closed), write_rights())?;
+    }
+    Ok(rules)
+}
+
+/// Returns those of `closed` that lie in the tree `root`.
+fn beneath<'a>(root: &Path, closed: &[&'a Path]) -> Vec<&'a Path> {
+    closed.iter().filter(|path| path.starts_with(root) && **path != root).copied().collect()
+}
+
+/// Allows `rights` in the tree `path`, but for what is closed: what lies above a closed path is allowed entry by entry.
+fn allow(
+    rules: &mut RulesetCreated,
+    path: &Path,
+    closed: &[&Path],
+    rights: BitFlags<AccessFs>,
+) -> Result<(), SandboxError> {
+    if closed.contains(&path) {
+        return Ok(());
+    }
+    if closed.iter().any(|closed| closed.starts_with(path)) {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            // What a link points to is allowed by its own path, or not.
+            if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
+                allow(rules, &entry.path(), closed, rights)?;
+            }
+        }
+        return Ok(());
+    }
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // What is not there, or is out of our own reach, is out of the tool's as well.
+    let Ok(fd) = openat(CWD, path, flags, Mode::empty()) else { return Ok(()) };
+    let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    let rights = match kind {
+        Ok(FileType::Directory) => rights,
+        Ok(FileType::Symlink) | Err(_) => return Ok(()),
+        Ok(_) => rights & AccessFs::from_file(ABI::V3),
+    };
+    rules.add_rule(PathBeneath::new(fd, rights))?;
+    Ok(())
+}
+
+/// Capabilities that lead round every rule here: raw memory and ports, code in the kernel, and the environment of other processes, which
+/// `SYS_ADMIN` and `PERFMON` read past Landlock. Root's tools lose them, others have none.
+const LOST_CAPABILITIES: [rustix::thread::CapabilitySet; 7] = [
+    rustix::thread::CapabilitySet::SYS_ADMIN,
+    rustix::thread::CapabilitySet::SYS_PTRACE,
+    rustix::thread::CapabilitySet::SYS_BOOT,
+    rustix::thread::CapabilitySet::SYS_RAWIO,
+    rustix::thread::CapabilitySet::SYS_MODULE,
+    rustix::thread::CapabilitySet::BPF,
+    rustix::thread::CapabilitySet::PERFMON,
+];
+
+/// The compiled filters, made while a shim waits.
+pub(super) struct Filters {
+    wide_numbers: BpfProgram,
+    by_kind: [(Filter, BpfProgram); 4],
+}
+
+impl Filters {
+    /// Compiles them.
+    ///
+    /// *Errors*: this machine's architecture is not one that filters are known for.
+    pub(super) fn new() -> Result<Self, Errno> {
+        let one = |metadata, network| {
+            let filter = Filter { metadata, network };
+            filter.compile().map(|program| (filter, program)).map_err(|_| Errno::ENOSYS)
+        };
+        let by_kind = [one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?];
+        Ok(Self { wide_numbers: wide_numbers(), by_kind })
+    }
+
+    /// Puts the cage on this process, for good.
+    ///
+    /// *Errors*: what the kernel says; the process must then end.
+    pub(super) fn put_on(
+        &self,
+        filter: Filter,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        for capability in LOST_CAPABILITIES {
+            // Who may not drop them does not have them.
+            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+        }
+        if let Some(ruleset) = ruleset {
+            // SAFETY: the kernel reads the descriptor only, which is open.
+            let result = unsafe {
+                libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0_u32)
+            };
+            Errno::result(result)?;
+        }
+        for (known, program) in &self.by_kind {
+            if *known == filter {
+                seccompiler::apply_filter(program).map_err(|_| Errno::last())?;
+            }
+        }
+        if !self.wide_numbers.is_empty() {
+            seccompiler::apply_filter(&self.wide_numbers).map_err(|_| Errno::last())?;
+        }
+        Ok(())
+    }
+}
+
+/// On x86-64 a second set of numbers means the same calls; without it, the filter would be a list of what to spell differently.
+fn wide_numbers() -> BpfProgram {
+    if !cfg!(target_arch = "x86_64") {
+        return Vec::new();
+    }
+    const LOAD_NUMBER: u16 = 0x20;
+    const JUMP_IF_AT_LEAST: u16 = 0x35;
+    const RETURN: u16 = 0x06;
+    const X32_BIT: u32 = 0x4000_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+    const EPERM: u32 = 0x0005_0001;
+    let one = |code, jt, k| sock_filter { code, jt, jf: 0, k };
+    vec![
+        one(LOAD_NUMBER, 0, 0),
+        one(JUMP_IF_AT_LEAST, 1, X32_BIT),
+        one(RETURN, 0, ALLOW),
+        one(RETURN, 0, EPERM),
+    ]
+}
+
+/// Calls that lead round the rules: files by handle, work that is done by the kernel's own threads, mounts, and the kernel itself.
+const NEVER: &[libc::c_long] = &[
+    libc::SYS_open_by_handle_at,
+    libc::SYS_io_uring_setup,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_mount_setattr,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_userfaultfd,
+];
+
+/// Calls that change a file without opening it for writing.
+const METADATA: &[libc::c_long] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    SYS_FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SYS_SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    SYS_REMOVEXATTRAT,
+    SYS_FILE_SETATTR,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+];
+
+/// Newer than the library that names the others; one number on every architecture.
+const SYS_FCHMODAT2: libc::c_long = 452;
+const SYS_SETXATTRAT: libc::c_long = 463;
+const SYS_REMOVEXATTRAT: libc::c_long = 466;
+const SYS_FILE_SETATTR: libc::c_long = 469;
+
+/// File flags such as "immutable", which root can set through a descriptor that is open for reading only.
+const FS_IOC_SETFLAGS: u64 = 0x4008_6602;
+const FS_IOC_FSSETXATTR: u64 = 0x401c_5820;
+
+/// The same in the older forms that only this architecture has.
+#[cfg(target_arch = "x86_64")]
+const OLDER_METADATA: &[libc::c_long] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER_METADATA: &[libc::c_long] = &[];
+
+impl Filter {
+    fn compile(self) -> Result<BpfProgram, seccompiler::BackendError> {
+        let metadata = METADATA.iter().chain(OLDER_METADATA).filter(|_| !self.metadata);
+        let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
+            NEVER.iter().chain(metadata).map(|number| (*number, Vec::new())).collect();
+        if !self.network {
+            let family = SeccompCondition::new(
+                0,
+                SeccompCmpArgLen::Dword,
+                SeccompCmpOp::Ne,
+                u64::from(libc::AF_UNIX.unsigned_abs()),
+            )?;
+            rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![family])?]);
+        }
+        if !self.metadata {
+            let by_ioctl = |request| {
+                let request =
+                    SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, request)?;
+                SeccompRule::new(vec![request])
+            };
+            let requests = [by_ioctl(FS_IOC_SETFLAGS)?, by_ioctl(FS_IOC_FSSETXATTR)?];
+            rules.insert(libc::SYS_ioctl, requests.into());
+        }
+        let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+        let arch = std::env::consts::ARCH.try_into()?;
+        SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
+    }
+}
+
+/// Returns the path with every link in its existing part resolved, so that a path that is not there yet is compared by where it would be.
+///
+/// *Errors*: what the kernel says but for "not there".
+pub fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut missing = Vec::new();
+    let mut at = path;
+    loop {
+        match at.canonicalize() {
+            Ok(real) => return Ok(missing.iter().rev().fold(real, |path, name| path.join(name))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {
+                    return Err(error);
+                };
+                missing.push(name);
+                at = parent;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The cages of a run's tools: one for each set of rights, built at the first call that needs it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use crate::config::{SandboxMode, ToolSandbox};
+use crate::domain::Category;
+use crate::gate::PathRules;
+use crate::process::{Cage, Confinement, SandboxError, resolved};
+
+/// What the processes of a run may touch, and how they are held to it.
+#[derive(Debug)]
+pub struct Cages {
+    mode: SandboxMode,
+    rules: PathRules,
+    temporary: PathBuf,
+    /// Whether the job has a network at all.
+    network: bool,
+    built: Mutex<Vec<(Confinement, Cage)>>,
+}
+
+impl Cages {
+    /// Returns the cages of a run. Every process of it may write `temporary`.
+    #[must_use]
+    pub fn new(mode: SandboxMode, rules: PathRules, temporary: PathBuf, network: bool) -> Self {
+        Self { mode, rules, temporary, network, built: Mutex::default() }
+    }
+
+    /// Tells whether tools are held at all.
+    #[must_use]
+    pub fn are_on(&self) -> bool {
+        self.mode != SandboxMode::Off
+    }
+
+    /// Returns the private temporary directory of the run.
+    #[must_use]
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Returns the cage of a tool; `None` where the sandbox is off.
+    ///
+    /// *Errors*: [`SandboxError`]; the tool must not be started then.
+    pub fn of(
+        &self,
+        category: Category,
+        own: &ToolSandbox,
+        working_dir: &Path,
+    ) -> Result<Option<Cage>, SandboxError> {
+        if self.mode == SandboxMode::Off {
+            return Ok(None);
+        }
+        let wanted = self.confinement(category, own, working_dir);
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, cage)) = built.iter().find(|(known, _)| *known == wanted) {
+            return Ok(Some(cage.clone()));
+        }
+        let cage = Cage::build(&wanted, self.mode == SandboxMode::Enforce)?;
+        built.push((wanted, cage.clone()));
+        Ok(Some(cage))
+    }
+
+    fn confinement(
+        &self,
+        category: Category,
+        own: &ToolSandbox,
+        working_dir: &Path,
+    ) -> Confinement {
+        let real = |path: &PathBuf| resolved(path).unwrap_or_else(|_| path.clone());
+        let opened: Vec<PathBuf> = own.read.iter().map(real).collect();
+        let closed = self.rules.denied.iter().chain(&self.rules.own);
+        let closed: Vec<PathBuf> = closed.filter(|path| !opened.contains(path)).cloned().collect();
+        let mut readable = self.rules.readable.clone();
+        readable.extend(opened);
+        let mut writable = Vec::new();
+        if category == Category::Read {
+            readable.extend(self.rules.writable.iter().cloned());
+        } else {
+            writable.extend(self.rules.writable.iter().cloned());
+            writable.push(real(&working_dir.to_path_buf()));
+            writable.extend(own.write.iter().map(real));
+        }
+        // A closed tree stays closed, also where something within it is allowed by name.
+        let is_denied =
+            |path: &PathBuf| self.rules.denied.iter().any(|denied| path.starts_with(denied));
+        writable.retain(|path| !is_denied(path));
+        writable.push(self.temporary.clone());
+        Confinement {
+            closed,
+            readable,
+            writable,
+            metadata: category != Category::Read,
+            network: self.network && own.network,
+        }
+    }
+}
