@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::model::ModelReply;
 use crate::config::Price;
 use crate::domain::{Turn, Usage};
+use crate::gate::Spent;
 
 /// Characters that make a token, as long as no provider has counted.
 const CHARACTERS_PER_TOKEN: u64 = 4;
@@ -14,9 +15,9 @@ const CHARACTERS_PER_TOKEN: u64 = 4;
 pub struct Counters {
     /// Model responses.
     pub iterations: u64,
-    /// Calls that the gate let through.
-    pub tool_calls: u64,
-    /// Their tools.
+    /// What the gate counts.
+    pub spent: Spent,
+    /// Tools of calls that the gate let through.
     pub tools_used: BTreeSet<String>,
     /// Tokens.
     pub usage: Usage,
@@ -32,7 +33,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             iterations: 0,
-            tool_calls: 0,
+            spent: Spent::default(),
             tools_used: BTreeSet::new(),
             usage: Usage::default(),
             cost: Some(0.0),

@@ -7,6 +7,7 @@ mod limits;
 mod reply;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::counters::Counters;
@@ -15,11 +16,12 @@ use super::plan::{PlannedCall, plan_calls};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::tool::Toolbox;
-use crate::config::{Limits, Policy, Price};
+use crate::config::{Limits, Price};
 use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
     Turn,
 };
+use crate::gate::GateRules;
 use reply::assistant_event;
 
 /// Malformed calls in a row that the model is told about; the next one ends the run.
@@ -30,10 +32,8 @@ const CONFIRMATION: &str = "Before this is accepted as the final answer: check t
 /// What a session runs under; frozen at its start.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// The job's name.
-    pub job: String,
-    /// What it may use.
-    pub policy: Policy,
+    /// What it may do.
+    pub gate: GateRules,
     /// Where it ends.
     pub limits: Limits,
     /// Whether the first answer without calls is asked for once more.
@@ -83,6 +83,10 @@ pub struct CallOutcome {
     pub content: String,
     /// How it failed, if it did.
     pub error_kind: Option<ErrorKind>,
+    /// The files that it changed.
+    pub modified: Vec<PathBuf>,
+    /// Lines of them that went and lines that came.
+    pub lines_changed: u64,
 }
 
 /// What is to be done next.
@@ -228,7 +232,7 @@ impl Machine {
         let cost = self.counters.answer(&reply, self.history.len() + 1, estimated, price);
         let explanation = reply.explanation.take();
         let turn = self.assistant_turn(reply);
-        events.push(assistant_event(&turn, latency, cost));
+        events.push(assistant_event(&turn, &self.toolbox, latency, cost));
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
         let text = turn.text.clone();
@@ -258,9 +262,9 @@ impl Machine {
                     finish_reason,
                     &self.rules,
                     &self.toolbox,
-                    self.counters.tool_calls,
+                    &self.counters.spent,
                 );
-                self.note_plans(&plans, &decisions);
+                self.note_plans(&plans);
                 events.extend(decisions);
                 Action::RunCalls(plans)
             }
@@ -334,6 +338,10 @@ impl Machine {
         } else if counted().next().is_some() {
             self.failed_in_a_row += 1;
         }
+        for result in &results {
+            self.counters.spent.files.extend(result.modified.iter().cloned());
+            self.counters.spent.lines += result.lines_changed;
+        }
         let turn = results
             .into_iter()
             .map(|result| ToolResult {
@@ -380,16 +388,19 @@ impl Machine {
         }
     }
 
-    fn note_plans(&mut self, plans: &[PlannedCall], decisions: &[Event]) {
+    fn note_plans(&mut self, plans: &[PlannedCall]) {
         for plan in plans {
-            if matches!(plan.work, super::plan::Work::Run { .. }) {
-                self.counters.tool_calls += 1;
-                self.counters.tools_used.insert(plan.name.clone());
+            match &plan.work {
+                super::plan::Work::Run { .. } => {
+                    self.counters.spent.calls += 1;
+                    self.counters.tools_used.insert(plan.name.clone());
+                }
+                super::plan::Work::Reject(_) => {
+                    self.calls_denied_by_budget |=
+                        self.counters.spent.calls >= self.rules.limits.max_tool_calls;
+                }
             }
         }
-        self.calls_denied_by_budget |= decisions.iter().any(
-            |event| matches!(event, Event::PolicyDecision(decision) if decision.rule == "budget"),
-        );
     }
 
     fn say(&mut self, text: String, source: InputSource, events: &mut Vec<Event>) {
@@ -420,7 +431,7 @@ impl Machine {
             response_id: None,
             provider_data: None,
         };
-        events.push(assistant_event(&turn, (0, None), Some(0.0)));
+        events.push(assistant_event(&turn, &self.toolbox, (0, None), Some(0.0)));
         self.history.push(Turn::Assistant(Box::new(turn)));
         message.clone_into(&mut self.last_text);
         self.end(stop_reason, error, events)

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::domain::CallId;
 use crate::text::escape;
-use crate::text::truncate::{ViewLimit, head_and_tail};
+use crate::text::truncate::{Keep, ViewLimit, head_and_tail};
 
 /// How often an output may grow by what is made visible in it.
 const GROWTH: usize = 2;
@@ -39,7 +39,7 @@ impl Marker {
             Sha256::new().chain_update(self.secret).chain_update(call_id.as_str()).finalize();
         let value: String = hex::encode(digest).chars().take(16).collect();
         let characters = content.chars().count().max(1000) * GROWTH;
-        let limit = ViewLimit { characters, lines: usize::MAX };
+        let limit = ViewLimit { characters, lines: usize::MAX, keep: Keep::HeadAndTail };
         let (shown, _) = head_and_tail(&escape::for_model(content), limit, "the record");
         // Only who knows the secret could have written it.
         let shown = shown.replace(&value, "[removed]");

@@ -8,7 +8,7 @@ use crate::domain::{
     Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason,
     PolicyDecision, ToolCall,
 };
-use crate::gate::{Facts, decide};
+use crate::gate::{Facts, Spent, decide};
 use crate::text::escape::one_line;
 
 /// A call and what is done about it.
@@ -16,8 +16,10 @@ use crate::text::escape::one_line;
 pub struct PlannedCall {
     /// The call.
     pub call_id: CallId,
-    /// The name as the model wrote it.
+    /// The tool's own name, or what the model wrote where there is no such tool.
     pub name: String,
+    /// The name as the model wrote it.
+    pub shown_as: String,
     /// Run it, or answer it.
     pub work: Work,
 }
@@ -42,9 +44,9 @@ pub(super) fn plan_calls(
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
-    calls_made: u64,
+    spent: &Spent,
 ) -> (Vec<PlannedCall>, Vec<Event>) {
-    let mut made = calls_made;
+    let mut spent = spent.clone();
     let mut decisions = Vec::new();
     let plans = calls
         .iter()
@@ -57,12 +59,20 @@ pub(super) fn plan_calls(
                     format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was number {}. Call it again.", at + 1),
                 ))
             } else {
-                plan_one(call, finish_reason, rules, toolbox, made, &mut decisions).unwrap_or_else(Work::Reject)
+                plan_one(call, finish_reason, rules, toolbox, &spent, &mut decisions).unwrap_or_else(Work::Reject)
             };
-            if matches!(work, Work::Run { .. }) {
-                made += 1;
+            if let Work::Run { prepared, .. } = &work {
+                // What earlier calls of the same answer will use up counts for the later ones.
+                spent.calls += 1;
+                spent.lines += prepared.lines;
+                spent.files.extend(rules.gate.written(&prepared.touches));
             }
-            PlannedCall { call_id: call.call_id.clone(), name: call.name.clone(), work }
+            PlannedCall {
+                call_id: call.call_id.clone(),
+                name: toolbox.canonical(&call.name).to_owned(),
+                shown_as: call.name.clone(),
+                work,
+            }
         })
         .collect();
     (plans, decisions)
@@ -73,7 +83,7 @@ fn plan_one(
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
-    made: u64,
+    spent: &Spent,
     decisions: &mut Vec<Event>,
 ) -> Result<Work, CallError> {
     let arguments = match &call.arguments {
@@ -104,16 +114,19 @@ fn plan_one(
         CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{asked}`. {known}."))
     })?;
     let prepared = tool.prepare(arguments)?;
+    let name = toolbox.canonical(&call.name);
     let facts = Facts {
-        tool: &call.name,
+        tool: name,
         category: tool.category(),
         destructive_when: tool.destructive_when(),
-        calls: (made, rules.limits.max_tool_calls),
+        touches: &prepared.touches,
+        lines: prepared.lines,
+        spent,
     };
-    let decision = decide(&rules.job, &rules.policy, facts, &prepared.arguments);
+    let decision = decide(&rules.gate, facts, &prepared.arguments);
     decisions.push(Event::PolicyDecision(PolicyDecision {
         call_id: call.call_id.clone(),
-        name: call.name.clone(),
+        name: name.to_owned(),
         category: decision.category,
         decision: decision.kind,
         rule: decision.rule.to_owned(),

@@ -312,9 +312,11 @@ impl Session {
         self.survivors.fetch_add(output.survivors, Ordering::Relaxed);
         let outcome = CallOutcome {
             call_id: plan.call_id.clone(),
-            name: plan.name.clone(),
+            name: plan.shown_as.clone(),
             content: output.content.clone(),
             error_kind: output.error_kind,
+            modified: output.modified.clone(),
+            lines_changed: output.lines_changed,
         };
         let end = CallEnd {
             call_id: plan.call_id.clone(),
@@ -330,6 +332,10 @@ impl Session {
             signal: output.signal,
             timed_out: output.timed_out,
             duration_ms: millis(started.elapsed()),
+            diff: output.diff,
+            files_modified: output.modified.len() as u64,
+            lines_changed: output.lines_changed,
+            details: output.details,
         };
         self.parts.sink.record(Event::ToolCallEnd(Box::new(end))).await?;
         Ok(outcome)

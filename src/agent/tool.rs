@@ -1,6 +1,7 @@
 //! What the loop asks of a tool.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::call::ArgumentConditions;
 use crate::domain::{CallError, CallId, Category, ErrorKind, Truncated};
+use crate::gate::Touch;
 
 /// A tool as a model is shown it.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +36,10 @@ pub struct PreparedCall {
     pub stdin: Option<String>,
     /// Whether the kernel holds it.
     pub sandboxed: bool,
+    /// What it touches, for the gate.
+    pub touches: Vec<Touch>,
+    /// Lines of files that it would change, at most.
+    pub lines: u64,
 }
 
 /// What a call is given besides its arguments.
@@ -46,7 +52,7 @@ pub struct CallContext {
 }
 
 /// What a call gave.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct CallOutput {
     /// The model's view.
     pub content: String,
@@ -70,6 +76,14 @@ pub struct CallOutput {
     pub timed_out: bool,
     /// Processes that outlived the kill.
     pub survivors: u64,
+    /// What changed in files.
+    pub diff: Option<String>,
+    /// The files that were changed.
+    pub modified: Vec<PathBuf>,
+    /// Lines that went and lines that came.
+    pub lines_changed: u64,
+    /// What else there is to say for readers of the record.
+    pub details: Map<String, Value>,
 }
 
 impl CallOutput {
@@ -100,6 +114,11 @@ pub trait AgentTool: Send + Sync {
         &[]
     }
 
+    /// Tells whether a call could be run here at all.
+    fn is_available(&self) -> bool {
+        true
+    }
+
     /// Validates and renders a call.
     ///
     /// *Errors*: why it cannot be run, for the model.
@@ -116,6 +135,8 @@ pub trait AgentTool: Send + Sync {
 pub struct Toolbox {
     tools: BTreeMap<String, Arc<dyn AgentTool>>,
     offered: Vec<ToolDefinition>,
+    /// From the names that the model is shown to the tools' own, where they differ.
+    shown: BTreeMap<String, String>,
 }
 
 impl std::fmt::Debug for Toolbox {
@@ -125,25 +146,41 @@ impl std::fmt::Debug for Toolbox {
 }
 
 impl Toolbox {
-    /// Returns a toolbox; `is_offered` tells whether a model is shown a tool.
+    /// Returns a toolbox; `shown_as` gives the name under which a model is shown a tool, if it is.
     pub fn new(
         tools: impl IntoIterator<Item = Arc<dyn AgentTool>>,
-        is_offered: impl Fn(&dyn AgentTool) -> bool,
+        shown_as: impl Fn(&dyn AgentTool) -> Option<String>,
     ) -> Self {
         let tools: BTreeMap<_, _> =
             tools.into_iter().map(|tool| (tool.definition().name.clone(), tool)).collect();
-        let offered = tools
-            .values()
-            .filter(|tool| is_offered(tool.as_ref()))
-            .map(|tool| tool.definition().clone())
-            .collect();
-        Self { tools, offered }
+        let mut shown = BTreeMap::new();
+        let mut offered: Vec<ToolDefinition> = Vec::new();
+        for tool in tools.values() {
+            let own = &tool.definition().name;
+            let Some(mut name) = shown_as(tool.as_ref()) else { continue };
+            if name != *own && tools.contains_key(&name) {
+                // The name is another tool's.
+                name.clone_from(own);
+            }
+            if name != *own {
+                shown.insert(name.clone(), own.clone());
+            }
+            offered.push(ToolDefinition { name, ..tool.definition().clone() });
+        }
+        offered.sort_by(|a, b| a.name.cmp(&b.name));
+        Self { tools, offered, shown }
     }
 
-    /// Returns the tool of exactly this name (POL-3).
+    /// Returns a tool's own name for the one that a model wrote.
+    #[must_use]
+    pub fn canonical<'a>(&'a self, name: &'a str) -> &'a str {
+        self.shown.get(name).map_or(name, String::as_str)
+    }
+
+    /// Returns the tool of exactly this name, its own or the one that it is shown under (POL-3).
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<dyn AgentTool>> {
-        self.tools.get(name)
+        self.tools.get(self.canonical(name))
     }
 
     /// Returns the tools that the model is shown, by name.

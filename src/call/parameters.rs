@@ -3,6 +3,8 @@
 //! Validation is stricter than the schema alone: default byte limits, no empty text unless allowed, no keyword that would be ignored. What
 //! passes here is rendered, judged, recorded and shown as it is.
 
+mod whole;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -172,17 +174,19 @@ impl Parameters {
             problems.push(if path.is_empty() { text } else { format!("{path}: {text}") });
         }
         for (name, value) in arguments {
-            let Some(parameter) = self.list.get(name) else { continue };
+            let known = self.list.get(name);
             for text in texts(value) {
                 if text.contains(MARKER) {
                     problems.push(format!(
                         "{name}: holds a redaction marker; give the real value or leave the call"
                     ));
-                } else if text.is_empty() && !parameter.may_be_empty {
+                } else if text.is_empty() && known.is_some_and(|known| !known.may_be_empty) {
                     problems.push(format!("{name}: must not be empty"));
                 } else if text.contains('\0') {
                     problems.push(format!("{name}: holds a NUL byte"));
-                } else if !parameter.has_max_length && text.len() > text_limit(name) {
+                } else if known.is_none_or(|known| !known.has_max_length)
+                    && text.len() > text_limit(name)
+                {
                     problems.push(format!(
                         "{name}: {} bytes are more than {}",
                         text.len(),
@@ -481,7 +485,8 @@ fn kind_of(
 fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
     match value {
         Value::String(text) => Box::new(std::iter::once(text.as_str())),
-        Value::Array(items) => Box::new(items.iter().filter_map(Value::as_str)),
+        Value::Array(items) => Box::new(items.iter().flat_map(texts)),
+        Value::Object(fields) => Box::new(fields.values().flat_map(texts)),
         _ => Box::new(std::iter::empty()),
     }
 }
@@ -489,10 +494,7 @@ fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
 fn numbers(value: &Value) -> Box<dyn Iterator<Item = &serde_json::Number> + '_> {
     match value {
         Value::Number(number) => Box::new(std::iter::once(number)),
-        Value::Array(items) => Box::new(items.iter().filter_map(|item| match item {
-            Value::Number(number) => Some(number),
-            _ => None,
-        })),
+        Value::Array(items) => Box::new(items.iter().flat_map(numbers)),
         _ => Box::new(std::iter::empty()),
     }
 }

@@ -10,31 +10,32 @@ use tokio_util::sync::CancellationToken;
 use super::args::{CallArgs, OutputForm};
 use super::context::Context;
 use super::error::CliError;
-use super::explain::{REFUSED, find_tool};
+use super::explain::REFUSED;
+use super::known_tool::KnownTool;
 use super::output;
-use crate::agent::{AgentTool as _, CallContext, CallOutput};
+use crate::agent::{CallContext, CallOutput};
 use crate::call::parse_arguments;
-use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Tool, Trust};
-use crate::domain::{CallId, DecisionKind, ErrorKind, JobName};
-use crate::gate::{Decision, Facts, decide};
+use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Trust};
+use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, ToolName};
+use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::tool_surroundings;
+use crate::run::{gate_rules, tool_surroundings, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
-use crate::tools::DeclaredTool;
+use crate::tools::JudgedCall;
 
 /// The exit code of a call whose time was up.
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Required)?;
-    let tool = find_tool(&config, &args.tool)?;
+    let tool = KnownTool::find(&config, &args.tool)?;
     let job = match &args.job {
         Some(name) => Job::clone(context.job(&config, name)?),
         None => anything(&config)?,
     };
-    let arguments = arguments(args, tool)?;
+    let arguments = arguments(args, &tool)?;
     prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
     let host = context.host(Observers::default());
@@ -47,8 +48,12 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
             CliError::failed(format!("the temporary directory cannot be made: {error}"))
         })?;
-    let declared = DeclaredTool::new(tool.clone(), around);
-    let prepared = match declared.prepare(&arguments) {
+    let registered = tools(&config, &around);
+    let named = registered.iter().find(|known| known.definition().name == tool.name());
+    let Some(runnable) = named else {
+        return Err(CliError::failed(format!("`{}` cannot be used on this host", tool.name())));
+    };
+    let prepared = match runnable.prepare(&arguments) {
         Ok(prepared) => prepared,
         Err(error) if context.form == OutputForm::Table => {
             return Err(CliError::usage(error.message));
@@ -58,13 +63,13 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             return Ok(ExitCode::from(2));
         }
     };
-    let facts = Facts {
-        tool: tool.name.as_str(),
-        category: tool.category,
-        destructive_when: &tool.destructive_when,
-        calls: (0, job.limits.max_tool_calls),
+    let judged = JudgedCall {
+        arguments: prepared.arguments.clone(),
+        touches: prepared.touches.clone(),
+        lines: prepared.lines,
     };
-    let decision = decide(job.name.as_str(), &job.policy, facts, &prepared.arguments);
+    let rules = gate_rules(&config, &job, around.paths.clone());
+    let decision = tool.decide(&rules, &judged);
     let started = Instant::now();
     let result = match decision.kind {
         DecisionKind::Deny => CallOutput {
@@ -77,7 +82,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             let call_id =
                 CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
             let call_context = CallContext { call_id, cancel: cancel.clone() };
-            let run = declared.run(&prepared, &call_context);
+            let run = runnable.run(&prepared, &call_context);
             tokio::pin!(run);
             tokio::select! {
                 result = &mut run => result,
@@ -129,7 +134,7 @@ fn report(
     })
 }
 
-fn arguments(args: &CallArgs, tool: &Tool) -> Result<Map<String, Value>, CliError> {
+fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>, CliError> {
     if let Some(json) = &args.json {
         let text = match json.strip_prefix('@') {
             None => json.clone(),
@@ -144,7 +149,7 @@ fn arguments(args: &CallArgs, tool: &Tool) -> Result<Map<String, Value>, CliErro
     for pair in &args.pairs {
         let (name, text) =
             pair.split_once('=').ok_or_else(|| CliError::usage(format!("`{pair}` is not K=V")))?;
-        let schema = tool.command.parameters().schema().pointer(&format!("/properties/{name}"));
+        let schema = tool.parameters().schema().pointer(&format!("/properties/{name}"));
         let kind = |schema: Option<&Value>| {
             schema
                 .and_then(|schema| schema.get("type"))
@@ -178,8 +183,11 @@ fn arguments(args: &CallArgs, tool: &Tool) -> Result<Map<String, Value>, CliErro
 /// Returns a job that lists every tool: what the operator at the terminal may do.
 fn anything(config: &Config) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
-    let all =
-        || config.tools.keys().map(|tool| Listed { tool: tool.clone(), args: None }).collect();
+    let all = || {
+        let names = KnownTool::all(config).into_iter();
+        let names = names.filter_map(|tool| ToolName::parse(tool.name()).ok());
+        names.map(|tool| Listed { tool, args: None }).collect()
+    };
     Ok(Job {
         name: JobName::parse("call").map_err(|error| failed(&error))?,
         description: None,

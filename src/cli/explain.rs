@@ -2,17 +2,20 @@
 
 use std::process::ExitCode;
 
-use serde_json::{Map, json};
+use serde_json::json;
 
 use super::args::ExplainArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::known_tool::KnownTool;
 use super::output;
 use crate::call::parse_arguments;
-use crate::config::{Config, Trust};
+use crate::config::Trust;
 use crate::domain::DecisionKind;
-use crate::gate::{Decision, Facts, decide};
-use crate::text::near::nearest;
+use crate::gate::Decision;
+use crate::run::{gate_rules, path_rules};
+use crate::sinks::Observers;
+use crate::tools::JudgedCall;
 
 /// The exit code of a call that the gate refuses.
 pub(crate) const REFUSED: u8 = 5;
@@ -20,23 +23,20 @@ pub(crate) const REFUSED: u8 = 5;
 pub(crate) fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Advised)?;
     let job = context.job(&config, &args.job)?;
-    let tool = find_tool(&config, &args.tool)?;
-    let arguments = match &args.arguments {
-        None => Map::new(),
+    let tool = KnownTool::find(&config, &args.tool)?;
+    let call = match &args.arguments {
+        // Without arguments the answer is about the tool.
+        None => JudgedCall::default(),
         Some(text) => {
             let arguments = parse_arguments(text).map_err(|error| {
                 CliError::usage(format!("the arguments are no JSON object: {error}"))
             })?;
-            tool.command.validate(&arguments).map_err(|error| CliError::usage(error.message))?
+            tool.prepare(&arguments).map_err(|error| CliError::usage(error.message))?
         }
     };
-    let facts = Facts {
-        tool: tool.name.as_str(),
-        category: tool.category,
-        destructive_when: &tool.destructive_when,
-        calls: (0, job.limits.max_tool_calls),
-    };
-    let decision = decide(job.name.as_str(), &job.policy, facts, &arguments);
+    let host = context.host(Observers::default());
+    let rules = gate_rules(&config, job, path_rules(&config, job, &host, None));
+    let decision = tool.decide(&rules, &call);
     output::value(context.form, &to_json(&decision), || {
         format!(
             "{}  {} by rule {}\n       {}\n",
@@ -58,18 +58,5 @@ fn to_json(decision: &Decision) -> serde_json::Value {
         "rule": decision.rule,
         "category": decision.category.as_str(),
         "reason": decision.reason,
-    })
-}
-
-pub(crate) fn find_tool<'a>(
-    config: &'a Config,
-    name: &str,
-) -> Result<&'a std::sync::Arc<crate::config::Tool>, CliError> {
-    config.tools.get(name).ok_or_else(|| {
-        let error = CliError::not_found(format!("there is no tool `{name}`"));
-        match nearest(name, config.tools.keys().map(crate::domain::ToolName::as_str)) {
-            Some(near) => error.hint(format!("did you mean `{near}`?")),
-            None => error,
-        }
     })
 }

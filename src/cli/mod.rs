@@ -11,6 +11,7 @@ mod error;
 mod explain;
 mod init;
 mod jobs;
+mod known_tool;
 mod log;
 mod next;
 mod output;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::args::ToolsArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::known_tool::KnownTool;
 use super::output;
 use crate::config::Trust;
 use crate::gate::is_visible;
@@ -14,24 +15,23 @@ use crate::gate::is_visible;
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Advised)?;
     let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
-    let listed: Vec<Value> = config
-        .tools
-        .values()
+    let all = KnownTool::all(&config);
+    let allowed =
+        |tool: &KnownTool<'_>| job.map(|job| is_visible(&job.policy, tool.name(), tool.category()));
+    let listed: Vec<Value> = all
+        .iter()
         .map(|tool| {
             let mut entry = json!({
-                "name": tool.name,
-                "category": tool.category,
-                "source": "declared",
-                "description": tool.description,
-                "parameters": tool.command.parameters().schema(),
-                "program": tool.program.path,
-                "available": tool.program.path.is_some(),
+                "name": tool.name(),
+                "category": tool.category(),
+                "source": tool.source(),
+                "description": tool.description(),
+                "parameters": tool.parameters().schema(),
+                "program": program(tool),
+                "available": !matches!(tool, KnownTool::Declared(tool) if tool.program.path.is_none()),
             });
-            if let (Some(job), Some(entry)) = (job, entry.as_object_mut()) {
-                entry.insert(
-                    "allowed".to_owned(),
-                    is_visible(&job.policy, tool.name.as_str(), tool.category).into(),
-                );
+            if let (Some(allowed), Some(entry)) = (allowed(tool), entry.as_object_mut()) {
+                entry.insert("allowed".to_owned(), allowed.into());
             }
             entry
         })
@@ -43,31 +43,34 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
         }
         output::table(
             &header,
-            config.tools.values().map(|tool| {
-                let program = tool.program.path.as_ref().map_or_else(
-                    || format!("{} (not found)", tool.program.written),
-                    |path| path.display().to_string(),
-                );
+            all.iter().map(|tool| {
+                let found = match tool {
+                    KnownTool::Builtin(_) => "built in".to_owned(),
+                    KnownTool::Declared(declared) => program(tool)
+                        .unwrap_or_else(|| format!("{} (not found)", declared.program.written)),
+                };
+                let first_line = tool.description().lines().next().unwrap_or_default();
                 let mut row = vec![
-                    tool.name.to_string(),
-                    tool.category.to_string(),
-                    program,
-                    tool.description.clone(),
+                    tool.name().to_owned(),
+                    tool.category().to_string(),
+                    found,
+                    first_line.to_owned(),
                 ];
-                if let Some(job) = job {
-                    row.insert(
-                        2,
-                        if is_visible(&job.policy, tool.name.as_str(), tool.category) {
-                            "yes"
-                        } else {
-                            "no"
-                        }
-                        .to_owned(),
-                    );
+                if let Some(allowed) = allowed(tool) {
+                    row.insert(2, if allowed { "yes" } else { "no" }.to_owned());
                 }
                 row
             }),
         )
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn program(tool: &KnownTool<'_>) -> Option<String> {
+    match tool {
+        KnownTool::Declared(tool) => {
+            tool.program.path.as_ref().map(|path| path.display().to_string())
+        }
+        KnownTool::Builtin(_) => None,
+    }
 }

@@ -89,6 +89,10 @@ pub struct Limits {
     pub max_tokens: Option<u64>,
     /// US dollars.
     pub max_cost_usd: Option<f64>,
+    /// Files that are changed.
+    pub max_files_modified: u64,
+    /// Lines of them that are changed.
+    pub max_lines_changed: u64,
     /// Responses in a row whose calls all failed.
     pub error_threshold: u64,
     /// Time of one call of a tool that sets none.
@@ -110,6 +114,8 @@ impl Default for Limits {
             max_duration: Duration::from_secs(3600),
             max_tokens: None,
             max_cost_usd: None,
+            max_files_modified: 50,
+            max_lines_changed: 5000,
             error_threshold: 3,
             tool_timeout: Duration::from_secs(120),
             output_limit: 30_000,
@@ -252,6 +258,17 @@ impl Job {
 }
 
 impl Policy {
+    /// Tells whether the job names this tool as one that it uses.
+    #[must_use]
+    pub fn names(&self, tool: &str) -> bool {
+        let listed = |list: &[Listed]| list.iter().any(|entry| entry.tool.as_str() == tool);
+        let read = match &self.read {
+            ReadPolicy::All => false,
+            ReadPolicy::Only(names) => names.contains(tool),
+        };
+        read || listed(&self.write) || listed(&self.admin)
+    }
+
     /// Returns the policy as it stands in a transcript.
     #[must_use]
     pub fn to_json(&self) -> Value {

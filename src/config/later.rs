@@ -28,8 +28,8 @@ const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("jobs.jobs[].tools", &["approve"]),
-    ("jobs.jobs[].limits", &["rate", "max_files_modified", "max_lines_changed"]),
-    ("tools.tools[]", &["dry_run_args", "probe", "override"]),
+    ("jobs.jobs[].limits", &["rate"]),
+    ("tools.tools[]", &["dry_run_args", "probe"]),
 ];
 
 /// `(where, value)`: where is the path of the value.

@@ -4,6 +4,7 @@
 //! [`Config`], [`Job`], [`Tool`], [`Model`], with every default filled in. A reader of these never looks at a file. The environment is read
 //! here and nowhere else.
 
+mod builtin;
 mod dirs;
 mod document;
 mod environment;
@@ -24,6 +25,7 @@ mod settings;
 mod starter;
 mod tool;
 
+pub use builtin::Builtin;
 pub use dirs::{DirError, Dirs};
 pub use document::{Document, parse as parse_yaml};
 pub use environment::Environment;
@@ -37,6 +39,7 @@ pub use profile::Profile;
 pub use schema::{SchemaName, json_schema};
 pub use script::{Script, ScriptCall, ScriptStep};
 pub use security::{SandboxMode, Security, ToolSandbox};
+pub(crate) use settings::is_hijacking;
 pub use settings::{LogFormat, LogRotation, LogSettings, Settings};
 pub use starter::{STARTER_FILES, StarterFile};
 pub use tool::{Program, Tool};

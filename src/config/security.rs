@@ -55,6 +55,10 @@ pub struct Security {
     pub allowed_paths: Vec<PathBuf>,
     /// Trees that are closed whatever allows them.
     pub denied_paths: Vec<PathBuf>,
+    /// Commands that bash never runs.
+    pub blocked_commands: Vec<String>,
+    /// Commands that make a call of bash an admin call.
+    pub destructive_commands: Vec<String>,
     /// How tools are held where a job says nothing.
     pub sandbox: SandboxMode,
 }
@@ -80,10 +84,26 @@ impl Security {
             .filter(|path| path.is_absolute())
             .chain(more)
             .collect();
+        let mut commands = |key: &str, texts: Option<&Vec<String>>| {
+            let texts = texts.cloned().unwrap_or_default();
+            for (at, _) in texts.iter().enumerate().filter(|(_, text)| text.trim().is_empty()) {
+                complain(
+                    &format!("/security/{key}/{at}"),
+                    "an empty command says nothing".to_owned(),
+                );
+            }
+            texts
+        };
+        let blocked_commands =
+            commands("blocked_commands", raw.and_then(|raw| raw.blocked_commands.as_ref()));
+        let destructive_commands =
+            commands("destructive_commands", raw.and_then(|raw| raw.destructive_commands.as_ref()));
         let sandbox = raw.and_then(|security| security.sandbox);
         Self {
             allowed_paths,
             denied_paths,
+            blocked_commands,
+            destructive_commands,
             sandbox: sandbox.map_or(SandboxMode::Enforce, SandboxMode::of),
         }
     }

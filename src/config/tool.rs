@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::raw::RawTool;
 use super::settings::is_hijacking;
-use super::{Environment, ToolSandbox};
+use super::{Builtin, Environment, ToolSandbox};
 use crate::call::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
 use crate::domain::{Category, ToolName};
 use crate::text::quantity;
@@ -103,6 +103,15 @@ impl Tool {
         if let Some(command) = &command {
             remarks.warnings.extend(command.open_positions());
             examples(raw, command, &mut remarks);
+        }
+        if let Some(builtin) = raw.name.as_deref().and_then(Builtin::find)
+            && raw.replaces_builtin != Some(true)
+        {
+            remarks.errors.push(Fault {
+                pointer: "/name".to_owned(),
+                message: format!("`{}` is a built-in tool", builtin.name),
+                hint: Some("take another name, or say `override: true`".to_owned()),
+            });
         }
         let name = raw.name.as_deref().and_then(|name| ToolName::parse(name).ok());
         let built = || {

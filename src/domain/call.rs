@@ -57,8 +57,12 @@ pub enum ErrorKind {
     Io,
     /// The run was stopped while the call worked; its effect is unknown.
     Interrupted,
-    /// Over a limit of the turn.
+    /// Over a limit of the turn, or of what the tool gives at once.
     Limit,
+    /// What the call names is not there.
+    NotFound,
+    /// The tool itself says that it failed.
+    Tool,
 }
 
 impl ErrorKind {
@@ -77,6 +81,8 @@ impl ErrorKind {
             Self::Io => "io",
             Self::Interrupted => "interrupted",
             Self::Limit => "limit",
+            Self::NotFound => "not_found",
+            Self::Tool => "tool",
         }
     }
 

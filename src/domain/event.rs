@@ -243,6 +243,18 @@ pub struct CallEnd {
     pub timed_out: bool,
     /// From start to end.
     pub duration_ms: u64,
+    /// What changed in files, as a unified diff.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<String>,
+    /// Files that were changed.
+    #[serde(default)]
+    pub files_modified: u64,
+    /// Lines of them that went and lines that came.
+    #[serde(default)]
+    pub lines_changed: u64,
+    /// What the tool says beyond that, such as `match_limit_reached`.
+    #[serde(flatten)]
+    pub details: Map<String, Value>,
 }
 
 /// One item of the checklist before the first model call.

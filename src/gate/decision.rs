@@ -1,15 +1,82 @@
 //! The rules, in their order.
 //!
-//! *Source*: `design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 5 category and arguments, 8 budgets.
-//! The others come with the tools that need them.
+//! *Source*: `design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
+//! 5 category and arguments, 7 paths, 8 budgets. The others come with what they are about.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
+use super::bash::{CommandRules, Severity};
+use super::path::{Access, PathRefusal, PathRules};
 use crate::call::ArgumentConditions;
 use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
 use crate::domain::{Category, DecisionKind};
 
-/// What is known of a tool and of the run.
+/// What a run may do; frozen at its start.
+#[derive(Debug, Clone)]
+pub struct GateRules {
+    /// The job's name.
+    pub job: String,
+    /// What it may use.
+    pub policy: Policy,
+    /// Where files may lie.
+    pub paths: PathRules,
+    /// What of commands is blocked or destructive besides the built-in lists.
+    pub commands: CommandRules,
+    /// The most tool calls.
+    pub max_tool_calls: u64,
+    /// The most files that are changed.
+    pub max_files_modified: u64,
+    /// The most lines that are changed.
+    pub max_lines_changed: u64,
+}
+
+/// Something that a call touches, as its arguments name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Touch {
+    /// A file or directory.
+    File {
+        /// As it is written; hostile.
+        path: String,
+        /// What is done to it.
+        access: Access,
+    },
+    /// A command for bash; hostile.
+    Command(String),
+}
+
+impl Touch {
+    /// Returns the touch of a file.
+    #[must_use]
+    pub fn file(path: &str, access: Access) -> Self {
+        Self::File { path: path.to_owned(), access }
+    }
+}
+
+/// What a run has used up of what the gate counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// Calls that were let through.
+    pub calls: u64,
+    /// Files that were changed.
+    pub files: BTreeSet<PathBuf>,
+    /// Lines that were changed.
+    pub lines: u64,
+}
+
+impl GateRules {
+    /// Returns the files that would be written, as far as they can be named.
+    pub fn written<'a>(&'a self, touches: &'a [Touch]) -> impl Iterator<Item = PathBuf> + 'a {
+        touches.iter().filter_map(|touch| match touch {
+            Touch::File { path, access: Access::Write } => self.paths.absolute(path).ok(),
+            _ => None,
+        })
+    }
+}
+
+/// What is known of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// The tool.
@@ -18,8 +85,12 @@ pub struct Facts<'a> {
     pub category: Category,
     /// Any of these makes the call an admin call.
     pub destructive_when: &'a [ArgumentConditions],
-    /// Calls that the run has made so far, and how many it may make.
-    pub calls: (u64, u64),
+    /// What it touches.
+    pub touches: &'a [Touch],
+    /// Lines of files that it would change, at most.
+    pub lines: u64,
+    /// What the run has used up.
+    pub spent: &'a Spent,
 }
 
 /// What the gate says.
@@ -35,44 +106,100 @@ pub struct Decision {
     pub reason: String,
 }
 
+/// A rule that says no, and why.
+type Refusal = (&'static str, String);
+
 /// Decides a call of a scheduled run.
 #[must_use]
-pub fn decide(
-    job: &str,
-    policy: &Policy,
+pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value>) -> Decision {
+    let (category, raised) = effective_category(rules, facts, arguments);
+    match refusal(rules, facts, arguments, category) {
+        Err((rule, reason)) => {
+            let why = raised.map(|why| format!("; {why}")).unwrap_or_default();
+            Decision { kind: DecisionKind::Deny, rule, category, reason: format!("{reason}{why}") }
+        }
+        Ok(()) => Decision {
+            kind: DecisionKind::Allow,
+            rule: "allowed",
+            category,
+            reason: format!("the job `{}` may use `{}` so", rules.job, facts.tool),
+        },
+    }
+}
+
+/// Asks the rules in their order; the first that refuses, decides.
+fn refusal(
+    rules: &GateRules,
     facts: Facts<'_>,
     arguments: &Map<String, Value>,
-) -> Decision {
+    category: Category,
+) -> Result<(), Refusal> {
+    let GateRules { job, policy, .. } = rules;
     let tool = facts.tool;
-    let category = effective_category(facts, arguments);
-    let deny = |rule: &'static str, reason: String| Decision {
-        kind: DecisionKind::Deny,
-        rule,
-        category,
-        reason,
-    };
     if policy.deny.contains(tool) {
-        return deny("job_deny", format!("the job `{job}` denies `{tool}`"));
+        return Err(("job_deny", format!("the job `{job}` denies `{tool}`")));
     }
     if policy.autonomy == Autonomy::ReadOnly && category != Category::Read {
-        return deny(
-            "autonomy",
-            format!("the job `{job}` is read_only and this is a call of category {category}"),
-        );
+        let reason =
+            format!("the job `{job}` is read_only and this is a call of category {category}");
+        return Err(("autonomy", reason));
     }
-    if let Err((rule, reason)) = category_rule(job, policy, tool, category, arguments) {
-        return deny(rule, reason);
+    let paths = path_refusals(rules, facts);
+    for touch in facts.touches {
+        if let Touch::Command(command) = touch
+            && let Some(reason) = rules.commands.judge(command).blocked
+        {
+            return Err(("blocked_command", reason));
+        }
     }
-    let (made, most) = facts.calls;
-    if made >= most {
-        return deny("budget", format!("the run has made {made} of {most} tool calls"));
+    let closed = paths.iter().find(|refusal| matches!(refusal, PathRefusal::Denied(_)));
+    if let Some(refusal) = closed {
+        return Err((refusal.rule(), refusal.to_string()));
     }
-    Decision {
-        kind: DecisionKind::Allow,
-        rule: "allowed",
-        category,
-        reason: format!("the job `{job}` may use `{tool}` so"),
+    category_rule(job, policy, tool, category, arguments)?;
+    if let Some(refusal) = paths.first() {
+        return Err((refusal.rule(), refusal.to_string()));
     }
+    budget(rules, facts)
+}
+
+fn path_refusals(rules: &GateRules, facts: Facts<'_>) -> Vec<PathRefusal> {
+    let files = facts.touches.iter().filter_map(|touch| match touch {
+        Touch::File { path, access } => Some((path, *access)),
+        Touch::Command(_) => None,
+    });
+    files
+        .filter_map(|(path, access)| {
+            let judged = rules.paths.absolute(path);
+            judged.and_then(|path| rules.paths.judge(&path, access)).err()
+        })
+        .collect()
+}
+
+fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
+    let refused = |reason| Err(("budget", reason));
+    let Spent { calls, files, lines } = facts.spent;
+    let most = rules.max_tool_calls;
+    if *calls >= most {
+        return refused(format!("the run has made {calls} of {most} tool calls"));
+    }
+    let more: BTreeSet<PathBuf> =
+        rules.written(facts.touches).filter(|path| !files.contains(path)).collect();
+    let (changed, most) = (files.len() as u64, rules.max_files_modified);
+    if !more.is_empty() && changed + more.len() as u64 > most {
+        return refused(format!(
+            "the run has changed {changed} of {most} files, and this would change {} more",
+            more.len()
+        ));
+    }
+    let most = rules.max_lines_changed;
+    if facts.lines > 0 && lines.saturating_add(facts.lines) > most {
+        return refused(format!(
+            "the run has changed {lines} of {most} lines, and this would change {} more",
+            facts.lines
+        ));
+    }
+    Ok(())
 }
 
 /// Tells whether a run of this policy could ever use the tool, so that its model is shown it.
@@ -94,12 +221,34 @@ fn is_listed(list: &[Listed], tool: &str) -> bool {
     list.iter().any(|entry| entry.tool.as_str() == tool)
 }
 
-fn effective_category(facts: Facts<'_>, arguments: &Map<String, Value>) -> Category {
-    let destructive = facts
-        .destructive_when
-        .iter()
-        .any(|conditions| conditions.first_mismatch(arguments).is_none());
-    if destructive { Category::Admin } else { facts.category }
+/// Returns the category of a call, and why it is more than the tool's own (never less).
+fn effective_category(
+    rules: &GateRules,
+    facts: Facts<'_>,
+    arguments: &Map<String, Value>,
+) -> (Category, Option<String>) {
+    let by_arguments = || {
+        let mut conditions = facts.destructive_when.iter();
+        conditions
+            .any(|conditions| conditions.first_mismatch(arguments).is_none())
+            .then(|| "such arguments make it an admin call".to_owned())
+    };
+    let by_touch = |touch: &Touch| match touch {
+        Touch::Command(command) => {
+            let judged = rules.commands.judge(command);
+            (judged.severity == Severity::Destructive).then_some(judged.reason).flatten()
+        }
+        Touch::File { path, access: Access::Write } => {
+            let path = rules.paths.absolute(path).ok()?;
+            let is_system = rules.paths.is_system(&path);
+            is_system.then(|| format!("`{}` belongs to the system", path.display()))
+        }
+        Touch::File { .. } => None,
+    };
+    match by_arguments().or_else(|| facts.touches.iter().find_map(by_touch)) {
+        Some(why) => (Category::Admin, Some(why)),
+        None => (facts.category, None),
+    }
 }
 
 fn category_rule(
@@ -191,13 +340,32 @@ mod tests {
         }
     }
 
+    fn rules(policy: &Policy) -> GateRules {
+        GateRules {
+            job: "j".to_owned(),
+            policy: policy.clone(),
+            paths: PathRules {
+                working_dir: "/work".into(),
+                writable: vec!["/work".into(), "/etc/app".into()],
+                denied: vec!["/work/keys".into()],
+                ..PathRules::default()
+            },
+            commands: CommandRules::default(),
+            max_tool_calls: 10,
+            max_files_modified: 2,
+            max_lines_changed: 100,
+        }
+    }
+
+    static NOTHING: Spent = Spent { calls: 0, files: BTreeSet::new(), lines: 0 };
+
     fn facts(tool: &str, category: Category) -> Facts<'_> {
-        Facts { tool, category, destructive_when: &[], calls: (0, 10) }
+        Facts { tool, category, destructive_when: &[], touches: &[], lines: 0, spent: &NOTHING }
     }
 
     #[track_caller]
     fn check(policy: &Policy, facts: Facts<'_>, arguments: Value, expected: (&str, Category)) {
-        let decision = decide("j", policy, facts, &object(arguments));
+        let decision = decide(&rules(policy), facts, &object(arguments));
         assert_eq!((decision.rule, decision.category), expected, "{decision:?}");
         assert_eq!(decision.kind == DecisionKind::Allow, decision.rule == "allowed");
     }
@@ -232,7 +400,8 @@ mod tests {
         check(&denied, facts("scale", Category::Write), json!({}), ("job_deny", Category::Write));
         check(&denied, facts("df", Category::Read), json!({}), ("job_deny", Category::Read));
         check(&denied, facts("drain", Category::Admin), json!({}), ("autonomy", Category::Admin));
-        let spent = Facts { calls: (10, 10), ..facts("df", Category::Read) };
+        let spent = Spent { calls: 10, ..Spent::default() };
+        let spent = Facts { spent: &spent, ..facts("df", Category::Read) };
         check(&policy(), spent, json!({}), ("budget", Category::Read));
     }
 
@@ -263,6 +432,47 @@ mod tests {
             ("arguments", Category::Write),
         );
         check(&some, facts("scale", Category::Write), json!({}), ("arguments", Category::Write));
+    }
+
+    // proves FS-1
+    #[test]
+    fn files_are_judged_before_anything_is_opened() {
+        let check = |category, path: &str, access, expected| {
+            let touches = [Touch::file(path, access)];
+            let facts = Facts { touches: &touches, ..facts("scale", category) };
+            check(&policy(), facts, json!({}), expected);
+        };
+        use Access::{Read, Write};
+        check(Category::Write, "a", Write, ("allowed", Category::Write));
+        check(Category::Read, "/work/keys/k", Read, ("denied_path", Category::Read));
+        check(Category::Read, "/srv/x", Read, ("path", Category::Read));
+        check(Category::Write, "../x", Write, ("path", Category::Write));
+        // A system path makes it an admin call, which is not listed; that it is allowed comes too late.
+        check(Category::Write, "/etc/app/x", Write, ("category", Category::Admin));
+        // A closed path speaks before the category.
+        check(Category::Admin, "/work/keys/k", Write, ("denied_path", Category::Admin));
+    }
+
+    #[test]
+    fn changed_files_and_lines_are_budgets() {
+        let spent = Spent {
+            files: ["/work/a".into(), "/work/b".into()].into(),
+            lines: 90,
+            ..Spent::default()
+        };
+        let check = |path: &str, lines, expected| {
+            let touches = [Touch::file(path, Access::Write)];
+            let facts = Facts {
+                touches: &touches,
+                lines,
+                spent: &spent,
+                ..facts("scale", Category::Write)
+            };
+            check(&policy(), facts, json!({}), (expected, Category::Write));
+        };
+        check("a", 10, "allowed");
+        check("c", 1, "budget");
+        check("a", 11, "budget");
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Pure: what it needs to know comes in as arguments. The decision is recorded before the call starts; how a call is executed is not known
 //! here. Rules are asked in a fixed order, and the first that denies decides (POL-5).
 
+mod bash;
 mod decision;
 mod path;
 
-pub use decision::{Decision, Facts, decide, is_visible};
+pub use bash::{CommandRules, Judgement, Severity};
+pub use decision::{Decision, Facts, GateRules, Spent, Touch, decide, is_visible};
+pub(crate) use path::HIDDEN;
 pub use path::{Access, PathRefusal, PathRules, shown};

@@ -31,7 +31,7 @@ const SYSTEM: &[&str] = &[
 ];
 
 /// Closed to the file tools alone: every program needs it, so that the kernel cannot close it.
-const HIDDEN: &str = "/etc/passwd";
+pub(crate) const HIDDEN: &str = "/etc/passwd";
 
 /// What is done to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::briefing::{models, prompt};
 use super::preflight::preflight;
 use super::spec::RunSpec;
-use super::surroundings::{tool_surroundings, toolbox};
+use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use crate::agent::{
     End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts, SessionResult,
     Toolbox,
@@ -111,7 +111,7 @@ pub async fn execute(
         redactor,
     )
     .map_err(state_error)?;
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, around.clone()));
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
@@ -238,8 +238,7 @@ async fn run_session(
         }
     };
     let rules = Rules {
-        job: spec.job.name.to_string(),
-        policy: spec.job.policy.clone(),
+        gate: gate_rules(&spec.config, &spec.job, place.around.paths.clone()),
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
@@ -311,7 +310,7 @@ fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
         result: answer,
         verdict,
         iterations: result.counters.iterations,
-        tool_calls: result.counters.tool_calls,
+        tool_calls: result.counters.spent.calls,
         tools_used: result.counters.tools_used.iter().cloned().collect(),
         usage: result.counters.usage,
         cost_usd: result.counters.cost,

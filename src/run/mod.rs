@@ -12,4 +12,4 @@ mod surroundings;
 pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::preflight;
 pub use spec::{PromptError, RunSpec, TriggerFacts};
-pub use surroundings::{tool_surroundings, toolbox};
+pub use surroundings::{gate_rules, path_rules, tool_surroundings, toolbox, tools};

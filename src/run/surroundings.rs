@@ -1,19 +1,19 @@
 //! What a run gives its tools: where they work, what they may touch, and what they see of the daemon.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::execute::Host;
 use crate::agent::{AgentTool, Toolbox};
-use crate::config::{Config, Job};
+use crate::config::{Config, Job, Profile};
 use crate::domain::{CallId, RunId};
-use crate::gate::{PathRules, is_visible};
+use crate::gate::{CommandRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
-use crate::tools::{Cages, DeclaredTool, OutputStore, ToolSurroundings};
+use crate::tools::{BashTool, BuiltinTool, Cages, DeclaredTool, OutputStore, ToolSurroundings};
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
 ///
@@ -26,8 +26,7 @@ pub fn tool_surroundings(
     outputs: Option<RunDir>,
     redactor: Redactor,
 ) -> io::Result<Arc<ToolSurroundings>> {
-    let working_dir =
-        job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()));
+    let working_dir = working_dir(job, host);
     if job.working_dir.is_none() {
         // If this fails, the preflight says so.
         let _ = create_private_dir(&working_dir);
@@ -40,7 +39,7 @@ pub fn tool_surroundings(
         .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
         .collect();
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
-    let rules = path_rules(config, job, host, &working_dir, &temporary, outputs.as_ref());
+    let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
     Ok(Arc::new(ToolSurroundings {
         spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
         env,
@@ -52,46 +51,96 @@ pub fn tool_surroundings(
         redactor,
         cages: Cages::new(job.sandbox, rules.clone(), temporary, job.network),
         paths: rules,
+        todos: Default::default(),
+        shell: (host.environment.find_program("bash"), profile_of(config, job).shell_timeout),
     }))
 }
 
-fn path_rules(
+fn working_dir(job: &Job, host: &Host) -> PathBuf {
+    job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()))
+}
+
+/// Returns where the files of a run may lie.
+#[must_use]
+pub fn path_rules(
     config: &Config,
     job: &Job,
     host: &Host,
-    working_dir: &Path,
-    temporary: &Path,
-    outputs: Option<&RunDir>,
+    run: Option<(&Path, Option<&RunDir>)>,
 ) -> PathRules {
+    let working_dir = working_dir(job, host);
     let real = |path: &Path| resolved(path).unwrap_or_else(|_| path.to_path_buf());
     let security = &config.settings.security;
     let allowed = job.allowed_paths.iter().chain(&security.allowed_paths).map(PathBuf::as_path);
     PathRules {
-        working_dir: real(working_dir),
-        writable: [working_dir, temporary].into_iter().chain(allowed).map(real).collect(),
-        readable: outputs.map(|run| real(&run.outputs())).into_iter().collect(),
+        working_dir: real(&working_dir),
+        writable: std::iter::once(working_dir.as_path())
+            .chain(run.map(|(temporary, _)| temporary))
+            .chain(allowed)
+            .map(real)
+            .collect(),
+        readable: run
+            .and_then(|(_, run)| run)
+            .map(|run| real(&run.outputs()))
+            .into_iter()
+            .collect(),
         denied: security.denied_paths.iter().map(|path| real(path)).collect(),
         own: vec![real(&config.directory), real(host.state.root())],
     }
 }
 
-/// Returns the tools of a run: all are known, so that a refusal can be told from an unknown name; the model is shown those that it could use.
+/// Returns what the gate holds a run to.
 #[must_use]
-pub fn toolbox(config: &Config, job: &Job, around: Arc<ToolSurroundings>) -> Toolbox {
-    let mut offered = BTreeSet::new();
-    let tools: Vec<Arc<dyn AgentTool>> = config
-        .tools
-        .values()
-        .map(|tool| {
-            let declared = DeclaredTool::new(tool.clone(), around.clone());
-            if declared.is_available() && is_visible(&job.policy, tool.name.as_str(), tool.category)
-            {
-                offered.insert(tool.name.to_string());
-            }
-            Arc::new(declared) as Arc<dyn AgentTool>
-        })
-        .collect();
-    Toolbox::new(tools, |tool| offered.contains(&tool.definition().name))
+pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
+    let security = &config.settings.security;
+    GateRules {
+        job: job.name.to_string(),
+        policy: job.policy.clone(),
+        paths,
+        commands: CommandRules {
+            blocked: security.blocked_commands.clone(),
+            destructive: security.destructive_commands.clone(),
+        },
+        max_tool_calls: job.limits.max_tool_calls,
+        max_files_modified: job.limits.max_files_modified,
+        max_lines_changed: job.limits.max_lines_changed,
+    }
+}
+
+fn profile_of(config: &Config, job: &Job) -> &'static Profile {
+    config.model_of(job).map_or_else(Profile::generic, |model| model.profile)
+}
+
+/// Returns every tool of a run, so that a refusal can be told from an unknown name.
+#[must_use]
+pub fn tools(config: &Config, around: &Arc<ToolSurroundings>) -> Vec<Arc<dyn AgentTool>> {
+    let declared = config.tools.values().map(|tool| {
+        Arc::new(DeclaredTool::new(tool.clone(), around.clone())) as Arc<dyn AgentTool>
+    });
+    let files = BuiltinTool::all(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let bash = BashTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    // A declared tool may take the place of a built-in one.
+    let is_free =
+        |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
+    declared.chain(files.chain(bash).filter(is_free)).collect()
+}
+
+/// Returns the tools of a run; the model is shown those that it could use, under the names that its family knows.
+#[must_use]
+pub fn toolbox(config: &Config, job: &Job, around: &Arc<ToolSurroundings>) -> Toolbox {
+    let profile = profile_of(config, job);
+    Toolbox::new(tools(config, around), |tool| {
+        let name = tool.definition().name.as_str();
+        if !tool.is_available() || !is_visible(&job.policy, name, tool.category()) {
+            return None;
+        }
+        if config.tools.contains_key(name) {
+            return Some(name.to_owned());
+        }
+        // One that the job names is shown whatever the family is.
+        let shown = profile.shown(name).or_else(|| job.policy.names(name).then_some(name));
+        shown.map(str::to_owned)
+    })
 }
 
 struct RunOutputs(RunDir);

@@ -2,8 +2,10 @@
 //!
 //! Nothing here knows what a run is, and nothing reads a file.
 
+pub(crate) mod diff;
 pub(crate) mod escape;
 pub(crate) mod near;
+pub mod patch;
 pub(crate) mod quantity;
 pub mod redact;
 pub mod template;

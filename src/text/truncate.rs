@@ -14,15 +14,39 @@ pub struct ViewLimit {
     pub characters: usize,
     /// Lines.
     pub lines: usize,
+    /// What stays where not everything can.
+    pub keep: Keep,
 }
 
-/// Returns the view of `text` and what was left out; head and tail are kept.
+/// What of an output stays in a view that is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// The beginning and the end.
+    HeadAndTail,
+    /// The end.
+    Tail,
+}
+
+impl Keep {
+    fn place(self) -> &'static str {
+        match self {
+            Self::HeadAndTail => "middle",
+            Self::Tail => "beginning",
+        }
+    }
+}
+
+/// Returns the view of `text` and what was left out.
 ///
 /// `whole` names the file that holds everything and stands in the marker.
 #[must_use]
 pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
-    let (mut view, characters) = cut_characters(text, limit.characters, whole);
-    let (by_lines, lines) = cut_lines(&view, limit.lines, whole);
+    if limit.keep == Keep::Tail {
+        let characters = text.chars().count();
+        return tail(text, characters.saturating_sub(limit.characters), limit, whole);
+    }
+    let (mut view, characters) = cut_characters(text, limit, whole);
+    let (by_lines, lines) = cut_lines(&view, limit, whole);
     if lines > 0 {
         view = by_lines;
     }
@@ -33,9 +57,10 @@ pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Opti
 
 /// Returns the marker that stands where `count` characters or lines were.
 #[must_use]
-pub fn marker(count: u64, what: &str, whole: &str) -> String {
+pub fn marker(count: u64, what: &str, keep: Keep, whole: &str) -> String {
+    let place = keep.place();
     format!(
-        "[WARNING: Tool output was truncated. {count} {what} were removed from the middle. The whole output is in {whole}.]"
+        "[WARNING: Tool output was truncated. {count} {what} were removed from the {place}. The whole output is in {whole}.]"
     )
 }
 
@@ -104,14 +129,18 @@ impl ViewBuilder {
             self.head.extend(self.tail.iter());
             return head_and_tail(&String::from_utf8_lossy(&self.head), limit, whole);
         }
+        let tail_text = String::from_utf8_lossy(self.tail.make_contiguous()).into_owned();
+        let removed = self.characters.saturating_sub(limit.characters as u64);
+        if limit.keep == Keep::Tail {
+            let removed = usize::try_from(removed).unwrap_or(usize::MAX);
+            return tail(&tail_text, removed, limit, whole);
+        }
         let half = limit.characters / 2;
         let head: String = String::from_utf8_lossy(&self.head).chars().take(half).collect();
-        let tail_text = String::from_utf8_lossy(self.tail.make_contiguous()).into_owned();
         let skip = tail_text.chars().count().saturating_sub(limit.characters - half);
         let tail: String = tail_text.chars().skip(skip).collect();
-        let removed = self.characters.saturating_sub(limit.characters as u64);
-        let view = format!("{head}\n\n{}\n\n{tail}", marker(removed, "characters", whole));
-        let (by_lines, lines) = cut_lines(&view, limit.lines, whole);
+        let view = joined(&head, &marker(removed, "characters", limit.keep, whole), &tail, "\n\n");
+        let (by_lines, lines) = cut_lines(&view, limit, whole);
         let view = if lines > 0 { by_lines } else { view };
         (view, Some(Truncated { characters: removed, lines: lines as u64 }))
     }
@@ -145,7 +174,40 @@ impl Utf8Watch {
     }
 }
 
-fn cut_characters(text: &str, limit: usize, whole: &str) -> (String, usize) {
+/// Puts the marker between head and tail.
+fn joined(head: &str, marker: &str, tail: &str, between: &str) -> String {
+    format!("{head}{between}{marker}{between}{tail}")
+}
+
+/// Returns the end of a text, of which `characters` are too many, with the markers before it.
+fn tail(
+    text: &str,
+    characters: usize,
+    limit: ViewLimit,
+    whole: &str,
+) -> (String, Option<Truncated>) {
+    let count = text.chars().count();
+    let end: String = text.chars().skip(count.saturating_sub(limit.characters)).collect();
+    let lines = end.lines().count().saturating_sub(limit.lines);
+    let cut: Vec<&str> = end.lines().skip(lines).collect();
+    let shown = if lines > 0 { cut.join("\n") } else { end };
+    if characters == 0 && lines == 0 {
+        return (shown, None);
+    }
+    let mut view = String::new();
+    for (count, what) in [(characters, "characters"), (lines, "lines")] {
+        if count > 0 {
+            view.push_str(&marker(count as u64, what, Keep::Tail, whole));
+            view.push('\n');
+        }
+    }
+    view.push_str(&shown);
+    let removed = Truncated { characters: characters as u64, lines: lines as u64 };
+    (view, Some(removed))
+}
+
+fn cut_characters(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
+    let limit = view.characters;
     let total = if text.len() <= limit { text.len().min(limit) } else { text.chars().count() };
     if total <= limit {
         return (text.to_owned(), 0);
@@ -154,10 +216,12 @@ fn cut_characters(text: &str, limit: usize, whole: &str) -> (String, usize) {
     let removed = total - limit;
     let head: String = text.chars().take(head_len).collect();
     let tail: String = text.chars().skip(head_len + removed).collect();
-    (format!("{head}\n\n{}\n\n{tail}", marker(removed as u64, "characters", whole)), removed)
+    let marker = marker(removed as u64, "characters", view.keep, whole);
+    (joined(&head, &marker, &tail, "\n\n"), removed)
 }
 
-fn cut_lines(text: &str, limit: usize, whole: &str) -> (String, usize) {
+fn cut_lines(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
+    let limit = view.lines;
     let total = text.lines().count();
     if total <= limit {
         return (String::new(), 0);
@@ -166,13 +230,23 @@ fn cut_lines(text: &str, limit: usize, whole: &str) -> (String, usize) {
     let removed = total - limit;
     let head: Vec<&str> = text.lines().take(head_len).collect();
     let tail: Vec<&str> = text.lines().skip(head_len + removed).collect();
-    let view = format!(
-        "{}\n{}\n{}",
-        head.join("\n"),
-        marker(removed as u64, "lines", whole),
-        tail.join("\n")
-    );
-    (view, removed)
+    let marker = marker(removed as u64, "lines", view.keep, whole);
+    (
+        joined(
+            &head.join(
+                "
+",
+            ),
+            &marker,
+            &tail.join(
+                "
+",
+            ),
+            "
+",
+        ),
+        removed,
+    )
 }
 
 #[cfg(test)]
@@ -181,15 +255,32 @@ mod tests {
 
     use super::*;
 
+    fn limit(characters: usize, lines: usize) -> ViewLimit {
+        ViewLimit { characters, lines, keep: Keep::HeadAndTail }
+    }
+
+    #[test]
+    fn a_tail_is_the_end() {
+        let limit = ViewLimit { keep: Keep::Tail, ..limit(10, 3) };
+        let (view, cut) = head_and_tail("one\ntwo\nthree\n4\n5", limit, "f");
+        assert_eq!(cut, Some(Truncated { characters: 7, lines: 1 }), "{view}");
+        assert!(view.contains("from the beginning") && view.ends_with("\n4\n5"), "{view}");
+        let mut builder = ViewBuilder::new(limit);
+        builder.push("x".repeat(9000).as_bytes());
+        let (view, cut) = builder.finish(ViewLimit { lines: 100, ..limit }, "f");
+        assert_eq!(cut.unwrap().characters, 8990);
+        assert!(view.starts_with("[WARNING") && view.ends_with("]\nxxxxxxxxxx"), "{view}");
+    }
+
     #[test]
     fn short_text_is_whole() {
-        let limit = ViewLimit { characters: 10, lines: 3 };
+        let limit = limit(10, 3);
         assert_eq!(head_and_tail("äöü\nx", limit, "f"), ("äöü\nx".to_owned(), None));
     }
 
     #[test]
     fn long_text_keeps_head_and_tail_and_counts() {
-        let limit = ViewLimit { characters: 10, lines: 100 };
+        let limit = limit(10, 100);
         let (view, cut) =
             head_and_tail(&format!("{}{}", "ä".repeat(50), "z".repeat(50)), limit, "output/c.txt");
         assert_eq!(cut, Some(Truncated { characters: 90, lines: 0 }));
@@ -201,8 +292,7 @@ mod tests {
     #[test]
     fn many_lines_keep_head_and_tail() {
         let text: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
-        let (view, cut) =
-            head_and_tail(&text.join("\n"), ViewLimit { characters: 30_000, lines: 256 }, "f");
+        let (view, cut) = head_and_tail(&text.join("\n"), limit(30_000, 256), "f");
         assert_eq!(cut, Some(Truncated { characters: 0, lines: 744 }));
         assert_eq!(view.lines().count(), 257);
         assert!(view.starts_with("0\n1\n") && view.ends_with("\n999"));
@@ -211,8 +301,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_view_never_passes_its_limit_by_more_than_the_marker(text in "(?s).{0,400}", characters in 1usize..100, lines in 1usize..20) {
-            let (view, cut) = head_and_tail(&text, ViewLimit { characters, lines }, "f");
-            let markers = 2 * (marker(u64::MAX, "characters", "f").chars().count() + 4);
+            let (view, cut) = head_and_tail(&text, limit(characters, lines), "f");
+            let markers = 2 * (marker(u64::MAX, "characters", Keep::HeadAndTail, "f").chars().count() + 4);
             prop_assert!(view.chars().count() <= characters + markers);
             prop_assert_eq!(cut.is_none(), view == text);
         }

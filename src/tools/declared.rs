@@ -2,20 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::cages::Cages;
-use super::output::{Collector, OutputStore};
+use super::output::OutputStore;
+use super::process::{Process, append, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::ArgumentConditions;
 use crate::config::Tool;
-use crate::domain::{CallError, CallId, Category, ErrorKind};
+use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::PathRules;
-use crate::process::{Exit, ProcessSpec, SpawnFailure, Spawner};
+use crate::process::{Exit, Spawner};
 use crate::text::redact::Redactor;
 
 /// What a run gives its tools.
@@ -40,6 +41,10 @@ pub struct ToolSurroundings {
     pub cages: Cages,
     /// Where files may lie.
     pub paths: PathRules,
+    /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
+    pub shell: (Option<PathBuf>, Duration),
+    /// What is to be done in the run.
+    pub todos: Mutex<Vec<Value>>,
 }
 
 /// A declared tool.
@@ -61,12 +66,6 @@ impl DeclaredTool {
         Self { tool, definition, around }
     }
 
-    /// Tells whether its program was found.
-    #[must_use]
-    pub fn is_available(&self) -> bool {
-        self.tool.program.path.is_some()
-    }
-
     async fn execute(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let Some(program) = self.tool.program.path.clone() else {
             return CallOutput::of_error(&CallError::new(
@@ -77,146 +76,43 @@ impl DeclaredTool {
                 ),
             ));
         };
-        let working_dir = PathBuf::from(&call.working_dir);
-        let cage = match self.around.cages.of(self.tool.category, &self.tool.sandbox, &working_dir)
-        {
-            Ok(cage) => cage,
-            Err(error) => {
-                return CallOutput::of_error(&CallError::new(
-                    ErrorKind::SpawnFailed,
-                    format!("The tool was not started, because it cannot be held: {error}."),
-                ));
-            }
-        };
-        let timeout = self.timeout();
         let mut env = self.around.env.clone();
         env.extend(self.tool.env.iter().map(|(name, value)| (name.clone(), value.clone())));
-        let spec = ProcessSpec {
+        let process = Process {
             program,
-            argv: call.argv.clone(),
             env,
-            working_dir,
-            stdin: call.stdin.clone(),
-            timeout,
-            cage,
+            timeout: self.tool.timeout.unwrap_or(self.around.timeout),
+            characters: self.tool.output_limit.unwrap_or(self.around.output_limit),
+            category: self.tool.category,
+            sandbox: &self.tool.sandbox,
         };
-        let mut collector = self.collector(&context.call_id);
-        let exit = self
-            .around
-            .spawner
-            .run(&spec, &context.cancel, &mut |chunk| collector.push(chunk))
-            .await;
-        let collected = match collector.finish() {
-            Ok(collected) => collected,
-            Err(error) => {
-                return CallOutput::of_error(&CallError::new(
-                    ErrorKind::Io,
-                    format!("The output could not be kept: {error}."),
-                ));
-            }
-        };
-        let mut output = CallOutput {
-            content: collected.view,
-            output: collected.inline,
-            output_file: collected.file,
-            output_bytes: collected.bytes,
-            truncated: collected.truncated,
-            lossy: collected.lossy,
-            ..CallOutput::default()
-        };
-        match exit {
-            Ok(exit) => self.conclude(exit, timeout, &mut output),
-            Err(failure) => fail(&failure, &mut output),
+        let (exit, mut output) = process.run(&self.around, call, context).await;
+        if let Some(exit) = exit {
+            self.conclude(exit, process.timeout, &mut output);
         }
         output
     }
 
-    fn collector<'a>(&'a self, call_id: &'a CallId) -> Collector<'a> {
-        let characters = self.tool.output_limit.unwrap_or(self.around.output_limit);
-        Collector::new(
-            self.around.outputs.as_deref(),
-            call_id,
-            &self.around.redactor,
-            characters,
-            self.around.max_output_bytes,
-        )
-    }
-
-    fn timeout(&self) -> Duration {
-        self.tool.timeout.unwrap_or(self.around.timeout)
-    }
-
     /// Says how the process ended, in the fields and to the model.
     fn conclude(&self, exit: Exit, timeout: Duration, output: &mut CallOutput) {
-        output.exit_code = exit.code;
-        output.signal = exit.signal;
-        output.timed_out = exit.timed_out;
-        output.survivors = exit.survivors;
-        let (kind, note) = match exit {
-            Exit { timed_out: true, .. } => (
-                Some(ErrorKind::Timeout),
-                format!(
-                    "[ERROR: Command timed out after {}ms. Partial output is shown above. The time is set by the operator; ask for less at once.]",
-                    timeout.as_millis()
-                ),
-            ),
-            Exit { cancelled: true, .. } => (
-                Some(ErrorKind::Interrupted),
-                "[ERROR: The run was stopped while this worked; its effect is unknown.]".to_owned(),
-            ),
-            Exit { code: Some(code), .. } if self.tool.success_codes.contains(&code) => (
-                None,
-                if output.content.trim().is_empty() {
-                    format!("[no output, exit code {code}]")
-                } else {
-                    String::new()
-                },
-            ),
-            Exit { code: Some(code), .. } => {
-                (Some(ErrorKind::ExitCode), format!("[exit code {code}]"))
+        let advice = "The time is set by the operator; ask for less at once.";
+        let (kind, note) = match (ended_by_us(exit, timeout, advice), exit.code) {
+            (Some(ended), _) => ended,
+            (None, Some(code)) if self.tool.success_codes.contains(&code) => {
+                if !output.content.trim().is_empty() {
+                    return;
+                }
+                append(&mut output.content, &format!("[no output, exit code {code}]"));
+                return;
             }
-            Exit { signal, .. } => {
-                (Some(ErrorKind::Signal), format!("[ended by signal {}]", signal.unwrap_or(0)))
+            (None, Some(code)) => (ErrorKind::ExitCode, format!("[exit code {code}]")),
+            (None, None) => {
+                (ErrorKind::Signal, format!("[ended by signal {}]", exit.signal.unwrap_or(0)))
             }
         };
-        output.error_kind = kind;
+        output.error_kind = Some(kind);
         append(&mut output.content, &note);
-        if exit.output_held {
-            append(
-                &mut output.content,
-                "[the output was still held open after the end and was cut there]",
-            );
-        }
     }
-}
-
-fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
-    let kind = match failure {
-        SpawnFailure::Refused { .. } | SpawnFailure::Order(_) => ErrorKind::SpawnFailed,
-        SpawnFailure::ShimLost => ErrorKind::Interrupted,
-        SpawnFailure::Output(_) => ErrorKind::Io,
-    };
-    let message = match failure {
-        SpawnFailure::Refused { step, errno } => {
-            format!("[ERROR: {errno:?} at {step}: {}. Nothing was run.]", errno.desc())
-        }
-        other => format!("[ERROR: {other}]"),
-    };
-    output.error_kind = Some(kind);
-    if let Some(whole) = &mut output.output {
-        append(whole, &message);
-    }
-    append(&mut output.content, &message);
-}
-
-fn append(text: &mut String, note: &str) {
-    if note.is_empty() {
-        return;
-    }
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text.push_str(note);
 }
 
 #[async_trait]
@@ -231,6 +127,10 @@ impl AgentTool for DeclaredTool {
 
     fn destructive_when(&self) -> &[ArgumentConditions] {
         &self.tool.destructive_when
+    }
+
+    fn is_available(&self) -> bool {
+        self.tool.program.path.is_some()
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
@@ -248,6 +148,8 @@ impl AgentTool for DeclaredTool {
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
             sandboxed: self.around.cages.are_on(),
+            touches: Vec::new(),
+            lines: 0,
         })
     }
 

@@ -1,12 +1,17 @@
-//! Tools as the loop sees them: in this version those that `tools.yaml` declares.
+//! Tools as the loop sees them: the built-in ones and those that `tools.yaml` declares.
 //!
 //! A tool takes a prepared call and gives back content; a failure is content too. It knows neither schedules nor the database; where whole
 //! outputs are kept is behind [`OutputStore`].
 
+mod builtin;
 mod cages;
 mod declared;
+mod files;
 mod output;
+mod process;
+mod walk;
 
+pub use builtin::{BashTool, BuiltinTool, JudgedCall, prepare_builtin};
 pub use cages::Cages;
 pub use declared::{DeclaredTool, ToolSurroundings};
 pub use output::{Collected, Collector, INLINE_LIMIT, OutputStore};

@@ -15,8 +15,8 @@ pub const INLINE_LIMIT: usize = 64 * 1024;
 /// Bytes at the end of an output that are kept although the middle was dropped.
 const TAIL_BYTES: usize = 1024 * 1024;
 
-/// Lines of an output that a model sees.
-const VIEW_LINES: usize = 256;
+/// Lines of a program's output that a model sees.
+pub(super) const VIEW_LINES: usize = 256;
 
 /// Keeps whole outputs.
 pub trait OutputStore: Send + Sync {
@@ -60,16 +60,15 @@ pub struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// Returns a collector that shows `characters` to the model and keeps `keep` bytes.
+    /// Returns a collector that shows `limit` to the model and keeps `keep` bytes.
     #[must_use]
     pub fn new(
         store: Option<&'a dyn OutputStore>,
         call_id: &'a CallId,
         redactor: &Redactor,
-        characters: usize,
+        limit: ViewLimit,
         keep: u64,
     ) -> Self {
-        let limit = ViewLimit { characters, lines: VIEW_LINES };
         Self {
             store,
             call_id,
@@ -176,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::text::redact::Secret;
+    use crate::text::truncate::Keep;
 
     #[derive(Default, Clone)]
     struct Memory(Arc<Mutex<Vec<u8>>>);
@@ -200,7 +200,8 @@ mod tests {
         let store = Memory::default();
         let call_id = CallId::parse("c").unwrap();
         let redactor = Redactor::new(&[Secret { name: "K".into(), value: "secret-value".into() }]);
-        let mut collector = Collector::new(Some(&store), &call_id, &redactor, characters, keep);
+        let limit = ViewLimit { characters, lines: VIEW_LINES, keep: Keep::HeadAndTail };
+        let mut collector = Collector::new(Some(&store), &call_id, &redactor, limit, keep);
         for chunk in text.chunks(1000) {
             collector.push(chunk).unwrap();
         }

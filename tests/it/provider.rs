@@ -144,7 +144,21 @@ fn declared_tools_are_called_and_their_results_given_back() {
         .iter()
         .map(|tool| tool["function"]["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["echo", "fails", "slow"], "what the job can never use is not shown");
+    assert_eq!(
+        names,
+        [
+            "echo",
+            "fails",
+            "glob",
+            "grep",
+            "list_directory",
+            "read_file",
+            "slow",
+            "todo_read",
+            "todo_write"
+        ],
+        "what the job can never use is not shown"
+    );
     let results: Vec<&str> = requests[1]["messages"]
         .as_array()
         .unwrap()

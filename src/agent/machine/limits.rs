@@ -150,7 +150,7 @@ impl Machine {
         let limits = &self.rules.limits;
         let budgets = [
             ("iterations", self.counters.iterations, limits.max_iterations),
-            ("tool calls", self.counters.tool_calls, limits.max_tool_calls),
+            ("tool calls", self.counters.spent.calls, limits.max_tool_calls),
             ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),
         ];
         if let (Some(most), Some(spent)) = (limits.max_cost_usd, self.counters.cost)

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::Machine;
 use crate::agent::model::{ModelReply, RequestedCall};
+use crate::agent::tool::Toolbox;
 use crate::call::parse_arguments;
 use crate::domain::{Arguments, AssistantTurn, CallId, Event, FinishReason, ToolCall};
 
@@ -56,19 +57,28 @@ impl Machine {
 
 pub(super) fn assistant_event(
     turn: &AssistantTurn,
+    toolbox: &Toolbox,
     (latency_ms, first_token_ms): (u64, Option<u64>),
     cost_usd: Option<f64>,
 ) -> Event {
     let tool_calls: Vec<Value> = turn
         .tool_calls
         .iter()
-        .map(|call| match &call.arguments {
-            Arguments::Parsed(arguments) => {
-                json!({"call_id": call.call_id, "name": call.name, "arguments": arguments})
+        .map(|call| {
+            let name = toolbox.canonical(&call.name);
+            let mut value = json!({"call_id": call.call_id, "name": name});
+            if name != call.name {
+                set(&mut value, "shown_as", Value::from(call.name.as_str()));
             }
-            Arguments::Invalid { text, .. } => {
-                json!({"call_id": call.call_id, "name": call.name, "arguments_text": text})
+            match &call.arguments {
+                Arguments::Parsed(arguments) => {
+                    set(&mut value, "arguments", Value::Object(arguments.clone()));
+                }
+                Arguments::Invalid { text, .. } => {
+                    set(&mut value, "arguments_text", Value::from(text.as_str()));
+                }
             }
+            value
         })
         .collect();
     Event::AssistantTextEnd {
@@ -83,5 +93,11 @@ pub(super) fn assistant_event(
         first_token_ms,
         response_id: turn.response_id.clone(),
         provider_data: turn.provider_data.clone(),
+    }
+}
+
+fn set(object: &mut Value, key: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(key.to_owned(), value);
     }
 }

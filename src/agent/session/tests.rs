@@ -7,6 +7,7 @@ use super::super::{AgentTool, Rules, SystemPrompt, ToolDefinition, Toolbox};
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
 use crate::domain::{FinishReason, ToolName};
+use crate::gate::{CommandRules, GateRules, PathRules};
 
 #[derive(Default)]
 struct Record {
@@ -92,6 +93,8 @@ impl AgentTool for Sleeper {
             working_dir: "/".into(),
             stdin: None,
             sandboxed: false,
+            touches: Vec::new(),
+            lines: 0,
         })
     }
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -193,8 +196,15 @@ impl Bench {
             deny: [].into(),
         };
         let rules = Rules {
-            job: "j".into(),
-            policy,
+            gate: GateRules {
+                job: "j".into(),
+                policy,
+                paths: PathRules::default(),
+                commands: CommandRules::default(),
+                max_tool_calls: self.limits.max_tool_calls,
+                max_files_modified: self.limits.max_files_modified,
+                max_lines_changed: self.limits.max_lines_changed,
+            },
             limits: self.limits.clone(),
             confirm: self.confirm,
             loop_window: Some(10),
@@ -204,7 +214,7 @@ impl Bench {
         Session::new(SessionParts {
             machine: Machine::new(
                 rules,
-                Arc::new(Toolbox::new(tools, |_| true)),
+                Arc::new(Toolbox::new(tools, |tool| Some(tool.definition().name.clone()))),
                 SystemPrompt { text: "system".into(), stable: 0 },
             ),
             models: vec![ModelInUse {
@@ -270,7 +280,7 @@ async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
         ]
     );
     assert_eq!(bench.all("user_input")[1]["source"], "confirmation");
-    assert_eq!((result.counters.iterations, result.counters.tool_calls), (3, 1));
+    assert_eq!((result.counters.iterations, result.counters.spent.calls), (3, 1));
 }
 
 // proves POL-3, POL-9, ARG-15, LLM-6

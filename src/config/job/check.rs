@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, ReadPolicy};
 use crate::call::{ArgumentConditions, Fault};
+use crate::config::Builtin;
 use crate::config::raw::{
     RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
 };
@@ -248,9 +249,12 @@ impl Check<'_> {
                 continue;
             }
             let tool = self.around.tools.and_then(|tools| tools.get(name.as_str()));
-            let args = match (args, tool) {
-                (Some(conditions), Some(tool)) => {
-                    match ArgumentConditions::compile(conditions, tool.command.parameters()) {
+            let builtin = Builtin::find(name).filter(|_| tool.is_none());
+            let parameters = tool.map(|tool| tool.command.parameters());
+            let parameters = parameters.or(builtin.map(|tool| &tool.parameters));
+            let args = match (args, parameters) {
+                (Some(conditions), Some(parameters)) => {
+                    match ArgumentConditions::compile(conditions, parameters) {
                         Ok(conditions) => Some(conditions),
                         Err(faults) => {
                             self.faults.extend(faults.into_iter().map(|mut fault| {
@@ -263,7 +267,7 @@ impl Check<'_> {
                 }
                 _ => None,
             };
-            let category = tool.map(|tool| tool.category);
+            let category = tool.map(|tool| tool.category).or(builtin.map(|tool| tool.category));
             let useless = match kind {
                 "write" => matches!(category, Some(Category::Read | Category::Admin)),
                 _ => category == Some(Category::Read),
@@ -287,13 +291,14 @@ impl Check<'_> {
             return false;
         }
         let Some(tools) = self.around.tools else { return true };
-        if tools.contains_key(name) {
+        if tools.contains_key(name) || Builtin::find(name).is_some() {
             return true;
         }
         if !self.around.broken_tools.contains(name) {
             let known = tools
                 .keys()
                 .map(ToolName::as_str)
+                .chain(Builtin::all().map(|tool| tool.name))
                 .chain(self.around.broken_tools.iter().map(String::as_str));
             let hint = nearest(name, known).map(|near| format!("did you mean `{near}`?"));
             self.faults.push(Fault {
@@ -338,6 +343,8 @@ impl Check<'_> {
             ),
             max_tokens: raw.max_tokens,
             max_cost_usd: raw.max_cost_usd,
+            max_files_modified: raw.max_files_modified.unwrap_or(defaults.max_files_modified),
+            max_lines_changed: raw.max_lines_changed.unwrap_or(defaults.max_lines_changed),
             error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
             tool_timeout: self.positive(
                 "/limits/tool_timeout",

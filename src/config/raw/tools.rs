@@ -34,6 +34,9 @@ pub(crate) struct RawTool {
     /// What it does, for the model.
     #[schemars(required, length(min = 1))]
     pub(crate) description: Option<String>,
+    /// true lets the tool take the place of a built-in one of its name.
+    #[serde(rename = "override")]
+    pub(crate) replaces_builtin: Option<bool>,
     /// What it may do to the world: read, write or admin.
     #[schemars(required)]
     pub(crate) category: Option<Category>,

@@ -1,0 +1,114 @@
+//! A tool as a verb names it: built-in or declared.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::error::CliError;
+use crate::call::{ArgumentConditions, Parameters};
+use crate::config::{Builtin, Config, Tool};
+use crate::domain::{CallError, Category, ToolName};
+use crate::gate::{Decision, Facts, GateRules, Spent, decide};
+use crate::text::near::nearest;
+use crate::tools::{JudgedCall, prepare_builtin};
+
+/// A tool as a verb names it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum KnownTool<'a> {
+    Declared(&'a Arc<Tool>),
+    Builtin(&'static Builtin),
+}
+
+impl<'a> KnownTool<'a> {
+    /// Returns every tool of a configuration, by name.
+    pub(crate) fn all(config: &'a Config) -> Vec<Self> {
+        let builtins = Builtin::all().filter(|tool| !config.tools.contains_key(tool.name));
+        let declared = config.tools.values().map(Self::Declared);
+        let mut all: Vec<Self> = declared.chain(builtins.map(Self::Builtin)).collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    /// Returns the tool of exactly this name.
+    ///
+    /// *Errors*: there is none; with a near name.
+    pub(crate) fn find(config: &'a Config, name: &str) -> Result<Self, CliError> {
+        let builtin = || Builtin::find(name).map(Self::Builtin);
+        config.tools.get(name).map(Self::Declared).or_else(builtin).ok_or_else(|| {
+            let error = CliError::not_found(format!("there is no tool `{name}`"));
+            let known = config.tools.keys().map(ToolName::as_str);
+            match nearest(name, known.chain(Builtin::all().map(|tool| tool.name))) {
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None => error,
+            }
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        match self {
+            Self::Declared(tool) => tool.name.as_str(),
+            Self::Builtin(tool) => tool.name,
+        }
+    }
+
+    pub(crate) fn category(&self) -> Category {
+        match self {
+            Self::Declared(tool) => tool.category,
+            Self::Builtin(tool) => tool.category,
+        }
+    }
+
+    pub(crate) fn description(&self) -> &'a str {
+        match self {
+            Self::Declared(tool) => &tool.description,
+            Self::Builtin(tool) => &tool.description,
+        }
+    }
+
+    pub(crate) fn parameters(&self) -> &'a Parameters {
+        match self {
+            Self::Declared(tool) => tool.command.parameters(),
+            Self::Builtin(tool) => &tool.parameters,
+        }
+    }
+
+    pub(crate) fn source(&self) -> &'static str {
+        match self {
+            Self::Declared(_) => "declared",
+            Self::Builtin(_) => "builtin",
+        }
+    }
+
+    fn destructive_when(&self) -> &'a [ArgumentConditions] {
+        match self {
+            Self::Declared(tool) => &tool.destructive_when,
+            Self::Builtin(_) => &[],
+        }
+    }
+
+    /// Returns a call as it is judged.
+    ///
+    /// *Errors*: `invalid_arguments`.
+    pub(crate) fn prepare(&self, arguments: &Map<String, Value>) -> Result<JudgedCall, CallError> {
+        match self {
+            Self::Declared(tool) => {
+                let arguments = tool.command.validate(arguments)?;
+                Ok(JudgedCall { arguments, ..JudgedCall::default() })
+            }
+            Self::Builtin(tool) => prepare_builtin(tool.name, arguments),
+        }
+    }
+
+    /// Returns what the gate says of the first call of a run.
+    pub(crate) fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
+        let facts = Facts {
+            tool: self.name(),
+            category: self.category(),
+            destructive_when: self.destructive_when(),
+            touches: &call.touches,
+            lines: call.lines,
+            spent: &Spent::default(),
+        };
+        decide(rules, facts, &call.arguments)
+    }
+}

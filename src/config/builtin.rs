@@ -1,0 +1,79 @@
+//! The built-in tools as they are declared: names, categories and parameters are data in `builtins.json`; what they do is in `tools/`.
+//!
+//! *Source*: `design/tools.md`.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::call::Parameters;
+use crate::domain::Category;
+
+/// A built-in tool.
+#[derive(Debug)]
+pub struct Builtin {
+    /// The name in policies and transcripts.
+    pub name: &'static str,
+    /// What it may do to the world, where a call is not raised.
+    pub category: Category,
+    /// What it does, for the model.
+    pub description: String,
+    /// What it takes.
+    pub parameters: Parameters,
+}
+
+#[derive(Deserialize)]
+struct Declared {
+    name: &'static str,
+    category: Category,
+    description: String,
+    parameters: Map<String, Value>,
+    required: Vec<String>,
+}
+
+static BUILTINS: LazyLock<BTreeMap<&'static str, Builtin>> = LazyLock::new(|| {
+    let declared: Vec<Declared> =
+        serde_json::from_str(include_str!("builtins.json")).unwrap_or_default();
+    declared.into_iter().filter_map(|tool| Some((tool.name, Builtin::new(tool)?))).collect()
+});
+
+impl Builtin {
+    /// Returns every built-in tool, by name.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        BUILTINS.values()
+    }
+
+    /// Returns the built-in tool of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        BUILTINS.get(name)
+    }
+
+    fn new(declared: Declared) -> Option<Self> {
+        let schema = json!({
+            "type": "object",
+            "properties": declared.parameters,
+            "required": declared.required,
+            "additionalProperties": false,
+        });
+        Some(Self {
+            name: declared.name,
+            category: declared.category,
+            description: declared.description,
+            parameters: Parameters::of_schema(schema).ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_declaration_is_whole() {
+        let declared: Vec<Declared> = serde_json::from_str(include_str!("builtins.json")).unwrap();
+        assert_eq!(Builtin::all().count(), declared.len());
+    }
+}

@@ -1,0 +1,202 @@
+//! What a command for bash would do, judged from its syntax: nothing of it is run.
+//!
+//! The command is parsed with a real grammar, every simple command in it is found and unwrapped, and each is looked up by the name of its
+//! program. What cannot be read or is made at run time counts as destructive. This catches accidents, not adversaries: the fence is the
+//! sandbox (SH-1).
+//!
+//! *Source*: `design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
+
+mod code;
+mod destructive;
+mod syntax;
+mod wrapper;
+
+use syntax::{Shell, Simple, Word};
+
+/// Simple commands of one command that are looked at; more are too much to be known (SH-3).
+const MOST_COMMANDS: usize = 50;
+
+/// Bytes of one command that are looked at.
+const MOST_BYTES: usize = 64 * 1024;
+
+/// Commands within texts within commands.
+const DEEPEST: usize = 8;
+
+/// Never run, whatever the job lists: the words of each must all stand in the command.
+const BLOCKED: &[&str] = &["rm", "sudo", "shutdown", "reboot", "mkfs", "dd", "chmod 777"];
+
+/// How much a command may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Severity {
+    /// What any write tool may do.
+    #[default]
+    Plain,
+    /// It destroys, or nobody can tell.
+    Destructive,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Judgement {
+    /// How much it may do.
+    pub severity: Severity,
+    /// Why it is destructive.
+    pub reason: Option<String>,
+    /// Why it is never run, if it is not.
+    pub blocked: Option<String>,
+}
+
+/// What the operator adds to the built-in lists.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CommandRules {
+    /// Never run.
+    pub blocked: Vec<String>,
+    /// Admin.
+    pub destructive: Vec<String>,
+}
+
+impl CommandRules {
+    /// Judges a command.
+    #[must_use]
+    pub fn judge(&self, command: &str) -> Judgement {
+        let mut judge = Judge { rules: self, found: Judgement::default(), commands: 0 };
+        judge.script(command, Shell::default(), 0);
+        judge.found
+    }
+}
+
+/// Collects what is found; the first reason stays.
+struct Judge<'a> {
+    rules: &'a CommandRules,
+    found: Judgement,
+    commands: usize,
+}
+
+impl Judge<'_> {
+    fn destructive(&mut self, reason: impl Into<String>) {
+        self.found.severity = Severity::Destructive;
+        self.found.reason.get_or_insert_with(|| reason.into());
+    }
+
+    fn script(&mut self, text: &str, shell: Shell, depth: usize) {
+        if depth > DEEPEST || text.len() > MOST_BYTES {
+            return self.destructive("the command is too long or too deep to be judged");
+        }
+        match syntax::parse(text, shell) {
+            Err(why) => self.destructive(why),
+            Ok(script) => {
+                for why in script.odd {
+                    self.destructive(why);
+                }
+                for command in &script.commands {
+                    self.simple(command, depth);
+                }
+            }
+        }
+    }
+
+    fn simple(&mut self, command: &Simple, depth: usize) {
+        self.commands += 1;
+        if self.commands > MOST_COMMANDS || depth > DEEPEST {
+            return self.destructive(format!("more than {MOST_COMMANDS} commands"));
+        }
+        for name in &command.assignments {
+            self.assigned(name);
+        }
+        for target in &command.writes {
+            self.written(target);
+        }
+        let Some((program, arguments)) = command.words.split_first() else { return };
+        let Some(program) = program.program() else {
+            return self.destructive("the name of a program is made at run time");
+        };
+        for entry in BLOCKED.iter().copied().chain(self.rules.blocked.iter().map(String::as_str)) {
+            if is_meant(entry, &program, arguments) {
+                let reason = format!("`{entry}` is a blocked command");
+                self.found.blocked.get_or_insert(reason.clone());
+                self.destructive(reason);
+            }
+        }
+        for entry in &self.rules.destructive {
+            if is_meant(entry, &program, arguments) {
+                self.destructive(format!("`{entry}` is a destructive command"));
+            }
+        }
+        if let Some(reason) = destructive::reason(&program, arguments) {
+            self.destructive(reason);
+        }
+        self.unwrap(&program, arguments, command, depth);
+    }
+
+    /// Judges what the command runs in its turn.
+    fn unwrap(&mut self, program: &str, arguments: &[Word], outer: &Simple, depth: usize) {
+        for inner in wrapper::inner(program, arguments, outer) {
+            match inner {
+                wrapper::Inner::Words(words) => {
+                    let inner = Simple { words, ..outer.without_words() };
+                    self.simple(&inner, depth + 1);
+                }
+                wrapper::Inner::Script(text) => {
+                    self.script(&text, Shell { piped: outer.piped }, depth + 1);
+                }
+                wrapper::Inner::Assigned(name) => self.assigned(&name),
+                wrapper::Inner::Unknown(why) => self.destructive(why),
+            }
+        }
+    }
+
+    /// A variable that changes which program runs or what it loads.
+    fn assigned(&mut self, name: &str) {
+        const EXECUTION: &[&str] =
+            &["PATH", "SHELLOPTS", "BASHOPTS", "CDPATH", "GLOBIGNORE", "HOME"];
+        if name.is_empty() {
+            self.destructive("a variable is set whose name is made at run time");
+        } else if EXECUTION.contains(&name) || crate::config::is_hijacking(name) {
+            self.destructive(format!("`{name}` changes what other commands run"));
+        }
+    }
+
+    /// A file that is written by redirection.
+    fn written(&mut self, target: &Word) {
+        match target.known() {
+            Some(path) if is_device(path) => {
+                self.destructive(format!("`{path}` is a device"));
+            }
+            Some(_) => {}
+            None if target.begins_known() => {}
+            None => self.destructive("where output is written to is made at run time"),
+        }
+    }
+}
+
+/// Tells whether a path is below `/dev` and is not one of the harmless entries.
+fn is_device(path: &str) -> bool {
+    const HARMLESS: &[&str] = &["null", "zero", "full", "stdin", "stdout", "stderr", "tty"];
+    let parts: Vec<&str> =
+        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    match parts.as_slice() {
+        ["dev", name] => !HARMLESS.contains(name),
+        ["dev", "fd" | "shm", ..] => parts.contains(&".."),
+        ["dev", ..] => true,
+        // A way round that ends there.
+        parts => path.starts_with('/') && parts.contains(&"..") && parts.contains(&"dev"),
+    }
+}
+
+/// Tells whether the words of `entry` are the program and some of the arguments.
+fn is_meant(entry: &str, program: &str, arguments: &[Word]) -> bool {
+    let mut words = entry.split_whitespace();
+    let Some(name) = words.next() else { return false };
+    let is_program = name == program || (name == "mkfs" && program.starts_with("mkfs."));
+    is_program
+        && words.all(|word| {
+            arguments.iter().any(|argument| match argument.known() {
+                Some(known) if name == "chmod" => destructive::same_mode(word, known),
+                Some(known) => known == word,
+                None => false,
+            })
+        })
+}
+
+#[cfg(test)]
+mod tests;

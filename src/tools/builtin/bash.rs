@@ -1,0 +1,120 @@
+//! `bash`: a command line, judged by the gate from its syntax, run in the cage of a write tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::ToolSurroundings;
+use super::super::process::{Process, append, ended_by_us};
+use super::{TEXT_BYTES, parsed};
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::config::{Builtin, ToolSandbox};
+use crate::domain::{CallError, Category, ErrorKind};
+use crate::gate::Touch;
+
+/// The tool's name.
+pub(super) const NAME: &str = "bash";
+
+#[derive(Deserialize)]
+struct Bash {
+    command: String,
+    timeout_ms: Option<u64>,
+}
+
+/// The `bash` tool in a run.
+pub struct BashTool {
+    declared: &'static Builtin,
+    definition: ToolDefinition,
+    around: Arc<ToolSurroundings>,
+}
+
+impl BashTool {
+    /// Returns the tool; `None` where this host has no bash.
+    #[must_use]
+    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
+        around.shell.0.as_ref()?;
+        let declared = Builtin::find(NAME)?;
+        let seconds = around.shell.1.as_secs();
+        let definition = ToolDefinition {
+            name: NAME.to_owned(),
+            description: format!(
+                "{} A command that sets no timeout_ms has {seconds} s.",
+                declared.description
+            ),
+            parameters: declared.parameters.schema().clone(),
+        };
+        Some(Self { declared, definition, around: around.clone() })
+    }
+}
+
+/// Returns what a call touches.
+pub(super) fn touches(arguments: &Map<String, Value>) -> Vec<Touch> {
+    let command = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
+    vec![Touch::Command(command.to_owned())]
+}
+
+#[async_trait]
+impl AgentTool for BashTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn category(&self) -> Category {
+        self.declared.category
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        let arguments = self.declared.parameters.check(arguments, TEXT_BYTES)?;
+        let asked: Bash = parsed(&arguments)?;
+        let shell = self.around.shell.0.as_ref().map(|path| path.display().to_string());
+        let argv = [shell.unwrap_or_default(), "-c".to_owned(), asked.command];
+        Ok(PreparedCall {
+            touches: touches(&arguments),
+            lines: 0,
+            argv: argv.into(),
+            working_dir: self.around.working_dir.display().to_string(),
+            stdin: None,
+            sandboxed: self.around.cages.are_on(),
+            arguments,
+        })
+    }
+
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let asked = parsed::<Bash>(&call.arguments).ok().and_then(|asked| asked.timeout_ms);
+        let (Some(program), default) = self.around.shell.clone() else {
+            let message = "There is no bash on this host.";
+            return CallOutput::of_error(&CallError::new(ErrorKind::SpawnFailed, message));
+        };
+        let process = Process {
+            program,
+            env: self.around.env.clone(),
+            timeout: asked.map_or(default, Duration::from_millis),
+            characters: self.around.output_limit,
+            category: self.declared.category,
+            sandbox: &ToolSandbox::default(),
+        };
+        let started = std::time::Instant::now();
+        let (exit, mut output) = process.run(&self.around, call, context).await;
+        let Some(exit) = exit else { return output };
+        let advice = "You can retry with a longer timeout by setting the timeout_ms parameter.";
+        let note = match (ended_by_us(exit, process.timeout, advice), exit.code, exit.signal) {
+            (Some((kind, note)), _, _) => {
+                output.error_kind = Some(kind);
+                note
+            }
+            // What a command says by its exit code is for the model to read.
+            (None, Some(code), _) => {
+                format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
+            }
+            (None, None, signal) => {
+                output.error_kind = Some(ErrorKind::Signal);
+                format!("[ended by signal {}]", signal.unwrap_or(0))
+            }
+        };
+        append(&mut output.content, &note);
+        output
+    }
+}

@@ -1,0 +1,268 @@
+//! `write_file`, `edit_file`, `apply_patch`: whole files are put in place, or nothing is changed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::files::Place;
+use super::{Answer, Work};
+use crate::domain::{CallError, ErrorKind};
+use crate::gate::{Access, Touch, shown};
+use crate::text::diff::{Diff, diff};
+use crate::text::patch::{self, FilePatch};
+
+#[derive(Deserialize)]
+struct WriteFile {
+    file_path: String,
+    content: String,
+}
+
+#[derive(Deserialize)]
+struct EditFile {
+    file_path: String,
+    old_string: String,
+    new_string: String,
+    #[serde(default)]
+    replace_all: bool,
+}
+
+pub(super) fn write_file(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let asked: WriteFile = super::parsed(arguments)?;
+    let old = existing(work, &asked.file_path)?;
+    let place = work.files().place(&asked.file_path)?;
+    work.go_on()?;
+    place.write(asked.content.as_bytes())?;
+    let name = shown(place.path.as_os_str());
+    let text = format!("wrote {} bytes to {name}", asked.content.len());
+    let changes = diff(&name, &old.unwrap_or_default(), &asked.content);
+    Ok(changed(text, vec![place], changes))
+}
+
+/// Returns the text of a file, empty where it is no text that could be compared; `None` if there is none.
+fn existing(work: &Work<'_>, path: &str) -> Result<Option<String>, CallError> {
+    match work.files().text(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind == ErrorKind::Io => Ok(Some(String::new())),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) fn edit_file(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let asked: EditFile = super::parsed(arguments)?;
+    let old = work.files().text(&asked.file_path)?;
+    let failed = |message: String| Err(CallError::new(ErrorKind::Tool, message));
+    if asked.old_string == asked.new_string {
+        return failed("`old_string` and `new_string` are the same: nothing to do.".to_owned());
+    }
+    let (wanted, new) = (&asked.old_string, &asked.new_string);
+    let count = old.matches(wanted.as_str()).count();
+    let text = match count {
+        0 => match unusual(&old, wanted) {
+            Some(range) => {
+                let (head, tail) = (old.get(..range.start), old.get(range.end..));
+                format!("{}{new}{}", head.unwrap_or_default(), tail.unwrap_or_default())
+            }
+            None => {
+                return failed(format!(
+                    "`old_string` is not in {}. Read the file and give it exactly, with its white space.",
+                    asked.file_path
+                ));
+            }
+        },
+        1 => old.replacen(wanted.as_str(), new, 1),
+        _ if asked.replace_all => old.replace(wanted.as_str(), new),
+        _ => {
+            return failed(format!(
+                "`old_string` stands {count} times in {}. Give more of the lines around it, or set replace_all.",
+                asked.file_path
+            ));
+        }
+    };
+    let place = work.files().place(&asked.file_path)?;
+    work.go_on()?;
+    place.write(text.as_bytes())?;
+    let changes = diff(&shown(place.path.as_os_str()), &old, &text);
+    Ok(changed(changes.unified.clone(), vec![place], changes))
+}
+
+/// Returns where `wanted` stands in whole lines, if typographic characters are taken as plain ones, and only if that is one place.
+fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
+    let wanted: Vec<String> = wanted.trim_end_matches('\n').lines().map(patch::plain).collect();
+    let mut starts = vec![0];
+    starts.extend(text.match_indices('\n').map(|(at, _)| at + 1));
+    let lines: Vec<String> = text.split('\n').map(patch::plain).collect();
+    let mut found = lines.windows(wanted.len().max(1)).enumerate().filter(|(_, w)| *w == wanted);
+    let (at, _) = found.next()?;
+    if found.next().is_some() || wanted.iter().all(String::is_empty) {
+        return None;
+    }
+    let end = starts.get(at + wanted.len()).map_or(text.len(), |next| next - 1);
+    Some(*starts.get(at)?..end)
+}
+
+fn changed(text: String, places: Vec<Place>, changes: Diff) -> Answer {
+    let mut answer = Answer::of(text);
+    if let Some(line) = changes.first_changed_line {
+        answer.details.insert("first_changed_line".to_owned(), Value::from(line));
+    }
+    answer.lines_changed = changes.lines_changed;
+    answer.diff = Some(changes.unified);
+    answer.modified = places.into_iter().map(|place| place.path).collect();
+    answer
+}
+
+pub(super) fn patch_touches(arguments: &Map<String, Value>) -> Vec<Touch> {
+    let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
+    let mut touches = Vec::new();
+    // What is no patch is told when it is run; it touches nothing.
+    for change in patch::parse(text).into_iter().flatten() {
+        let (path, move_to) = match change {
+            FilePatch::Add { path, .. } | FilePatch::Delete { path } => (path, None),
+            FilePatch::Update { path, move_to, .. } => (path, move_to),
+        };
+        let paths = std::iter::once(path).chain(move_to);
+        touches.extend(paths.map(|path| Touch::file(&path, Access::Write)));
+    }
+    touches
+}
+
+pub(super) fn patch_lines(arguments: &Map<String, Value>) -> u64 {
+    let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
+    let is_change = |line: &&str| line.starts_with(['+', '-']);
+    text.lines().filter(is_change).count() as u64
+}
+
+/// A file as the patch leaves it: its text, or nothing.
+type Files = BTreeMap<String, Option<String>>;
+
+pub(super) fn apply_patch(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
+    let failed = |error: patch::PatchError| {
+        let message =
+            format!("Nothing was changed: {error}. Read the files and send a patch that fits.");
+        CallError::new(ErrorKind::Tool, message)
+    };
+    let changes = patch::parse(text).map_err(failed)?;
+    // Everything is matched before the first byte is written.
+    let (mut before, mut after) = (Files::new(), Files::new());
+    let mut done = Vec::new();
+    for change in changes {
+        work.go_on()?;
+        done.push(plan(change, work, &mut before, &mut after).map_err(|error| match error {
+            Unfit::Patch(error) => failed(error),
+            Unfit::Call(error) => {
+                CallError::new(error.kind, format!("Nothing was changed: {}", error.message))
+            }
+        })?);
+    }
+    let mut places = Vec::new();
+    for path in after.keys() {
+        places.push(work.files().place(path)?);
+    }
+    put(&places, &before, &after)?;
+    let mut all = Diff::default();
+    for ((path, new), place) in after.iter().zip(&places) {
+        let old = before.get(path).and_then(Option::as_deref).unwrap_or_default();
+        all.append(diff(&shown(place.path.as_os_str()), old, new.as_deref().unwrap_or_default()));
+    }
+    Ok(changed(done.join("\n"), places, all))
+}
+
+enum Unfit {
+    Patch(patch::PatchError),
+    Call(CallError),
+}
+
+/// Adds one change to what the files become; returns what to say of it.
+fn plan(
+    change: FilePatch,
+    work: &Work<'_>,
+    before: &mut Files,
+    after: &mut Files,
+) -> Result<String, Unfit> {
+    let mut load = |path: &str, after: &Files| -> Result<Option<String>, CallError> {
+        if let Some(known) = after.get(path) {
+            return Ok(known.clone());
+        }
+        let text = match work.files().text(path) {
+            Ok(text) => Some(text),
+            Err(error) if error.kind == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        before.insert(path.to_owned(), text.clone());
+        Ok(text)
+    };
+    let missing = |path: &str| {
+        Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` is not there.")))
+    };
+    let mut said = String::new();
+    match change {
+        FilePatch::Add { path, content } => {
+            let old = load(&path, after).map_err(Unfit::Call)?;
+            let _ = write!(said, "{} {path}", if old.is_some() { "replaced" } else { "added" });
+            after.insert(path, Some(content));
+        }
+        FilePatch::Delete { path } => {
+            if load(&path, after).map_err(Unfit::Call)?.is_none() {
+                return Err(missing(&path));
+            }
+            let _ = write!(said, "deleted {path}");
+            after.insert(path, None);
+        }
+        FilePatch::Update { path, move_to, hunks } => {
+            let old = load(&path, after).map_err(Unfit::Call)?.ok_or_else(|| missing(&path))?;
+            let new = patch::apply(&path, &old, &hunks).map_err(Unfit::Patch)?;
+            let _ = write!(said, "updated {path}");
+            match move_to.filter(|to| *to != path) {
+                None => drop(after.insert(path, Some(new))),
+                Some(to) => {
+                    load(&to, after).map_err(Unfit::Call)?;
+                    let _ = write!(said, ", now {to}");
+                    after.insert(path, None);
+                    after.insert(to, Some(new));
+                }
+            }
+        }
+    }
+    Ok(said)
+}
+
+/// Writes and removes the files; if one cannot be, those before it are put back.
+fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError> {
+    let set = |place: &Place, text: Option<&Option<String>>| match text.and_then(Option::as_deref) {
+        Some(text) => place.write(text.as_bytes()),
+        None if place.is_taken() => place.remove(),
+        None => Ok(()),
+    };
+    for (at, (place, new)) in places.iter().zip(after.values()).enumerate() {
+        let Err(error) = set(place, Some(new)) else { continue };
+        let mut message = format!("Nothing was changed: {}", error.message);
+        for (path, place) in after.keys().zip(places).take(at) {
+            let back = match before.get(path).and_then(Option::as_deref) {
+                Some(old) => place.write(old.as_bytes()),
+                None => place.remove(),
+            };
+            if let Err(error) = back {
+                message = format!(
+                    "{}, and what was changed before could not be put back: {}",
+                    message.replace("Nothing was changed", "A file could not be written"),
+                    error.message
+                );
+            }
+        }
+        return Err(CallError::new(error.kind, message));
+    }
+    Ok(())
+}

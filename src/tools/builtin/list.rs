@@ -1,0 +1,73 @@
+//! `list_directory`
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::FileType;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::walk::{Next, Walk};
+use super::{Answer, Work};
+use crate::domain::{CallError, ErrorKind};
+use crate::gate::shown;
+
+/// Entries that are looked at, whatever the limit is: sorting needs them all.
+const LOOKED_AT: usize = 200_000;
+
+#[derive(Deserialize)]
+struct ListDirectory {
+    path: Option<String>,
+    depth: Option<usize>,
+    limit: Option<usize>,
+}
+
+pub(super) fn list_directory(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let asked: ListDirectory = super::parsed(arguments)?;
+    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    let name = shown(root.path.as_os_str());
+    if !root.is_dir {
+        let message = format!("`{name}` is no directory: use read_file.");
+        return Err(CallError::new(ErrorKind::Io, message));
+    }
+    let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();
+    let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
+    let walk = Walk {
+        rules: &work.around.paths,
+        root: &root,
+        ignores: false,
+        depth: asked.depth.unwrap_or(1),
+    };
+    walk.run(&|entry| {
+        let mut found = lock();
+        found.push((entry.relative.to_path_buf(), entry.kind == FileType::Directory));
+        let is_over = found.len() > LOOKED_AT || work.go_on().is_err();
+        if is_over { Next::Stop } else { Next::GoOn }
+    });
+    work.go_on()?;
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if found.len() > LOOKED_AT {
+        let message = format!(
+            "`{name}` holds more than {LOOKED_AT} entries: list a directory below it, or use glob."
+        );
+        return Err(CallError::new(ErrorKind::Limit, message));
+    }
+    found.sort_unstable();
+    let limit = asked.limit.unwrap_or(500);
+    let mut answer = Answer::default();
+    for (path, is_dir) in found.iter().take(limit) {
+        answer.text.push_str(&shown(path.as_os_str()));
+        answer.text.push_str(if *is_dir { "/\n" } else { "\n" });
+    }
+    if found.is_empty() {
+        answer.text = format!("[`{name}` is empty]");
+    }
+    if found.len() > limit {
+        answer.text.push_str(&format!("[{} more entries: raise `limit`]", found.len() - limit));
+        answer.details.insert("entry_limit_reached".to_owned(), Value::from(limit));
+    }
+    Ok(answer)
+}

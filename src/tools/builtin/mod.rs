@@ -1,0 +1,335 @@
+//! The built-in tools that work on files and lists: each is a function from arguments to an answer, run on a thread that may wait.
+//!
+//! What they are called and take stands in `config/builtins.json`; whether a call may be made is the gate's to say, and what it then opens is
+//! judged once more by [`super::files`].
+
+mod bash;
+mod edit;
+mod list;
+mod read;
+mod search;
+mod todo;
+
+pub use bash::BashTool;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::ToolSurroundings;
+use super::files::Files;
+use super::output::Collector;
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::config::{Builtin, Limits};
+use crate::domain::{CallError, Category, ErrorKind};
+use crate::gate::{Access, Touch};
+use crate::text::truncate::{Keep, ViewLimit};
+
+/// Bytes that a text argument without a limit of its own may have.
+const TEXT_BYTES: usize = 4096;
+
+/// What a built-in tool gives back.
+#[derive(Debug, Default)]
+struct Answer {
+    text: String,
+    diff: Option<String>,
+    modified: Vec<PathBuf>,
+    lines_changed: u64,
+    details: Map<String, Value>,
+}
+
+impl Answer {
+    fn of(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+}
+
+/// What a built-in tool works with.
+struct Work<'a> {
+    around: &'a ToolSurroundings,
+    cancel: CancellationToken,
+    until: Instant,
+}
+
+impl Work<'_> {
+    fn files(&self) -> Files<'_> {
+        Files::new(&self.around.paths)
+    }
+
+    /// Returns an error as soon as the call is to end.
+    fn go_on(&self) -> Result<(), CallError> {
+        if self.cancel.is_cancelled() {
+            return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."));
+        }
+        if Instant::now() >= self.until {
+            let message = "[ERROR: The time of the call was up. Ask for less at once.]";
+            return Err(CallError::new(ErrorKind::Timeout, message));
+        }
+        Ok(())
+    }
+}
+
+/// One kind of built-in tool.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    /// What a call touches, for the gate.
+    touches: fn(&Map<String, Value>) -> Vec<Touch>,
+    /// Lines that a call would change, at most.
+    lines: fn(&Map<String, Value>) -> u64,
+    work: fn(&Map<String, Value>, &Work<'_>) -> Result<Answer, CallError>,
+    view: ViewLimit,
+}
+
+const fn view(characters: usize, lines: usize, keep: Keep) -> ViewLimit {
+    ViewLimit { characters, lines, keep }
+}
+
+const NO_LINES: fn(&Map<String, Value>) -> u64 = |_| 0;
+const EVERY: usize = usize::MAX;
+
+/// *Source*: `design/loop.md`, "Truncation".
+const KINDS: &[Kind] = &[
+    Kind {
+        name: "read_file",
+        touches: |arguments| reads(arguments, "file_path"),
+        lines: NO_LINES,
+        work: read::read_file,
+        view: view(50_000, EVERY, Keep::HeadAndTail),
+    },
+    Kind {
+        name: "read_many_files",
+        touches: |arguments| {
+            let paths = arguments.get("paths").and_then(Value::as_array);
+            let paths = paths.into_iter().flatten().filter_map(Value::as_str);
+            paths.map(|path| Touch::file(path, Access::Read)).collect()
+        },
+        lines: NO_LINES,
+        work: read::read_many_files,
+        view: view(50_000, EVERY, Keep::HeadAndTail),
+    },
+    Kind {
+        name: "write_file",
+        touches: |arguments| writes(arguments),
+        lines: |arguments| lines_of(arguments, &["content"]),
+        work: edit::write_file,
+        view: view(1_000, EVERY, Keep::Tail),
+    },
+    Kind {
+        name: "edit_file",
+        touches: |arguments| writes(arguments),
+        lines: |arguments| lines_of(arguments, &["old_string", "new_string"]),
+        work: edit::edit_file,
+        view: view(10_000, EVERY, Keep::Tail),
+    },
+    Kind {
+        name: "apply_patch",
+        touches: edit::patch_touches,
+        lines: edit::patch_lines,
+        work: edit::apply_patch,
+        view: view(10_000, EVERY, Keep::Tail),
+    },
+    Kind {
+        name: "list_directory",
+        touches: |arguments| reads(arguments, "path"),
+        lines: NO_LINES,
+        work: list::list_directory,
+        view: view(20_000, 500, Keep::Tail),
+    },
+    Kind {
+        name: "grep",
+        touches: |arguments| reads(arguments, "path"),
+        lines: NO_LINES,
+        work: search::grep,
+        view: view(20_000, 200, Keep::Tail),
+    },
+    Kind {
+        name: "glob",
+        touches: |arguments| reads(arguments, "path"),
+        lines: NO_LINES,
+        work: search::glob,
+        view: view(20_000, 500, Keep::Tail),
+    },
+    Kind {
+        name: "todo_read",
+        touches: |_| Vec::new(),
+        lines: NO_LINES,
+        work: todo::read,
+        view: view(30_000, EVERY, Keep::HeadAndTail),
+    },
+    Kind {
+        name: "todo_write",
+        touches: |_| Vec::new(),
+        lines: NO_LINES,
+        work: todo::write,
+        view: view(30_000, EVERY, Keep::HeadAndTail),
+    },
+];
+
+fn reads(arguments: &Map<String, Value>, name: &str) -> Vec<Touch> {
+    let path = arguments.get(name).and_then(Value::as_str).unwrap_or(".");
+    vec![Touch::file(path, Access::Read)]
+}
+
+fn writes(arguments: &Map<String, Value>) -> Vec<Touch> {
+    let path = arguments.get("file_path").and_then(Value::as_str).unwrap_or_default();
+    vec![Touch::file(path, Access::Write)]
+}
+
+fn lines_of(arguments: &Map<String, Value>, names: &[&str]) -> u64 {
+    let texts = names.iter().filter_map(|name| arguments.get(*name)?.as_str());
+    texts.map(|text| text.lines().count() as u64).sum()
+}
+
+/// Reads the arguments, which were validated before.
+fn parsed<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, CallError> {
+    serde_json::from_value(Value::Object(arguments.clone()))
+        .map_err(|error| CallError::new(ErrorKind::InvalidArguments, format!("{error}.")))
+}
+
+/// A call as the gate judges it.
+#[derive(Debug, Default)]
+pub struct JudgedCall {
+    /// The validated arguments.
+    pub arguments: Map<String, Value>,
+    /// What it touches.
+    pub touches: Vec<Touch>,
+    /// Lines of files that it would change, at most.
+    pub lines: u64,
+}
+
+/// Returns a call of a built-in tool as it is judged.
+///
+/// *Errors*: `unknown_tool`, `invalid_arguments`.
+pub fn prepare_builtin(
+    name: &str,
+    arguments: &Map<String, Value>,
+) -> Result<JudgedCall, CallError> {
+    let unknown = || CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{name}`."));
+    let declared = Builtin::find(name).ok_or_else(unknown)?;
+    let arguments = declared.parameters.check(arguments, TEXT_BYTES)?;
+    let (touches, lines) = match KINDS.iter().find(|kind| kind.name == name) {
+        Some(kind) => ((kind.touches)(&arguments), (kind.lines)(&arguments)),
+        None if name == bash::NAME => (bash::touches(&arguments), 0),
+        None => return Err(unknown()),
+    };
+    Ok(JudgedCall { arguments, touches, lines })
+}
+
+/// A built-in tool in a run.
+pub struct BuiltinTool {
+    declared: &'static Builtin,
+    kind: Kind,
+    definition: ToolDefinition,
+    around: Arc<ToolSurroundings>,
+}
+
+impl BuiltinTool {
+    /// Returns the tools of this module.
+    pub fn all(around: &Arc<ToolSurroundings>) -> impl Iterator<Item = Self> {
+        let around = around.clone();
+        KINDS.iter().filter_map(move |kind| {
+            let declared = Builtin::find(kind.name)?;
+            let definition = ToolDefinition {
+                name: declared.name.to_owned(),
+                description: declared.description.clone(),
+                parameters: declared.parameters.schema().clone(),
+            };
+            Some(Self { declared, kind: *kind, definition, around: around.clone() })
+        })
+    }
+
+    fn view(&self) -> ViewLimit {
+        match self.around.output_limit {
+            set if set != Limits::default().output_limit => {
+                ViewLimit { characters: set, ..self.kind.view }
+            }
+            _ => self.kind.view,
+        }
+    }
+
+    fn collected(&self, context: &CallContext, answer: Answer) -> CallOutput {
+        let mut collector = Collector::new(
+            self.around.outputs.as_deref(),
+            &context.call_id,
+            &self.around.redactor,
+            self.view(),
+            self.around.max_output_bytes,
+        );
+        let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
+        let redacted = |text: String| self.around.redactor.text(&text).into_owned();
+        match collected {
+            Ok(collected) => CallOutput {
+                content: collected.view,
+                output: collected.inline,
+                output_file: collected.file,
+                output_bytes: collected.bytes,
+                truncated: collected.truncated,
+                diff: answer.diff.map(redacted),
+                modified: answer.modified,
+                lines_changed: answer.lines_changed,
+                details: answer.details,
+                ..CallOutput::default()
+            },
+            Err(error) => CallOutput::of_error(&CallError::new(
+                ErrorKind::Io,
+                format!("The output could not be kept: {error}."),
+            )),
+        }
+    }
+}
+
+#[async_trait]
+impl AgentTool for BuiltinTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn category(&self) -> Category {
+        self.declared.category
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        let JudgedCall { arguments, touches, lines } =
+            prepare_builtin(self.declared.name, arguments)?;
+        Ok(PreparedCall {
+            touches,
+            lines,
+            working_dir: self.around.working_dir.display().to_string(),
+            argv: Vec::new(),
+            stdin: None,
+            sandboxed: false,
+            arguments,
+        })
+    }
+
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let (around, arguments, work) =
+            (self.around.clone(), call.arguments.clone(), self.kind.work);
+        let cancel = context.cancel.clone();
+        let until = Instant::now() + around.timeout;
+        let done = tokio::task::spawn_blocking(move || {
+            work(&arguments, &Work { around: &around, cancel, until })
+        });
+        match done.await {
+            Ok(Ok(answer)) => self.collected(context, answer),
+            Ok(Err(error)) => {
+                let message = self.around.redactor.text(&error.message).into_owned();
+                CallOutput::of_error(&CallError::new(error.kind, message))
+            }
+            Err(error) => {
+                tracing::error!(tool = self.declared.name, %error, "a built-in tool panicked");
+                let message = "A fault of dutyd ended this call; its effect is unknown.";
+                CallOutput::of_error(&CallError::new(ErrorKind::Tool, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

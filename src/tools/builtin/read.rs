@@ -1,0 +1,172 @@
+//! `read_file`, `read_many_files`: lines with their numbers, in constant memory however large the file is.
+
+use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::files::{Files, failed};
+use super::{Answer, Work};
+use crate::domain::{CallError, ErrorKind};
+use crate::gate::shown;
+
+/// Lines of a call that asks for no number.
+const LINES: u64 = 2000;
+
+/// Bytes that one call gives at most: far above what a model is shown of them.
+const BYTES: usize = 1 << 20;
+
+/// Bytes at the beginning in which a NUL tells that a file is no text.
+const SNIFFED: usize = 8192;
+
+/// Bytes that are read at once.
+const BUFFER: usize = 256 * 1024;
+
+#[derive(Deserialize)]
+struct ReadFile {
+    file_path: String,
+    offset: Option<u64>,
+    limit: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ReadMany {
+    paths: Vec<String>,
+}
+
+pub(super) fn read_file(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let asked: ReadFile = super::parsed(arguments)?;
+    let (offset, limit) = (asked.offset.unwrap_or(1), asked.limit.unwrap_or(LINES));
+    numbered(work, work.files(), &asked.file_path, (offset, limit), BYTES).map(Answer::of)
+}
+
+pub(super) fn read_many_files(
+    arguments: &Map<String, Value>,
+    work: &Work<'_>,
+) -> Result<Answer, CallError> {
+    let asked: ReadMany = super::parsed(arguments)?;
+    let share = BYTES / asked.paths.len().max(1);
+    let (mut text, mut first_error, mut read) = (String::new(), None, 0);
+    for path in &asked.paths {
+        let _ = writeln!(text, "==> {path} <==");
+        match numbered(work, work.files(), path, (1, LINES), share) {
+            Ok(lines) => {
+                read += 1;
+                text.push_str(&lines);
+            }
+            Err(error) => {
+                let _ = write!(text, "[{}]", error.message);
+                first_error.get_or_insert(error);
+            }
+        }
+        text.push_str("\n\n");
+    }
+    match first_error {
+        Some(error) if read == 0 => Err(CallError::new(error.kind, text)),
+        _ => Ok(Answer::of(text.trim_end())),
+    }
+}
+
+/// Returns `NNN | line` for the lines that are asked for, and what follows them.
+fn numbered(
+    work: &Work<'_>,
+    files: Files<'_>,
+    path: &str,
+    (offset, limit): (u64, u64),
+    most: usize,
+) -> Result<String, CallError> {
+    let opened = files.open(path)?;
+    let name = shown(opened.path.as_os_str());
+    let wrong = |message: String| Err(CallError::new(ErrorKind::Io, message));
+    if opened.is_dir {
+        return wrong(format!("`{name}` is a directory: use list_directory."));
+    }
+    let mut file = opened.file;
+    let mut start = Vec::new();
+    (&mut file)
+        .take(SNIFFED as u64)
+        .read_to_end(&mut start)
+        .and_then(|_| file.rewind())
+        .map_err(|error| failed(&name, &error))?;
+    if start.contains(&0) {
+        let size = file.metadata().map(|meta| meta.len()).unwrap_or(0);
+        return wrong(format!("`{name}` is no text: {size} bytes."));
+    }
+    let mut reader = BufReader::with_capacity(BUFFER, file);
+    let skipped = skip(&mut reader, offset - 1, work).map_err(|error| at(&name, error))?;
+    if skipped < offset - 1 {
+        return Ok(format!("[`{name}` has {skipped} lines; nothing stands at {offset}]"));
+    }
+    let mut out = String::new();
+    let mut line = Vec::new();
+    for number in offset.. {
+        line.clear();
+        let room = (most.saturating_sub(out.len())) as u64 + 1;
+        let read = (&mut reader).take(room).read_until(b'\n', &mut line);
+        if read.map_err(|error| failed(&name, &error))? == 0 {
+            break;
+        }
+        if number - offset >= limit || out.len() + line.len() > most {
+            let _ = write!(out, "[more follows: read on with offset {number}]");
+            if out.len() < most && line.len() as u64 >= room {
+                let _ = write!(out, "\n[line {number} alone is longer than {most} bytes]");
+            }
+            return Ok(out);
+        }
+        work.go_on()?;
+        let text = String::from_utf8_lossy(&line);
+        let _ = writeln!(out, "{number} | {}", text.trim_end_matches(['\n', '\r']));
+    }
+    if out.is_empty() && offset > 1 {
+        return Ok(format!("[`{name}` has {skipped} lines; nothing stands at {offset}]"));
+    }
+    if out.is_empty() {
+        return Ok(format!("[`{name}` is empty]"));
+    }
+    Ok(out.trim_end_matches('\n').to_owned())
+}
+
+enum Skipping {
+    Io(std::io::Error),
+    Ended(CallError),
+}
+
+fn at(name: &str, error: Skipping) -> CallError {
+    match error {
+        Skipping::Io(error) => failed(name, &error),
+        Skipping::Ended(error) => error,
+    }
+}
+
+/// Passes over lines; returns how many there were.
+fn skip(
+    reader: &mut BufReader<std::fs::File>,
+    lines: u64,
+    work: &Work<'_>,
+) -> Result<u64, Skipping> {
+    let (mut left, mut in_line) = (lines, false);
+    while left > 0 {
+        work.go_on().map_err(Skipping::Ended)?;
+        let buffer = reader.fill_buf().map_err(Skipping::Io)?;
+        if buffer.is_empty() {
+            return Ok(lines - left + u64::from(in_line));
+        }
+        let mut used = buffer.len();
+        let mut last = None;
+        for at in memchr::memchr_iter(b'\n', buffer) {
+            left -= 1;
+            last = Some(at);
+            if left == 0 {
+                used = at + 1;
+                break;
+            }
+        }
+        in_line = last.is_none_or(|last| last + 1 < used);
+        reader.consume(used);
+    }
+    Ok(lines)
+}

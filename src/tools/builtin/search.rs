@@ -1,0 +1,272 @@
+//! `grep`, `glob`: ripgrep's matcher and searcher over our own walk, which follows no link.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use globset::{GlobBuilder, GlobMatcher};
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
+use rustix::fs::FileType;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::super::files::Opened;
+use super::super::walk::{Next, Walk};
+use super::{Answer, Work};
+use crate::domain::{CallError, ErrorKind};
+use crate::gate::shown;
+
+/// Characters of a line that are shown.
+const LINE_CHARACTERS: usize = 500;
+
+/// Bytes of one line that are held in memory; a longer one ends the search of its file.
+const LINE_BYTES: usize = 16 << 20;
+
+/// Files that are remembered to find the newest.
+const REMEMBERED: usize = 200_000;
+
+#[derive(Deserialize)]
+struct Grep {
+    pattern: String,
+    path: Option<String>,
+    glob: Option<String>,
+    #[serde(default)]
+    case_insensitive: bool,
+    #[serde(default)]
+    literal: bool,
+    #[serde(default)]
+    context: usize,
+    max_results: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Glob {
+    pattern: String,
+    path: Option<String>,
+    limit: Option<usize>,
+}
+
+pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
+    let asked: Grep = super::parsed(arguments)?;
+    let matcher = RegexMatcherBuilder::new()
+        .case_insensitive(asked.case_insensitive)
+        .fixed_strings(asked.literal)
+        .line_terminator(Some(b'\n'))
+        .build(&asked.pattern)
+        .map_err(|error| invalid(format!("the pattern is no regular expression: {error}")))?;
+    let glob = asked.glob.as_deref().map(compile).transpose()?;
+    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    let most = asked.max_results.unwrap_or(100);
+    let search = Search {
+        work,
+        matcher: &matcher,
+        context: asked.context,
+        matches: AtomicU64::new(0),
+        most,
+    };
+    let mut found = search.all(&root, glob.as_ref());
+    work.go_on()?;
+    found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+    Ok(search.answer(found))
+}
+
+pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
+    let asked: Glob = super::parsed(arguments)?;
+    let pattern = compile(&asked.pattern)?;
+    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    if !root.is_dir {
+        let message = format!("`{}` is no directory.", shown(root.path.as_os_str()));
+        return Err(CallError::new(ErrorKind::Io, message));
+    }
+    let found: Mutex<Vec<(i64, i64, PathBuf)>> = Mutex::default();
+    let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
+    let walk = Walk { rules: &work.around.paths, root: &root, ignores: true, depth: usize::MAX };
+    walk.run(&|entry| {
+        if work.go_on().is_err() {
+            return Next::Stop;
+        }
+        if entry.kind != FileType::RegularFile || !fits(&pattern, entry.relative) {
+            return Next::GoOn;
+        }
+        let Some(meta) = entry.open().and_then(|file| file.metadata().ok()) else {
+            return Next::GoOn;
+        };
+        let mut found = lock();
+        found.push((-meta.mtime(), -meta.mtime_nsec(), entry.relative.to_path_buf()));
+        if found.len() < REMEMBERED { Next::GoOn } else { Next::Stop }
+    });
+    work.go_on()?;
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_unstable();
+    let limit = asked.limit.unwrap_or(1000);
+    let mut answer = Answer::default();
+    for (_, _, path) in found.iter().take(limit) {
+        let _ = writeln!(answer.text, "{}", named(work, &root.path.join(path)));
+    }
+    if found.is_empty() {
+        answer.text = "[no file matches]".to_owned();
+    }
+    if found.len() > limit {
+        let _ = write!(answer.text, "[{} more: raise `limit`]", found.len() - limit);
+        answer.details.insert("match_limit_reached".to_owned(), Value::from(limit));
+    }
+    Ok(answer)
+}
+
+fn compile(pattern: &str) -> Result<GlobMatcher, CallError> {
+    GlobBuilder::new(pattern.trim_start_matches("./"))
+        .literal_separator(true)
+        .build()
+        .map(|glob| glob.compile_matcher())
+        .map_err(|error| invalid(format!("this is no glob pattern: {error}")))
+}
+
+fn invalid(message: String) -> CallError {
+    CallError::new(ErrorKind::InvalidArguments, format!("{message}. Correct it and call again."))
+}
+
+/// A pattern without a slash is one of names, at any depth.
+fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
+    match (glob.glob().glob().contains('/'), relative.file_name()) {
+        (false, Some(name)) => glob.is_match(name),
+        _ => glob.is_match(relative),
+    }
+}
+
+/// Returns a path as it is shown: relative to the working directory where it lies there.
+fn named(work: &Work<'_>, path: &Path) -> String {
+    shown(path.strip_prefix(&work.around.paths.working_dir).unwrap_or(path).as_os_str())
+}
+
+struct Search<'a> {
+    work: &'a Work<'a>,
+    matcher: &'a RegexMatcher,
+    context: usize,
+    matches: AtomicU64,
+    most: u64,
+}
+
+/// What was found in a file.
+struct Found {
+    path: PathBuf,
+    text: String,
+    cut_lines: u64,
+}
+
+impl Search<'_> {
+    fn all(&self, root: &Opened, glob: Option<&GlobMatcher>) -> Vec<Found> {
+        let found: Mutex<Vec<Found>> = Mutex::default();
+        let keep = |one: Found| {
+            if !one.text.is_empty() {
+                found.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+            }
+        };
+        if !root.is_dir {
+            if let Ok(file) = root.file.try_clone() {
+                keep(self.file(file, &root.path));
+            }
+            return found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        let rules = &self.work.around.paths;
+        let walk = Walk { rules, root, ignores: true, depth: usize::MAX };
+        walk.run(&|entry| {
+            if self.work.go_on().is_err() || self.matches.load(Ordering::Relaxed) >= self.most {
+                return Next::Stop;
+            }
+            let wanted = entry.kind == FileType::RegularFile
+                && glob.is_none_or(|glob| fits(glob, entry.relative));
+            if let Some(file) = wanted.then(|| entry.open()).flatten() {
+                keep(self.file(file, &root.path.join(entry.relative)));
+            }
+            Next::GoOn
+        });
+        found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, file: File, path: &Path) -> Found {
+        let mut lines = Lines {
+            search: self,
+            name: None,
+            found: Found { path: path.to_path_buf(), text: String::new(), cut_lines: 0 },
+        };
+        let mut searcher = SearcherBuilder::new()
+            .binary_detection(BinaryDetection::quit(0))
+            .heap_limit(Some(LINE_BYTES))
+            .before_context(self.context)
+            .after_context(self.context)
+            .line_number(true)
+            .build();
+        // A file that cannot be read to its end gives what was found before.
+        let _ = searcher.search_file(self.matcher, &file, &mut lines);
+        lines.found
+    }
+
+    fn answer(&self, found: Vec<Found>) -> Answer {
+        let mut answer = Answer::default();
+        for one in &found {
+            answer.text.push_str(&one.text);
+        }
+        let cut: u64 = found.iter().map(|one| one.cut_lines).sum();
+        if cut > 0 {
+            answer.details.insert("lines_truncated".to_owned(), Value::from(cut));
+        }
+        if found.is_empty() {
+            answer.text = "[nothing matches]".to_owned();
+        } else if self.matches.load(Ordering::Relaxed) >= self.most {
+            let _ = write!(
+                answer.text,
+                "[stopped after {} matches: raise `max_results` or narrow the pattern]",
+                self.most
+            );
+            answer.details.insert("match_limit_reached".to_owned(), Value::from(self.most));
+        }
+        answer
+    }
+}
+
+struct Lines<'a> {
+    search: &'a Search<'a>,
+    name: Option<String>,
+    found: Found,
+}
+
+impl Lines<'_> {
+    fn line(&mut self, number: Option<u64>, mark: char, bytes: &[u8]) {
+        let (work, path) = (self.search.work, &self.found.path);
+        let name = self.name.get_or_insert_with(|| named(work, path));
+        let text = String::from_utf8_lossy(bytes);
+        let text = text.trim_end_matches(['\n', '\r']);
+        let cut: String = text.chars().take(LINE_CHARACTERS).collect();
+        let dots = if cut.len() < text.len() { "…" } else { "" };
+        self.found.cut_lines += u64::from(cut.len() < text.len());
+        let number = number.unwrap_or(0);
+        let _ = writeln!(self.found.text, "{name}{mark}{number}{mark} {cut}{dots}");
+    }
+}
+
+impl Sink for Lines<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        if self.search.matches.fetch_add(1, Ordering::Relaxed) >= self.search.most {
+            return Ok(false);
+        }
+        self.line(found.line_number(), ':', found.bytes());
+        Ok(self.search.work.go_on().is_ok())
+    }
+
+    fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> Result<bool, io::Error> {
+        self.line(context.line_number(), '-', context.bytes());
+        Ok(true)
+    }
+
+    fn context_break(&mut self, _: &Searcher) -> Result<bool, io::Error> {
+        self.found.text.push_str("--\n");
+        Ok(true)
+    }
+}

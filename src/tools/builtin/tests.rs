@@ -1,0 +1,341 @@
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::config::SandboxMode;
+use crate::gate::PathRules;
+use crate::process::{ForkServer, Spawner};
+use crate::text::redact::Redactor;
+use crate::tools::Cages;
+
+fn around(directory: &Path) -> ToolSurroundings {
+    let working_dir = directory.canonicalize().unwrap();
+    let paths = PathRules {
+        working_dir: working_dir.clone(),
+        writable: vec![working_dir.clone()],
+        denied: vec![working_dir.join("closed")],
+        ..PathRules::default()
+    };
+    ToolSurroundings {
+        spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), "test"),
+        env: Default::default(),
+        cages: Cages::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
+        working_dir,
+        timeout: Duration::from_secs(60),
+        output_limit: 30_000,
+        max_output_bytes: 1 << 20,
+        outputs: None,
+        redactor: Redactor::default(),
+        paths,
+        shell: (None, Duration::from_secs(10)),
+        todos: Default::default(),
+    }
+}
+
+fn call(around: &ToolSurroundings, name: &str, arguments: Value) -> Result<Answer, CallError> {
+    let arguments = prepare_builtin(name, arguments.as_object().unwrap())?.arguments;
+    let kind = KINDS.iter().find(|kind| kind.name == name).unwrap();
+    let until = Instant::now() + around.timeout;
+    (kind.work)(&arguments, &Work { around, cancel: CancellationToken::new(), until })
+}
+
+#[track_caller]
+fn text(around: &ToolSurroundings, name: &str, arguments: Value) -> String {
+    match call(around, name, arguments) {
+        Ok(answer) => answer.text,
+        Err(error) => format!("{}: {}", error.kind.as_str(), error.message),
+    }
+}
+
+#[test]
+fn every_declared_tool_is_built() {
+    let built: std::collections::BTreeSet<&str> =
+        KINDS.iter().map(|kind| kind.name).chain([bash::NAME]).collect();
+    let declared: std::collections::BTreeSet<&str> = Builtin::all().map(|tool| tool.name).collect();
+    assert_eq!(built, declared);
+}
+
+#[test]
+fn lines_are_read_with_their_numbers() {
+    let temp = tempfile::tempdir().unwrap();
+    let around = around(temp.path());
+    let lines: String = (1..=5000).map(|n| format!("line {n}\n")).collect();
+    std::fs::write(temp.path().join("long"), lines).unwrap();
+    std::fs::write(temp.path().join("cr"), "one\r\ntwo").unwrap();
+    std::fs::write(temp.path().join("empty"), "").unwrap();
+    std::fs::write(temp.path().join("binary"), b"\x7fELF\0\0").unwrap();
+    std::fs::write(temp.path().join("odd"), b"a\xff\n").unwrap();
+    let read = |arguments| text(&around, "read_file", arguments);
+    let whole = read(json!({"file_path": "long"}));
+    assert!(whole.starts_with("1 | line 1\n2 | line 2\n"), "{whole}");
+    assert!(whole.ends_with("2000 | line 2000\n[more follows: read on with offset 2001]"));
+    assert_eq!(
+        read(json!({"file_path": "long", "offset": 4999, "limit": 5})),
+        "4999 | line 4999\n5000 | line 5000"
+    );
+    assert!(read(json!({"file_path": "long", "offset": 5001})).contains("has 5000 lines"));
+    assert_eq!(read(json!({"file_path": "cr"})), "1 | one\n2 | two");
+    assert!(read(json!({"file_path": "cr", "offset": 9})).contains("has 2 lines"));
+    assert!(read(json!({"file_path": "empty"})).contains("is empty"));
+    assert!(read(json!({"file_path": "binary"})).starts_with("io: "));
+    assert_eq!(read(json!({"file_path": "odd"})), "1 | a\u{fffd}");
+    assert!(read(json!({"file_path": "missing"})).starts_with("not_found: "));
+    assert!(read(json!({"file_path": "."})).contains("use list_directory"));
+    assert!(read(json!({"file_path": "cr", "offset": 0})).starts_with("invalid_arguments: "));
+    assert!(read(json!({"path": "cr"})).starts_with("invalid_arguments: "));
+    std::fs::write(temp.path().join("one-line"), "x".repeat(3 << 20)).unwrap();
+    let cut = read(json!({"file_path": "one-line"}));
+    assert!(cut.len() < 2 << 20 && cut.contains("longer than"), "{}", cut.len());
+    let many = text(&around, "read_many_files", json!({"paths": ["cr", "missing", "odd"]}));
+    assert!(many.starts_with("==> cr <==\n1 | one\n2 | two\n\n==> missing <==\n["), "{many}");
+    assert!(text(&around, "read_many_files", json!({"paths": ["nope"]})).starts_with("not_found"));
+}
+
+#[test]
+fn files_are_written_and_edited() {
+    let temp = tempfile::tempdir().unwrap();
+    let around = around(temp.path());
+    let file = |name: &str| std::fs::read_to_string(temp.path().join(name)).unwrap();
+    let written =
+        call(&around, "write_file", json!({"file_path": "d/a", "content": "one\ntwo\none\n"}))
+            .unwrap();
+    assert!(written.text.starts_with("wrote 12 bytes to "), "{}", written.text);
+    assert_eq!((written.modified.len(), written.lines_changed), (1, 3));
+    let edit = |old: &str, new: &str, all: bool| {
+        call(
+            &around,
+            "edit_file",
+            json!({"file_path": "d/a", "old_string": old, "new_string": new, "replace_all": all}),
+        )
+    };
+    let edited = edit("two", "2", false).unwrap();
+    assert!(edited.text.contains("-two\n+2\n"), "{}", edited.text);
+    assert_eq!(edited.details["first_changed_line"], 2);
+    assert_eq!(file("d/a"), "one\n2\none\n");
+    assert!(edit("one", "1", false).unwrap_err().message.contains("2 times"));
+    edit("one", "1", true).unwrap();
+    assert_eq!(file("d/a"), "1\n2\n1\n");
+    assert!(edit("nope", "x", false).unwrap_err().message.contains("is not in"));
+    assert!(edit("1", "1", true).is_err());
+    std::fs::write(temp.path().join("d/a"), "say “hi” – now\nnext\n").unwrap();
+    edit("say \"hi\" - now", "said", false).unwrap();
+    assert_eq!(file("d/a"), "said\nnext\n");
+    assert_eq!(
+        call(&around, "write_file", json!({"file_path": "closed/x", "content": ""}))
+            .unwrap_err()
+            .kind,
+        ErrorKind::Denied
+    );
+}
+
+/// Every file below `directory` with its bytes.
+fn tree(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut open = vec![directory.to_path_buf()];
+    while let Some(path) = open.pop() {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                let name = path.strip_prefix(directory).unwrap().display().to_string();
+                found.insert(name, std::fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn recorded_patches_give_the_expected_tree() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/apply_patch");
+    let index = std::fs::read_to_string(fixtures.join("index.json")).unwrap();
+    let cases: Vec<Value> = serde_json::from_str(&index).unwrap();
+    for case in &cases {
+        let folder = fixtures.join(case["folder"].as_str().unwrap());
+        let temp = tempfile::tempdir().unwrap();
+        for (name, bytes) in tree(&folder.join("input")) {
+            let path = temp.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, bytes).unwrap();
+        }
+        let around = around(temp.path());
+        let patch = std::fs::read_to_string(folder.join("patch.txt")).unwrap();
+        let done = call(&around, "apply_patch", json!({ "patch": patch }));
+        let expected = case["expect"]["outcome"].as_str().unwrap();
+        assert_eq!(done.is_ok(), expected == "applied", "{}: {done:?}", case["id"]);
+        assert_eq!(tree(temp.path()), tree(&folder.join("expected")), "{}", case["id"]);
+        let after: std::collections::BTreeMap<String, String> =
+            serde_json::from_value(case["expect"]["files_after"].clone()).unwrap();
+        let after = after.into_iter().map(|(name, text)| (name, text.into_bytes())).collect();
+        assert_eq!(tree(temp.path()), after, "{}", case["id"]);
+    }
+    println!("apply_patch: {} of {} recorded patches", cases.len(), cases.len());
+    assert!(cases.len() >= 15);
+}
+
+// proves FS-7
+#[test]
+fn a_patch_is_all_or_nothing() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("a"), "one\n").unwrap();
+    std::fs::create_dir(temp.path().join("closed")).unwrap();
+    std::fs::write(temp.path().join("closed/k"), "key\n").unwrap();
+    let around = around(temp.path());
+    let before = tree(temp.path());
+    let part = "*** Update File: a\n@@\n-one\n+two\n*** Add File: new\n+x\n";
+    for other in [
+        "*** Update File: closed/k\n@@\n-key\n+mine\n",
+        "*** Delete File: missing\n",
+        "*** Update File: a\n@@\n-absent\n+x\n",
+        "*** Add File: ../escaped\n+x\n",
+        "*** Add File: /etc/escaped\n+x\n",
+        "*** Update File: a\n*** Move to: closed/a\n@@\n-two\n+x\n",
+        "*** Frobnicate: a\n",
+    ] {
+        let patch = format!("*** Begin Patch\n{part}{other}*** End Patch\n");
+        let error = call(&around, "apply_patch", json!({ "patch": patch })).unwrap_err();
+        assert!(error.message.starts_with("Nothing was changed"), "{other}: {}", error.message);
+        assert_eq!(tree(temp.path()), before, "{other}");
+    }
+    let touches =
+        patch_paths(&format!("*** Begin Patch\n{part}*** Delete File: gone\n*** End Patch"));
+    assert_eq!(touches, ["a", "new", "gone"]);
+    let twice = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** Update File: a\n@@\n-two\n+three\n*** End Patch";
+    call(&around, "apply_patch", json!({ "patch": twice })).unwrap();
+    assert_eq!(tree(temp.path())["a"], b"three\n");
+}
+
+fn patch_paths(patch: &str) -> Vec<String> {
+    let patch = json!({ "patch": patch });
+    prepare_builtin("apply_patch", patch.as_object().unwrap())
+        .unwrap()
+        .touches
+        .into_iter()
+        .map(|touch| match touch {
+            Touch::File { path, access: Access::Write } => path,
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+// proves FS-8, FS-9
+#[test]
+fn directories_are_listed_sorted_and_escaped() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let temp = tempfile::tempdir().unwrap();
+    for name in ["b/c/d", "closed/k", ".hidden"] {
+        let path = temp.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    }
+    std::fs::write(temp.path().join(std::ffi::OsStr::from_bytes(b"a\n\x1b\xff")), "").unwrap();
+    std::os::unix::fs::symlink("/", temp.path().join("link")).unwrap();
+    let around = around(temp.path());
+    assert_eq!(text(&around, "list_directory", json!({})), ".hidden\na\\n\\u{1b}\\xff\nb/\nlink\n");
+    assert_eq!(text(&around, "list_directory", json!({"path": "b", "depth": 3})), "c/\nc/d\n");
+    let cut = call(&around, "list_directory", json!({"depth": 9, "limit": 2})).unwrap();
+    assert!(cut.text.ends_with("more entries: raise `limit`]"), "{}", cut.text);
+    assert_eq!(cut.details["entry_limit_reached"], 2);
+    assert!(text(&around, "list_directory", json!({"path": "closed"})).starts_with("denied"));
+    assert!(text(&around, "list_directory", json!({"path": ".hidden"})).contains("use read_file"));
+}
+
+// proves FS-2, FS-4, FS-8
+#[test]
+fn contents_and_names_are_searched() {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, content) in [
+        ("src/a.rs", "fn main() {}\n// TODO one\nlast\n"),
+        ("src/b.txt", "todo two\n"),
+        ("built/x.rs", "TODO built\n"),
+        (".gitignore", "built/\n"),
+        (".git/config", "TODO git\n"),
+        ("closed/k.rs", "TODO SECRET\n"),
+    ] {
+        let path = temp.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    std::fs::write(temp.path().join("binary"), b"TODO\0").unwrap();
+    std::fs::write(temp.path().join("long"), format!("TODO {}", "x".repeat(2000))).unwrap();
+    // What would lead elsewhere or never end.
+    std::os::unix::fs::symlink("/etc", temp.path().join("src/etc")).unwrap();
+    std::os::unix::fs::symlink(temp.path().join("closed/k.rs"), temp.path().join("src/k.rs"))
+        .unwrap();
+    std::fs::hard_link(temp.path().join("closed/k.rs"), temp.path().join("src/h.rs")).unwrap();
+    nix::unistd::mkfifo(&temp.path().join("src/fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::fs::create_dir(temp.path().join("trap")).unwrap();
+    nix::unistd::mkfifo(&temp.path().join("trap/.gitignore"), nix::sys::stat::Mode::S_IRWXU)
+        .unwrap();
+    std::fs::create_dir(temp.path().join("endless")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", temp.path().join("endless/.gitignore")).unwrap();
+    let mut around = around(temp.path());
+    around.paths.denied.push(around.working_dir.join("closed/k.rs"));
+    let grep = |arguments| text(&around, "grep", arguments);
+    assert_eq!(grep(json!({"pattern": "TODO", "glob": "*.rs"})), "src/a.rs:2: // TODO one\n");
+    let all = grep(json!({"pattern": "todo", "case_insensitive": true}));
+    assert!(
+        all.contains("src/b.txt:1: todo two\n")
+            && !all.contains("built")
+            && !all.contains("SECRET")
+            && !all.contains(".git/"),
+        "{all}"
+    );
+    let long = all.lines().find(|line| line.starts_with("long:1: ")).unwrap();
+    assert!(long.chars().count() < 520 && long.ends_with('…'));
+    assert_eq!(
+        grep(json!({"pattern": "TODO", "path": "src/a.rs", "context": 1})),
+        "src/a.rs-1- fn main() {}\nsrc/a.rs:2: // TODO one\nsrc/a.rs-3- last\n"
+    );
+    assert_eq!(grep(json!({"pattern": "main(", "literal": true})), "src/a.rs:1: fn main() {}\n");
+    assert!(grep(json!({"pattern": "main("})).starts_with("invalid_arguments"));
+    assert_eq!(grep(json!({"pattern": "nowhere"})), "[nothing matches]");
+    assert!(grep(json!({"pattern": "x", "path": "closed"})).starts_with("denied"));
+    let limited = call(&around, "grep", json!({"pattern": ".", "max_results": 1})).unwrap();
+    assert_eq!(limited.details["match_limit_reached"], 1);
+    let glob = |arguments| text(&around, "glob", arguments);
+    std::fs::File::open(temp.path().join("src/a.rs"))
+        .unwrap()
+        .set_modified(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
+    assert_eq!(glob(json!({"pattern": "src/*.{rs,txt}"})), "src/b.txt\nsrc/a.rs\n");
+    assert_eq!(glob(json!({"pattern": "*.rs"})), "src/a.rs\n");
+    assert_eq!(glob(json!({"pattern": "**/*.txt"})), "src/b.txt\n");
+    assert_eq!(glob(json!({"pattern": "*.none"})), "[no file matches]");
+    assert!(glob(json!({"pattern": "[", "path": "src"})).starts_with("invalid_arguments"));
+}
+
+#[test]
+fn the_list_lives_with_the_run() {
+    let temp = tempfile::tempdir().unwrap();
+    let around = around(temp.path());
+    assert_eq!(text(&around, "todo_read", json!({})), r#"{"todos":[],"open":0}"#);
+    let todos = json!([
+        {"content": "a", "status": "pending", "priority": "high"},
+        {"content": "b", "status": "completed", "priority": "low"},
+    ]);
+    let written = text(&around, "todo_write", json!({ "todos": todos }));
+    assert_eq!(written, text(&around, "todo_read", json!({})));
+    assert!(written.ends_with(r#""open":1}"#), "{written}");
+    assert!(
+        text(&around, "todo_write", json!({"todos": [{"content": "a"}]})).starts_with("invalid")
+    );
+}
+
+#[test]
+fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("a"), "x\n").unwrap();
+    let around = around(temp.path());
+    let arguments = json!({"pattern": "x"});
+    let kind = KINDS.iter().find(|kind| kind.name == "grep").unwrap();
+    let cancel = CancellationToken::new();
+    let work = Work { around: &around, cancel: cancel.clone(), until: Instant::now() };
+    let late = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();
+    cancel.cancel();
+    let stopped = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();
+    assert_eq!((late.kind, stopped.kind), (ErrorKind::Timeout, ErrorKind::Interrupted));
+}

@@ -1,0 +1,155 @@
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// A working directory `w` beside a secret, and rules that allow the former.
+struct Tree {
+    temp: tempfile::TempDir,
+}
+
+impl Tree {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        for directory in ["w/sub", "other", "w/closed"] {
+            std::fs::create_dir_all(temp.path().join(directory)).unwrap();
+        }
+        for (file, text) in
+            [("w/a", "in"), ("w/sub/b", "deep"), ("secret", "SECRET"), ("other/c", "allowed too")]
+        {
+            std::fs::write(temp.path().join(file), text).unwrap();
+        }
+        std::fs::write(temp.path().join("w/closed/k"), "SECRET").unwrap();
+        Self { temp }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.temp.path().canonicalize().unwrap().join(name)
+    }
+
+    fn rules(&self) -> PathRules {
+        PathRules {
+            working_dir: self.at("w"),
+            writable: vec![self.at("w"), self.at("other")],
+            denied: vec![self.at("w/closed"), self.at("secret")],
+            ..PathRules::default()
+        }
+    }
+}
+
+fn read(rules: &PathRules, path: &str) -> Result<String, ErrorKind> {
+    let text = Files::new(rules).text(path);
+    text.map_err(|error| error.kind)
+}
+
+// proves FS-1, FS-2, FS-3, FS-4, FS-5
+#[test]
+fn what_is_opened_lies_where_it_may() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    symlink("sub/b", tree.at("w/inside")).unwrap();
+    symlink(tree.at("w/sub/b"), tree.at("w/inside-absolute")).unwrap();
+    symlink("../other/c", tree.at("w/other-tree")).unwrap();
+    symlink("../secret", tree.at("w/outside")).unwrap();
+    symlink("/etc/hostname", tree.at("w/absolute")).unwrap();
+    symlink("..", tree.at("w/up")).unwrap();
+    symlink("closed/k", tree.at("w/to-closed")).unwrap();
+    symlink("loop", tree.at("w/loop")).unwrap();
+    symlink("/proc/self/root/etc/hostname", tree.at("w/magic")).unwrap();
+    std::fs::hard_link(tree.at("secret"), tree.at("w/hard")).unwrap();
+    nix::unistd::mkfifo(&tree.at("w/fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(tree.at("w/socket")).unwrap();
+    for (path, expected) in [
+        ("a", Ok("in")),
+        ("./sub//b", Ok("deep")),
+        ("inside", Ok("deep")),
+        ("inside-absolute", Ok("deep")),
+        ("other-tree", Ok("allowed too")),
+        ("missing", Err(ErrorKind::NotFound)),
+        ("outside", Err(ErrorKind::Denied)),
+        ("absolute", Err(ErrorKind::Denied)),
+        ("up/secret", Err(ErrorKind::Denied)),
+        ("closed/k", Err(ErrorKind::Denied)),
+        ("to-closed", Err(ErrorKind::Denied)),
+        ("hard", Err(ErrorKind::Denied)),
+        ("magic", Err(ErrorKind::Denied)),
+        ("../secret", Err(ErrorKind::Denied)),
+        ("fifo", Err(ErrorKind::Denied)),
+        ("/dev/zero", Err(ErrorKind::Denied)),
+        ("/etc/passwd", Err(ErrorKind::Denied)),
+        ("sub", Err(ErrorKind::Io)),
+    ] {
+        assert_eq!(read(&rules, path), expected.map(str::to_owned), "{path}");
+    }
+    assert!(read(&rules, "loop").is_err() && read(&rules, "socket").is_err());
+}
+
+// proves FS-2
+#[test]
+fn a_link_that_is_swapped_meanwhile_leads_nowhere() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    std::fs::create_dir(tree.at("w/real")).unwrap();
+    std::fs::write(tree.at("w/real/secret"), "harmless").unwrap();
+    symlink("real", tree.at("w/swapped")).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (new, link) = (tree.at("w/new"), tree.at("w/swapped"));
+            while !stop.load(Ordering::Relaxed) {
+                for target in ["..", "real"] {
+                    let _ = symlink(target, &new).and_then(|()| std::fs::rename(&new, &link));
+                }
+            }
+        });
+        let mut read_at_all = 0;
+        for _ in 0..20_000 {
+            match read(&rules, "swapped/secret") {
+                Ok(text) => {
+                    assert_eq!(text, "harmless");
+                    read_at_all += 1;
+                }
+                Err(kind) => {
+                    assert!(matches!(kind, ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Io))
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(read_at_all > 0);
+    });
+}
+
+// proves FS-6
+#[test]
+fn a_file_is_replaced_whole_and_keeps_its_mode() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    let files = Files::new(&rules);
+    std::fs::set_permissions(tree.at("w/a"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("a", tree.at("w/link")).unwrap();
+    files.place("link").unwrap().write(b"new").unwrap();
+    let mode = std::fs::metadata(tree.at("w/a")).unwrap().permissions().mode() & 0o777;
+    assert_eq!((std::fs::read_to_string(tree.at("w/a")).unwrap().as_str(), mode), ("new", 0o640));
+    assert!(tree.at("w/link").is_symlink(), "the link stays one");
+    let place = files.place("x/y/z").unwrap();
+    assert!(!place.is_taken());
+    place.write(b"made").unwrap();
+    assert_eq!(std::fs::read_to_string(tree.at("w/x/y/z")).unwrap(), "made");
+    place.remove().unwrap();
+    // Nothing is left beside the file when it cannot be written.
+    std::fs::create_dir(tree.at("w/full")).unwrap();
+    let place = files.place("full/f").unwrap();
+    std::fs::create_dir(tree.at("w/full/f")).unwrap();
+    assert!(place.write(b"x").is_err());
+    assert_eq!(std::fs::read_dir(tree.at("w/full")).unwrap().count(), 1);
+    for path in ["../x", "closed/new", "/etc/new", "sub"] {
+        assert!(files.place(path).is_err(), "{path}");
+    }
+    symlink("..", tree.at("w/up")).unwrap();
+    assert_eq!(files.place("up/new").unwrap_err().kind, ErrorKind::Denied);
+    symlink("../not-there", tree.at("w/dangling")).unwrap();
+    if let Ok(place) = files.place("dangling") {
+        place.write(b"x").unwrap();
+    }
+    assert!(!tree.at("not-there").exists() && !tree.at("new").exists());
+}

@@ -1,0 +1,146 @@
+//! One process of a tool: started in its cage, its output collected, its end told.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::ToolSurroundings;
+use super::output::{Collector, VIEW_LINES};
+use crate::agent::{CallContext, CallOutput, PreparedCall};
+use crate::config::ToolSandbox;
+use crate::domain::{CallError, Category, ErrorKind};
+use crate::process::{Exit, ProcessSpec, SpawnFailure};
+use crate::text::truncate::{Keep, ViewLimit};
+
+/// What is started, besides what the call says.
+pub(super) struct Process<'a> {
+    pub(super) program: PathBuf,
+    /// The whole environment.
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) timeout: Duration,
+    /// Characters of the output that a model sees.
+    pub(super) characters: usize,
+    /// Whose rights it gets.
+    pub(super) category: Category,
+    pub(super) sandbox: &'a ToolSandbox,
+}
+
+impl Process<'_> {
+    /// Runs it to its end. What a caller is to say about the end is left to it: the exit is given back where there is one.
+    pub(super) async fn run(
+        &self,
+        around: &ToolSurroundings,
+        call: &PreparedCall,
+        context: &CallContext,
+    ) -> (Option<Exit>, CallOutput) {
+        let working_dir = PathBuf::from(&call.working_dir);
+        let cage = match around.cages.of(self.category, self.sandbox, &working_dir) {
+            Ok(cage) => cage,
+            Err(error) => {
+                let message =
+                    format!("The tool was not started, because it cannot be held: {error}.");
+                let error = CallError::new(ErrorKind::SpawnFailed, message);
+                return (None, CallOutput::of_error(&error));
+            }
+        };
+        let spec = ProcessSpec {
+            program: self.program.clone(),
+            argv: call.argv.clone(),
+            env: self.env.clone(),
+            working_dir,
+            stdin: call.stdin.clone(),
+            timeout: self.timeout,
+            cage,
+        };
+        let mut collector = Collector::new(
+            around.outputs.as_deref(),
+            &context.call_id,
+            &around.redactor,
+            ViewLimit { characters: self.characters, lines: VIEW_LINES, keep: Keep::HeadAndTail },
+            around.max_output_bytes,
+        );
+        let exit =
+            around.spawner.run(&spec, &context.cancel, &mut |chunk| collector.push(chunk)).await;
+        let collected = match collector.finish() {
+            Ok(collected) => collected,
+            Err(error) => {
+                let message = format!("The output could not be kept: {error}.");
+                return (None, CallOutput::of_error(&CallError::new(ErrorKind::Io, message)));
+            }
+        };
+        let mut output = CallOutput {
+            content: collected.view,
+            output: collected.inline,
+            output_file: collected.file,
+            output_bytes: collected.bytes,
+            truncated: collected.truncated,
+            lossy: collected.lossy,
+            ..CallOutput::default()
+        };
+        match exit {
+            Ok(exit) => {
+                output.exit_code = exit.code;
+                output.signal = exit.signal;
+                output.timed_out = exit.timed_out;
+                output.survivors = exit.survivors;
+                if exit.output_held {
+                    append(
+                        &mut output.content,
+                        "[the output was still held open after the end and was cut there]",
+                    );
+                }
+                (Some(exit), output)
+            }
+            Err(failure) => {
+                fail(&failure, &mut output);
+                (None, output)
+            }
+        }
+    }
+}
+
+/// Returns what is said of a process that was ended by us.
+pub(super) fn ended_by_us(
+    exit: Exit,
+    timeout: Duration,
+    advice: &str,
+) -> Option<(ErrorKind, String)> {
+    if exit.timed_out {
+        let note = format!(
+            "[ERROR: Command timed out after {}ms. Partial output is shown above. {advice}]",
+            timeout.as_millis()
+        );
+        return Some((ErrorKind::Timeout, note));
+    }
+    let note = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
+    exit.cancelled.then(|| (ErrorKind::Interrupted, note.to_owned()))
+}
+
+fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
+    let kind = match failure {
+        SpawnFailure::Refused { .. } | SpawnFailure::Order(_) => ErrorKind::SpawnFailed,
+        SpawnFailure::ShimLost => ErrorKind::Interrupted,
+        SpawnFailure::Output(_) => ErrorKind::Io,
+    };
+    let message = match failure {
+        SpawnFailure::Refused { step, errno } => {
+            format!("[ERROR: {errno:?} at {step}: {}. Nothing was run.]", errno.desc())
+        }
+        other => format!("[ERROR: {other}]"),
+    };
+    output.error_kind = Some(kind);
+    if let Some(whole) = &mut output.output {
+        append(whole, &message);
+    }
+    append(&mut output.content, &message);
+}
+
+pub(super) fn append(text: &mut String, note: &str) {
+    if note.is_empty() {
+        return;
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text.push_str(note);
+}

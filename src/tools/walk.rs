@@ -1,0 +1,258 @@
+//! Walks a tree of files without ever following a link, several directories at once.
+//!
+//! Each directory is opened beneath the root of the walk, and each file from the directory it was seen in, so that nothing that is swapped
+//! meanwhile leads elsewhere. Ignore files are read like any hostile file: plain ones only, and not endless.
+//!
+//! The walker of the `ignore` crate opens paths, and whatever lies at `.gitignore`, a FIFO or a link to an endless device too; its matcher is
+//! used here.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2};
+
+use super::files::Opened;
+use crate::gate::{Access, PathRules};
+
+/// Bytes of an ignore file that are read.
+const IGNORE_BYTES: u64 = 256 * 1024;
+
+/// Levels of directories.
+const DEEPEST: usize = 200;
+
+/// Threads of one walk.
+const THREADS: usize = 4;
+
+/// What is done after an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    GoOn,
+    Stop,
+}
+
+/// Something that was found.
+pub(super) struct Entry<'a> {
+    /// Where it lies below the root of the walk.
+    pub(super) relative: &'a Path,
+    pub(super) kind: FileType,
+    directory: BorrowedFd<'a>,
+    closed: &'a [(u64, u64)],
+}
+
+impl Entry<'_> {
+    /// Opens it for reading; `None` if it is no plain file any more, or another name of a closed one.
+    pub(super) fn open(&self) -> Option<File> {
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = openat(self.directory, self.relative.file_name()?, flags, Mode::empty()).ok()?;
+        let file = File::from(fd);
+        let meta = file.metadata().ok()?;
+        let is_open = meta.is_file() && !self.closed.contains(&(meta.dev(), meta.ino()));
+        is_open.then_some(file)
+    }
+}
+
+/// A walk that has not begun.
+pub(super) struct Walk<'a> {
+    pub(super) rules: &'a PathRules,
+    pub(super) root: &'a Opened,
+    /// Whether `.gitignore` is obeyed and `.git` is left out.
+    pub(super) ignores: bool,
+    /// 1 is the entries of the root alone.
+    pub(super) depth: usize,
+}
+
+/// The ignore rules of a directory and of those above it.
+struct Ignores {
+    own: Gitignore,
+    above: Option<Arc<Ignores>>,
+}
+
+impl Ignores {
+    fn ignore(mut self: &Arc<Self>, path: &Path, is_dir: bool) -> bool {
+        loop {
+            let matched = self.own.matched(path, is_dir);
+            match (&self.above, matched.is_none()) {
+                (Some(above), true) => self = above,
+                _ => return matched.is_ignore(),
+            }
+        }
+    }
+}
+
+/// A directory that waits.
+struct Waiting {
+    relative: PathBuf,
+    depth: usize,
+    ignores: Option<Arc<Ignores>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: Vec<Waiting>,
+    at_work: usize,
+    stopped: bool,
+}
+
+impl Walk<'_> {
+    /// Shows every entry to `visit`, in no order, from several threads.
+    pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) {
+        let closed: Vec<(u64, u64)> = self
+            .rules
+            .denied
+            .iter()
+            .chain(&self.rules.own)
+            .filter_map(|path| std::fs::metadata(path).ok())
+            .map(|meta| (meta.dev(), meta.ino()))
+            .collect();
+        let first = Waiting { relative: PathBuf::new(), depth: 1, ignores: self.ignores_above() };
+        let queue = Mutex::new(Queue { waiting: vec![first], ..Queue::default() });
+        let changed = Condvar::new();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(|| self.take(&queue, &changed, &closed, visit));
+            }
+            self.take(&queue, &changed, &closed, visit);
+        });
+    }
+
+    /// Works off directories until none is left.
+    fn take(
+        &self,
+        queue: &Mutex<Queue>,
+        changed: &Condvar,
+        closed: &[(u64, u64)],
+        visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
+    ) {
+        let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock();
+        loop {
+            if state.stopped || (state.waiting.is_empty() && state.at_work == 0) {
+                changed.notify_all();
+                return;
+            }
+            let Some(directory) = state.waiting.pop() else {
+                state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.at_work += 1;
+            drop(state);
+            let (found, next) = self.directory(&directory, closed, visit);
+            state = lock();
+            state.at_work -= 1;
+            state.waiting.extend(found);
+            state.stopped |= next == Next::Stop;
+            changed.notify_all();
+        }
+    }
+
+    /// Shows the entries of one directory; returns the directories in it.
+    fn directory(
+        &self,
+        waiting: &Waiting,
+        closed: &[(u64, u64)],
+        visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
+    ) -> (Vec<Waiting>, Next) {
+        let mut found = Vec::new();
+        let Some(fd) = self.open(&waiting.relative) else { return (found, Next::GoOn) };
+        let ignores = if self.ignores {
+            let path = self.root.path.join(&waiting.relative);
+            ignores_of(fd.as_fd(), &path, waiting.ignores.clone())
+        } else {
+            None
+        };
+        let Ok(entries) = Dir::read_from(&fd) else { return (found, Next::GoOn) };
+        for entry in entries {
+            let Ok(entry) = entry else { break };
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if matches!(name.as_bytes(), b"." | b"..") || (self.ignores && name == ".git") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => kind_of(fd.as_fd(), name),
+                known => known,
+            };
+            let relative = waiting.relative.join(name);
+            let path = self.root.path.join(&relative);
+            let is_dir = kind == FileType::Directory;
+            if ignores.as_ref().is_some_and(|ignores| ignores.ignore(&path, is_dir))
+                || self.rules.judge(&path, Access::Read).is_err()
+            {
+                continue;
+            }
+            let shown = Entry { relative: &relative, kind, directory: fd.as_fd(), closed };
+            if visit(&shown) == Next::Stop {
+                return (Vec::new(), Next::Stop);
+            }
+            if is_dir && waiting.depth < self.depth.min(DEEPEST) {
+                let ignores = ignores.clone();
+                found.push(Waiting { relative, depth: waiting.depth + 1, ignores });
+            }
+        }
+        (found, Next::GoOn)
+    }
+
+    fn open(&self, relative: &Path) -> Option<OwnedFd> {
+        let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        openat2(&self.root.file, path, flags, Mode::empty(), how).ok()
+    }
+
+    /// Returns the ignore rules of the allowed directories above the root of the walk.
+    fn ignores_above(&self) -> Option<Arc<Ignores>> {
+        let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores)?;
+        let mut above: Vec<&Path> =
+            self.root.path.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
+        above.reverse();
+        let mut ignores = None;
+        for path in above {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let how = ResolveFlags::NO_SYMLINKS;
+            let fd = openat2(rustix::fs::CWD, path, flags, Mode::empty(), how).ok()?;
+            ignores = ignores_of(fd.as_fd(), path, ignores);
+        }
+        ignores
+    }
+}
+
+fn kind_of(directory: BorrowedFd<'_>, name: &OsStr) -> FileType {
+    rustix::fs::statat(directory, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Returns the ignore rules that hold in a directory.
+fn ignores_of(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    above: Option<Arc<Ignores>>,
+) -> Option<Arc<Ignores>> {
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(fd) = openat(directory, ".gitignore", flags, Mode::empty()) else { return above };
+    let file = File::from(fd);
+    if !file.metadata().is_ok_and(|meta| meta.is_file()) {
+        return above;
+    }
+    let mut text = Vec::new();
+    if file.take(IGNORE_BYTES).read_to_end(&mut text).is_err() {
+        return above;
+    }
+    let mut builder = GitignoreBuilder::new(path);
+    for line in String::from_utf8_lossy(&text).lines() {
+        // A line that is no pattern ignores nothing.
+        let _ = builder.add_line(None, line.trim_start_matches('\u{feff}'));
+    }
+    match builder.build() {
+        Ok(own) => Some(Arc::new(Ignores { own, above })),
+        Err(_) => above,
+    }
+}
