@@ -32,12 +32,13 @@ pub fn preflight(
     });
     for Listed { tool, .. } in job.policy.write.iter().chain(&job.policy.admin) {
         let name = format!("program of {tool}");
-        items.push(match config.tools.get(tool) {
-            None => item(&name, false, "the tool is not declared".to_owned()),
-            Some(declared) => match &declared.program.path {
+        items.push(match (config.tools.get(tool), toolbox.find(tool.as_str())) {
+            (Some(declared), _) => match &declared.program.path {
                 Some(path) => item(&name, true, path.display().to_string()),
                 None => item(&name, false, format!("`{}` was not found", declared.program.written)),
             },
+            (None, Some(_)) => item(&name, true, "built in".to_owned()),
+            (None, None) => item(&name, false, "it cannot be used on this host".to_owned()),
         });
     }
     items.push(sandbox(job, around));

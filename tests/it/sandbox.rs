@@ -6,15 +6,22 @@ use serde_json::Value;
 
 use crate::support::{Place, alive};
 
-const SCRIPT: &str = "steps:\n  - call: {tool: attack, args: {}}\n  - say: done\n  - say: done\n";
+/// How the attacker is started.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum As {
+    ReadTool,
+    WriteTool,
+    Bash,
+}
 
 struct Attacked {
     output: String,
     events: Vec<Value>,
 }
 
-/// Runs `tests/fixtures/sandbox/attack.py` as a tool of `category`, and looks from outside at what it could do.
-fn attacked(category: &str, unprivileged: bool) -> Attacked {
+/// Runs `tests/fixtures/sandbox/attack.py`, and looks from outside at what it could do.
+fn attacked(attacker: As, unprivileged: bool) -> Attacked {
+    let category = if attacker == As::ReadTool { "read" } else { "write" };
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("file"), "whole").unwrap();
     if unprivileged {
@@ -27,16 +34,27 @@ fn attacked(category: &str, unprivileged: bool) -> Attacked {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     tcp.set_nonblocking(true).unwrap();
     udp.set_nonblocking(true).unwrap();
-    let place = Place::new(&[
-        ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
-        ("script.yaml", SCRIPT),
-    ]);
+    let place = Place::new(&[(
+        "config.yaml",
+        "models: {main: {provider: scripted, script: script.yaml}}\n",
+    )]);
     let script = place.path().join("attack.py");
     std::fs::write(&script, include_str!("../fixtures/sandbox/attack.py")).unwrap();
     let marker = format!("3600.{}{}", std::process::id(), udp.local_addr().unwrap().port());
     let (temp, script) = (outside.path().display(), script.display());
     let (state, config) = (place.state(), place.config());
     let (tcp_port, udp_port) = (tcp.local_addr().unwrap().port(), udp.local_addr().unwrap().port());
+    let command = format!(
+        "ATTACK={category} python3 {script} {temp} {} {} {tcp_port} {udp_port} {marker}",
+        state.display(),
+        config.display()
+    );
+    let call = match attacker {
+        As::Bash => format!("{{tool: bash, args: {{command: '{command}'}}}}"),
+        As::ReadTool | As::WriteTool => "{tool: attack, args: {}}".to_owned(),
+    };
+    place
+        .write("script.yaml", &format!("steps:\n  - call: {call}\n  - say: done\n  - say: done\n"));
     place.write(
         "tools.yaml",
         &format!(
@@ -45,7 +63,11 @@ fn attacked(category: &str, unprivileged: bool) -> Attacked {
             config.display(),
         ),
     );
-    let listed = if category == "read" { "" } else { "    tools: {write: [attack]}\n" };
+    let listed = match attacker {
+        As::ReadTool => "",
+        As::WriteTool => "    tools: {write: [attack]}\n",
+        As::Bash => "    tools: {write: [bash]}\n    network: false\n",
+    };
     place.write(
         "jobs.yaml",
         &format!("version: 1\njobs:\n  - name: j\n    prompt: Attack\n{listed}"),
@@ -69,10 +91,10 @@ fn attacked(category: &str, unprivileged: bool) -> Attacked {
     Attacked { output: end["output"].as_str().unwrap().to_owned(), events: events.clone() }
 }
 
-fn check(category: &str, unprivileged: bool) {
-    let attacked = attacked(category, unprivileged);
+fn check(attacker: As, unprivileged: bool) {
+    let attacked = attacked(attacker, unprivileged);
     let done: Vec<&str> = attacked.output.lines().filter(|line| line.contains("DONE")).collect();
-    assert_eq!(done, Vec::<&str>::new(), "{category}, unprivileged: {unprivileged}");
+    assert_eq!(done, Vec::<&str>::new(), "{attacker:?}, unprivileged: {unprivileged}");
     let refused = attacked.output.lines().filter(|line| line.contains(": refused")).count();
     assert!(refused >= 26, "{refused}: {}", attacked.output);
     assert!(attacked.output.contains("allowed: mine /dev/null True"), "{}", attacked.output);
@@ -86,13 +108,14 @@ fn check(category: &str, unprivileged: bool) {
 // proves ENV-1, PROC-2, FS-5
 #[test]
 fn a_read_tool_of_root_is_held() {
-    check("read", false);
+    check(As::ReadTool, false);
 }
 
 // proves PROC-2, FS-5
 #[test]
 fn a_write_tool_of_root_is_held() {
-    check("write", false);
+    check(As::WriteTool, false);
+    check(As::Bash, false);
 }
 
 // proves PROC-2, FS-5
@@ -102,6 +125,7 @@ fn tools_of_an_ordinary_user_are_held() {
         // Then the tests above have shown it.
         return;
     }
-    check("read", true);
-    check("write", true);
+    for attacker in [As::ReadTool, As::WriteTool, As::Bash] {
+        check(attacker, true);
+    }
 }

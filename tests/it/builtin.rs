@@ -1,0 +1,130 @@
+//! The built-in tools in runs: under their own and their shown names, through the gate, with what the record says of them.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const CONFIG: &str = "models: {main: {provider: scripted, script: script.yaml}}\n";
+
+fn place(script: &str, job: &str) -> Place {
+    let script: String = script.lines().map(|line| format!("  - {line}\n")).collect();
+    Place::new(&[
+        ("config.yaml", CONFIG),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("script.yaml", &format!("steps:\n{script}  - say: done\n  - say: done\n")),
+        ("jobs.yaml", &format!("version: 1\njobs:\n  - name: j\n    prompt: Work\n{job}")),
+    ])
+}
+
+fn events(place: &Place, kind: &str) -> Vec<Value> {
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap().iter();
+    events.filter(|event| event["type"] == kind).cloned().collect()
+}
+
+#[test]
+fn files_and_commands_work_in_a_run_and_are_recorded() {
+    let place = place(
+        "call: {tool: write_file, args: {file_path: notes/a.txt, content: \"one\\ntwo\"}}
+call: {tool: edit_file, args: {file_path: notes/a.txt, old_string: two, new_string: \"2\"}}
+call: {tool: bash, args: {command: \"cat notes/a.txt; exit 3\"}}
+call: {tool: grep, args: {pattern: one}}
+call: {tool: todo_write, args: {todos: [{content: x, status: pending, priority: low}]}}
+call: {tool: todo_read, args: {}}",
+        "    tools: {write: [write_file, edit_file, bash]}\n",
+    );
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let ends = events(&place, "tool_call_end");
+    let output = |at: usize| ends[at]["output"].as_str().unwrap().to_owned();
+    assert!(ends.iter().all(|end| end["is_error"] == false), "{ends:#?}");
+    assert!(output(0).starts_with("wrote 7 bytes to "));
+    assert_eq!((&ends[0]["files_modified"], &ends[0]["lines_changed"]), (&json!(1), &json!(2)));
+    assert!(ends[1]["diff"].as_str().unwrap().contains("-two\n"));
+    assert_eq!(ends[1]["first_changed_line"], 2);
+    assert_eq!((output(2).as_str(), &ends[2]["exit_code"]), ("one\n2", &json!(3)));
+    assert_eq!(output(3), "notes/a.txt:1: one\n");
+    assert_eq!(output(4), output(5));
+    let file = place.state().join("workspace/j/notes/a.txt");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "one\n2");
+}
+
+// proves POL-1, SH-1, SH-2, FS-1, FS-5
+#[test]
+fn what_the_gate_refuses_is_not_done_and_recorded_with_its_rule() {
+    let place = place(
+        "call: {tool: bash, args: {command: \"ls; rm -rf x\"}}
+call: {tool: bash, args: {command: \"systemctl stop nginx\"}}
+call: {tool: write_file, args: {file_path: a, content: b}}
+call: {tool: read_file, args: {file_path: /etc/passwd}}
+call: {tool: read_file, args: {file_path: /etc/hostname}}
+call: {tool: bash, args: {command: \"echo made > made\"}}",
+        "    tools: {write: [bash]}\n    limits: {error_threshold: 50}\n",
+    );
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let rules: Vec<Value> = events(&place, "policy_decision")
+        .into_iter()
+        .map(|decision| json!([decision["decision"], decision["rule"], decision["category"]]))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            json!(["deny", "blocked_command", "admin"]),
+            json!(["deny", "category", "admin"]),
+            json!(["deny", "category", "write"]),
+            json!(["deny", "denied_path", "read"]),
+            json!(["deny", "path", "read"]),
+            json!(["allow", "allowed", "write"]),
+        ]
+    );
+    assert_eq!(events(&place, "tool_call_start").len(), 1);
+    let kinds: Vec<Value> =
+        events(&place, "tool_call_end").iter().map(|end| end["error_kind"].clone()).collect();
+    assert_eq!(kinds[..5], vec![json!("denied"); 5]);
+    assert!(!place.state().join("workspace/j/a").exists());
+    assert!(place.state().join("workspace/j/made").exists());
+}
+
+#[test]
+fn verbs_judge_as_a_run_does() {
+    let place = place("say: x", "    tools: {write: [bash], deny: [grep]}\n");
+    let explained = |tool: &str, arguments: Value| {
+        let decision = place.json(&["explain", "j", tool, &arguments.to_string()]);
+        format!("{} {} {}", decision["decision"], decision["rule"], decision["category"])
+            .replace('"', "")
+    };
+    assert_eq!(explained("bash", json!({"command": "ls"})), "allow allowed write");
+    assert_eq!(explained("bash", json!({"command": "$X"})), "deny category admin");
+    assert_eq!(explained("bash", json!({"command": "env sudo ls"})), "deny blocked_command admin");
+    assert_eq!(explained("grep", json!({"pattern": "x"})), "deny job_deny read");
+    assert_eq!(explained("read_file", json!({"file_path": "../x"})), "deny path read");
+    assert_eq!(explained("read_file", json!({"file_path": "a"})), "allow allowed read");
+    let called = place.dutyd(&["call", "bash", "command=echo hi; exit 2"]);
+    assert_eq!(called.code, 0, "{called:?}");
+    assert!(called.stdout.starts_with("hi\n[exit code 2, "), "{called:?}");
+    assert_eq!(place.dutyd(&["call", "read_file", "file_path=/etc/shadow"]).code, 5);
+    assert_eq!(place.dutyd(&["call", "read_file", "file_path=missing"]).code, 1);
+    assert_eq!(place.dutyd(&["call", "bash", "command=sleep 9", "timeout_ms=200"]).code, 124);
+    let listed = place.json(&["tools", "--job", "j"]);
+    let bash = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "bash").unwrap();
+    assert_eq!((&bash["source"], &bash["allowed"]), (&json!("builtin"), &json!(true)));
+    assert_eq!(place.dutyd(&["call", "bahs"]).code, 3);
+}
+
+// proves POL-8
+#[test]
+fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
+    let tool = |more: &str| {
+        format!(
+            "version: 1\ntools:\n  - {{name: grep, description: Ours, category: read, cmd: echo, args: [ours]{more}}}\n"
+        )
+    };
+    let place = place("call: {tool: grep, args: {}}", "");
+    place.write("tools.yaml", &tool(""));
+    let done = place.dutyd(&["validate"]);
+    assert!(done.code == 2 && (done.stdout + &done.stderr).contains("`grep` is a built-in tool"));
+    place.write("tools.yaml", &tool(", override: true"));
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(events(&place, "tool_call_end")[0]["output"], "ours\n");
+}
