@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use super::counters::Counters;
 use super::model::{ErrorClass, ModelError, ModelReply};
-use super::plan::{PlannedCall, plan_calls};
+use super::plan::{Changes, PlannedCall, plan_calls};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::tool::Toolbox;
-use crate::config::{Limits, Price};
+use crate::config::{Limits, Mode, Price};
 use crate::domain::{
-    AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
-    Turn,
+    AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, PlanRead, PlanStep,
+    StopReason, ToolResult, Turn,
 };
 use crate::gate::GateRules;
 use reply::assistant_event;
@@ -34,6 +34,8 @@ const CONFIRMATION: &str = "Before this is accepted as the final answer: check t
 pub struct Rules {
     /// What it may do.
     pub gate: GateRules,
+    /// Whether changes are made or planned.
+    pub mode: Mode,
     /// Where it ends.
     pub limits: Limits,
     /// Whether the first answer without calls is asked for once more.
@@ -73,7 +75,7 @@ pub enum Input {
 }
 
 /// The result of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CallOutcome {
     /// The call.
     pub call_id: CallId,
@@ -87,6 +89,20 @@ pub struct CallOutcome {
     pub modified: Vec<PathBuf>,
     /// Lines of them that went and lines that came.
     pub lines_changed: u64,
+    /// What the call was for a plan.
+    pub planned: Planned,
+}
+
+/// What a call was for a plan.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Planned {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A read that later steps rest on.
+    Read(PlanRead),
+    /// A step.
+    Step(Box<PlanStep>),
 }
 
 /// What is to be done next.
@@ -129,6 +145,7 @@ pub struct Machine {
     tools_bytes: usize,
     history: Vec<Turn>,
     counters: Counters,
+    changes: Changes,
     call_ids: BTreeSet<CallId>,
     confirmed: bool,
     last_text: String,
@@ -159,6 +176,7 @@ impl Machine {
             tools_bytes,
             history: Vec::new(),
             counters: Counters::default(),
+            changes: Changes::default(),
             call_ids: BTreeSet::new(),
             last_text: String::new(),
             failed_in_a_row: 0,
@@ -192,6 +210,12 @@ impl Machine {
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// Returns what was planned.
+    #[must_use]
+    pub fn changes(&self) -> &Changes {
+        &self.changes
     }
 
     /// Returns what has been used up.
@@ -263,6 +287,7 @@ impl Machine {
                     &self.rules,
                     &self.toolbox,
                     &self.counters.spent,
+                    &self.changes,
                 );
                 self.note_plans(&plans);
                 events.extend(decisions);
@@ -283,7 +308,9 @@ impl Machine {
                         "the final answer was cut by the token limit",
                     ));
                 }
-                self.end(StopReason::Completed, None, events)
+                let is_planned = !self.changes.steps.is_empty();
+                let reason = if is_planned { StopReason::Planned } else { StopReason::Completed };
+                self.end(reason, None, events)
             }
         }
     }
@@ -339,6 +366,11 @@ impl Machine {
             self.failed_in_a_row += 1;
         }
         for result in &results {
+            match &result.planned {
+                Planned::Nothing => {}
+                Planned::Read(read) => self.changes.reads.push(read.clone()),
+                Planned::Step(step) => self.changes.steps.push(step.as_ref().clone()),
+            }
             self.counters.spent.files.extend(result.modified.iter().cloned());
             self.counters.spent.lines += result.lines_changed;
         }
@@ -391,7 +423,7 @@ impl Machine {
     fn note_plans(&mut self, plans: &[PlannedCall]) {
         for plan in plans {
             match &plan.work {
-                super::plan::Work::Run { .. } => {
+                super::plan::Work::Run { .. } | super::plan::Work::Plan { .. } => {
                     self.counters.spent.calls += 1;
                     self.counters.tools_used.insert(plan.name.clone());
                 }

@@ -15,12 +15,12 @@ mod session;
 mod sink;
 mod tool;
 
-pub use machine::{Action, CallOutcome, End, Input, Machine, Rules, Step};
+pub use machine::{Action, CallOutcome, End, Input, Machine, Planned, Rules, Step};
 pub use marker::{Marker, unwrap as unmarked};
 pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
-pub use plan::{PlannedCall, Work};
+pub use plan::{Changes, PlannedCall, Work};
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use sink::{EventSink, RecordError};

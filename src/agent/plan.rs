@@ -4,9 +4,10 @@
 
 use super::machine::Rules;
 use super::tool::{PreparedCall, Toolbox};
+use crate::config::Mode;
 use crate::domain::{
-    Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason,
-    PolicyDecision, ToolCall,
+    Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
+    PlanStep, PolicyDecision, ToolCall,
 };
 use crate::gate::{Facts, Spent, decide};
 use crate::text::escape::one_line;
@@ -34,8 +35,28 @@ pub enum Work {
         /// What is run.
         prepared: PreparedCall,
     },
+    /// It becomes a step of a change plan.
+    Plan {
+        /// Its number.
+        step: u64,
+        /// The category that was judged.
+        category: Category,
+        /// What would be run.
+        prepared: PreparedCall,
+        /// The reads that the model has seen.
+        rests_on: Vec<CallId>,
+    },
     /// It is answered with this.
     Reject(CallError),
+}
+
+/// What a run in plan mode would change, so far.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Changes {
+    /// The steps.
+    pub steps: Vec<PlanStep>,
+    /// The reads before them.
+    pub reads: Vec<PlanRead>,
 }
 
 /// Plans the calls of one answer; returns the plans and the gate's decisions.
@@ -45,9 +66,11 @@ pub(super) fn plan_calls(
     rules: &Rules,
     toolbox: &Toolbox,
     spent: &Spent,
+    changes: &Changes,
 ) -> (Vec<PlannedCall>, Vec<Event>) {
     let mut spent = spent.clone();
     let mut decisions = Vec::new();
+    let mut steps = changes.steps.len() as u64;
     let plans = calls
         .iter()
         .enumerate()
@@ -61,7 +84,17 @@ pub(super) fn plan_calls(
             } else {
                 plan_one(call, finish_reason, rules, toolbox, &spent, &mut decisions).unwrap_or_else(Work::Reject)
             };
-            if let Work::Run { prepared, .. } = &work {
+            let work = match work {
+                Work::Run { category, prepared }
+                    if rules.mode == Mode::Plan && category != Category::Read =>
+                {
+                    steps += 1;
+                    let rests_on = changes.reads.iter().map(|read| read.call_id.clone()).collect();
+                    Work::Plan { step: steps, category, prepared, rests_on }
+                }
+                other => other,
+            };
+            if let Work::Run { prepared, .. } | Work::Plan { prepared, .. } = &work {
                 // What earlier calls of the same answer will use up counts for the later ones.
                 spent.calls += 1;
                 spent.lines += prepared.lines;

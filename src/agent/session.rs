@@ -14,15 +14,15 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::counters::Counters;
-use super::machine::{Action, CallOutcome, End, Input, Machine};
+use super::machine::{Action, CallOutcome, End, Input, Machine, Planned};
 use super::marker::Marker;
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
-use super::plan::{PlannedCall, Work};
+use super::plan::{Changes, PlannedCall, Work};
 use super::sink::{EventSink, RecordError};
 use super::tool::{CallContext, CallOutput, PreparedCall};
 use crate::config::Price;
 use crate::domain::{
-    CallEnd, CallError, CallStart, Category, ErrorKind, Event, LiveEvent, StopReason,
+    CallError, CallStart, Category, ErrorKind, Event, LiveEvent, PlanRead, PlanStep, StopReason,
 };
 
 /// The shortest and longest pause before a retry, before jitter.
@@ -79,6 +79,8 @@ pub struct SessionResult {
     pub end: End,
     /// What it used up.
     pub counters: Counters,
+    /// What it planned.
+    pub changes: Changes,
     /// Processes that outlived the kill of a call.
     pub survivors: u64,
 }
@@ -106,6 +108,7 @@ impl Session {
         SessionResult {
             end,
             counters: self.parts.machine.counters().clone(),
+            changes: self.parts.machine.changes().clone(),
             survivors: self.survivors.load(Ordering::Relaxed),
         }
     }
@@ -265,7 +268,10 @@ impl Session {
         cancel: &CancellationToken,
     ) -> Result<Vec<CallOutcome>, RecordError> {
         let parallel = self.parts.machine.rules().limits.parallel_reads;
-        let is_read = |plan: &PlannedCall| !matches!(&plan.work, Work::Run { category, .. } if *category != Category::Read);
+        let is_read = |plan: &PlannedCall| {
+            !matches!(&plan.work, Work::Run { category, .. } if *category != Category::Read)
+                && !matches!(&plan.work, Work::Plan { .. })
+        };
         let mut results = Vec::with_capacity(plans.len());
         let mut rest = plans;
         while let Some(first) = rest.first() {
@@ -292,21 +298,42 @@ impl Session {
         cancel: &CancellationToken,
     ) -> Result<CallOutcome, RecordError> {
         let started = Instant::now();
-        let output = match &plan.work {
-            Work::Reject(error) => CallOutput::of_error(error),
-            Work::Run { .. } if cancel.is_cancelled() => CallOutput::of_error(&CallError::new(
-                ErrorKind::Skipped,
-                "Not run: the run is being stopped.",
-            )),
+        let mut planned = Planned::Nothing;
+        let done = match &plan.work {
+            Work::Reject(error) => Ok(CallOutput::of_error(error)),
+            Work::Run { .. } | Work::Plan { .. } if cancel.is_cancelled() => {
+                Ok(CallOutput::of_error(&CallError::new(
+                    ErrorKind::Skipped,
+                    "Not run: the run is being stopped.",
+                )))
+            }
             Work::Run { category, prepared } => {
-                match self.run_tool(plan, *category, prepared, cancel).await {
-                    Ok(output) => output,
-                    Err(error) => {
-                        // What runs beside it cannot be recorded either.
-                        cancel.cancel();
-                        return Err(error);
-                    }
+                let done = self.run_tool(plan, *category, prepared, cancel).await;
+                if let (
+                    Category::Read,
+                    Ok(CallOutput { error_kind: None, digest: Some(digest), .. }),
+                ) = (category, &done)
+                {
+                    planned = Planned::Read(PlanRead {
+                        call_id: plan.call_id.clone(),
+                        name: plan.name.clone(),
+                        arguments: prepared.arguments.clone(),
+                        digest: digest.clone(),
+                    });
                 }
+                done
+            }
+            Work::Plan { .. } => self.plan_step(plan, cancel).await.map(|(output, step)| {
+                planned = step.map_or(Planned::Nothing, |step| Planned::Step(Box::new(step)));
+                output
+            }),
+        };
+        let output = match done {
+            Ok(output) => output,
+            Err(error) => {
+                // What runs beside it cannot be recorded either.
+                cancel.cancel();
+                return Err(error);
             }
         };
         self.survivors.fetch_add(output.survivors, Ordering::Relaxed);
@@ -317,28 +344,65 @@ impl Session {
             error_kind: output.error_kind,
             modified: output.modified.clone(),
             lines_changed: output.lines_changed,
+            planned,
         };
-        let end = CallEnd {
-            call_id: plan.call_id.clone(),
-            name: plan.name.clone(),
-            is_error: output.error_kind.is_some(),
-            error_kind: output.error_kind,
-            output: output.output,
-            output_file: output.output_file,
-            output_bytes: output.output_bytes,
-            truncated: output.truncated,
-            lossy: output.lossy,
-            exit_code: output.exit_code,
-            signal: output.signal,
-            timed_out: output.timed_out,
-            duration_ms: millis(started.elapsed()),
-            diff: output.diff,
-            files_modified: output.modified.len() as u64,
-            lines_changed: output.lines_changed,
-            details: output.details,
-        };
+        let end = output.end(&plan.call_id, &plan.name, millis(started.elapsed()));
         self.parts.sink.record(Event::ToolCallEnd(Box::new(end))).await?;
         Ok(outcome)
+    }
+
+    /// Records a call as a step of a change plan instead of making it.
+    async fn plan_step(
+        &self,
+        plan: &PlannedCall,
+        cancel: &CancellationToken,
+    ) -> Result<(CallOutput, Option<PlanStep>), RecordError> {
+        let Work::Plan { step, category, prepared, rests_on } = &plan.work else {
+            return Ok((CallOutput::default(), None));
+        };
+        let Some(tool) = self.parts.machine.toolbox().find(&plan.name) else {
+            let error = CallError::new(ErrorKind::UnknownTool, "The tool is gone.");
+            return Ok((CallOutput::of_error(&error), None));
+        };
+        let state = match tool.state(prepared).await {
+            Ok(state) => state,
+            Err(error) => return Ok((CallOutput::of_error(&error), None)),
+        };
+        let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };
+        let dry_run = tool.dry_run(prepared, &context).await;
+        let said = dry_run.as_ref().map(|output| output.content.clone());
+        if let Some(failed) = dry_run.filter(|output| output.error_kind.is_some()) {
+            // What would not work is no step.
+            let content = self.parts.marker.wrap(&plan.call_id, &failed.content);
+            return Ok((CallOutput { content, ..failed }, None));
+        }
+        let planned = PlanStep {
+            step: *step,
+            call_id: plan.call_id.clone(),
+            name: plan.name.clone(),
+            category: *category,
+            argv: prepared.argv.clone(),
+            arguments: prepared.arguments.clone(),
+            working_dir: prepared.working_dir.clone(),
+            digest: prepared.digest(&plan.name, &state),
+            dry_run_output: said.clone(),
+            rests_on: rests_on.clone(),
+        };
+        self.parts.sink.record(Event::PlanStep(Box::new(planned.clone()))).await?;
+        let mut text = format!(
+            "Planned as step {step}; nothing was changed. A person decides about it later: go on as if it had worked."
+        );
+        if let Some(said) = said {
+            let said = self.parts.marker.wrap(&plan.call_id, &said);
+            text.push_str(&format!("\nIts dry run said:\n{said}"));
+        }
+        let output = CallOutput {
+            output_bytes: text.len() as u64,
+            output: Some(text.clone()),
+            content: text,
+            ..CallOutput::default()
+        };
+        Ok((output, Some(planned)))
     }
 
     async fn run_tool(

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::ArgumentConditions;
-use crate::domain::{CallError, CallId, Category, ErrorKind, Truncated};
+use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Truncated};
 use crate::gate::Touch;
 
 /// A tool as a model is shown it.
@@ -40,6 +41,22 @@ pub struct PreparedCall {
     pub touches: Vec<Touch>,
     /// Lines of files that it would change, at most.
     pub lines: u64,
+}
+
+impl PreparedCall {
+    /// Returns SHA-256 (hex) of everything that makes a call what it is; `state` is what [`AgentTool::state`] says.
+    #[must_use]
+    pub fn digest(&self, name: &str, state: &str) -> String {
+        let whole = serde_json::json!([
+            name,
+            self.arguments,
+            self.argv,
+            self.working_dir,
+            self.stdin,
+            state
+        ]);
+        hex::encode(Sha256::digest(whole.to_string()))
+    }
 }
 
 /// What a call is given besides its arguments.
@@ -76,6 +93,8 @@ pub struct CallOutput {
     pub timed_out: bool,
     /// Processes that outlived the kill.
     pub survivors: u64,
+    /// SHA-256 (hex) of the whole output, where there was one.
+    pub digest: Option<String>,
     /// What changed in files.
     pub diff: Option<String>,
     /// The files that were changed.
@@ -87,6 +106,30 @@ pub struct CallOutput {
 }
 
 impl CallOutput {
+    /// Returns what the record says of the end of a call.
+    #[must_use]
+    pub fn end(self, call_id: &CallId, name: &str, duration_ms: u64) -> CallEnd {
+        CallEnd {
+            call_id: call_id.clone(),
+            name: name.to_owned(),
+            is_error: self.error_kind.is_some(),
+            error_kind: self.error_kind,
+            output: self.output,
+            output_file: self.output_file,
+            output_bytes: self.output_bytes,
+            truncated: self.truncated,
+            lossy: self.lossy,
+            exit_code: self.exit_code,
+            signal: self.signal,
+            timed_out: self.timed_out,
+            duration_ms,
+            diff: self.diff,
+            files_modified: self.modified.len() as u64,
+            lines_changed: self.lines_changed,
+            details: self.details,
+        }
+    }
+
     /// Returns the output of a call that was not run.
     #[must_use]
     pub fn of_error(error: &CallError) -> Self {
@@ -123,6 +166,20 @@ pub trait AgentTool: Send + Sync {
     ///
     /// *Errors*: why it cannot be run, for the model.
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError>;
+
+    /// Returns what makes the call what it is beyond its record: the program and the files that it would change, as they are now.
+    ///
+    /// *Errors*: they cannot be read.
+    async fn state(&self, _call: &PreparedCall) -> Result<String, CallError> {
+        Ok(String::new())
+    }
+
+    /// Runs a call without its effect; `None` if the tool has no way to.
+    ///
+    /// *Cancel*: as [`Self::run`].
+    async fn dry_run(&self, _call: &PreparedCall, _context: &CallContext) -> Option<CallOutput> {
+        None
+    }
 
     /// Runs a prepared call. A failure is content, not an error.
     ///

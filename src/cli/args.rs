@@ -79,6 +79,14 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Check the hash chain of a run's transcript
     Verify(VerifyArgs),
+    /// List the change plans
+    Plans,
+    /// Show a change plan
+    Plan(PlanArgs),
+    /// Do what a change plan says, if the world is still as it was
+    Apply(ApplyArgs),
+    /// Throw a change plan away
+    Discard(PlanArgs),
     /// Make the index of runs again from the transcripts
     Reindex,
     /// Print completions for a shell
@@ -241,9 +249,27 @@ pub(crate) struct RunArgs {
     /// Ask this instead of the job's prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
+    /// Plan what would be changed instead of changing it
+    #[arg(long)]
+    pub(crate) plan: bool,
     /// Let the daemon run it, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The plan's id or a unique beginning of it, or `last`
+    pub(crate) plan: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApplyArgs {
+    /// The plan's id or a unique beginning of it, or `last`
+    pub(crate) plan: String,
+    /// Only this step, counted from 1
+    #[arg(long, value_name = "N")]
+    pub(crate) only: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -204,6 +204,7 @@ fn anything(config: &Config) -> Result<Job, CliError> {
         allowed_paths: Vec::new(),
         sandbox: config.settings.security.sandbox,
         network: true,
+        mode: crate::config::Mode::Act,
         policy: Policy {
             autonomy: Autonomy::Full,
             read: ReadPolicy::All,

@@ -15,6 +15,7 @@ mod known_tool;
 mod log;
 mod next;
 mod output;
+mod plans;
 mod reference;
 mod reindex;
 mod run;
@@ -81,6 +82,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Audit(args) => context.block_on(slots::audit(&context, &args))?,
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
+        Verb::Plans => plans::plans(&context),
+        Verb::Plan(args) => plans::plan(&context, &args),
+        Verb::Apply(args) => context.block_on(plans::apply(&context, &args))?,
+        Verb::Discard(args) => context.block_on(plans::discard(&context, &args))?,
         Verb::Reindex => context.block_on(reindex::reindex(&context))?,
         Verb::Completions(args) => reference::completions(&args),
         Verb::Man => reference::man(),

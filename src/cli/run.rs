@@ -42,7 +42,8 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
     let spec =
         RunSpec::new(context.new_run_id(), config.clone(), job, facts, &vars, args.prompt.clone())
-            .map_err(|error| CliError::usage(error.to_string()))?;
+            .map_err(|error| CliError::usage(error.to_string()))?
+            .planned(args.plan);
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
 
@@ -60,7 +61,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
 }
 
 /// Puts the run into the index; without it the next `dutyd reindex` does.
-async fn take_in(context: &Context, ended: &Ended) {
+pub(crate) async fn take_in(context: &Context, ended: &Ended) {
     let Some(run) = context.state().find_run(&ended.run_id) else { return };
     let taken = match Index::open(&context.dirs.state) {
         Ok((index, true)) => index.rebuild(context.state()).await.map(drop),
@@ -82,6 +83,7 @@ async fn run_in_daemon(
         job: args.job.clone(),
         vars: variables(&args.vars)?,
         prompt: args.prompt.clone(),
+        plan: args.plan,
     };
     let answer = client.post(&format!("/jobs/{}/runs", path_segment(&args.job)), &request).await?;
     let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -177,7 +179,7 @@ pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
         (Outcome::Succeeded, _) => 0,
         (Outcome::Failed, StopReason::MaxDuration) => TIMED_OUT,
         (Outcome::Cancelled, _) => CANCELLED,
-        (Outcome::Failed | Outcome::Interrupted, _) => 1,
+        (Outcome::Failed | Outcome::Interrupted | Outcome::Planned, _) => 1,
     }
 }
 
@@ -198,7 +200,7 @@ pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, Cl
 }
 
 /// Refuses to write into somebody else's state directory, with the line that works.
-fn own_state(context: &Context) -> Result<(), CliError> {
+pub(crate) fn own_state(context: &Context) -> Result<(), CliError> {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(meta) = std::fs::metadata(&context.dirs.state) else { return Ok(()) };
     if meta.uid() == nix::unistd::geteuid().as_raw() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawCatchup, RawDefaults, RawJob};
+use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode};
 use super::security::paths;
 use super::tool::Tool;
 use super::{Environment, SandboxMode, Settings};
@@ -30,6 +30,16 @@ pub enum Autonomy {
     Supervised,
     /// They are not.
     Full,
+}
+
+/// Whether a job's runs change things or plan changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// Changes are made.
+    #[default]
+    Act,
+    /// Changes are planned; a person applies them.
+    Plan,
 }
 
 /// What becomes of slots that came due while the daemon was down.
@@ -158,6 +168,8 @@ pub struct Job {
     pub sandbox: SandboxMode,
     /// Whether its tools have a network.
     pub network: bool,
+    /// Whether its runs change things.
+    pub mode: Mode,
     /// What it may use.
     pub policy: Policy,
     /// Where a run ends at the latest.
@@ -242,6 +254,10 @@ impl Job {
                 allowed_paths,
                 sandbox: raw.sandbox.map_or(around.settings.security.sandbox, SandboxMode::of),
                 network: raw.network.unwrap_or(true),
+                mode: match raw.mode {
+                    Some(RawMode::Plan) => Mode::Plan,
+                    Some(RawMode::Act) | None => Mode::Act,
+                },
                 policy,
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),

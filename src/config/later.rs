@@ -5,7 +5,7 @@
 /// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
     ("config", &["budget", "web_search", "server", "retention", "notifications", "mcp_servers"]),
-    ("config.security", &["allowed_domains", "blocked_commands", "destructive_commands"]),
+    ("config.security", &["allowed_domains"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -29,12 +29,11 @@ const KEYS: &[(&str, &[&str])] = &[
     ),
     ("jobs.jobs[].tools", &["approve"]),
     ("jobs.jobs[].limits", &["rate"]),
-    ("tools.tools[]", &["dry_run_args", "probe"]),
+    ("tools.tools[]", &["probe"]),
 ];
 
 /// `(where, value)`: where is the path of the value.
 const VALUES: &[(&str, &[&str])] = &[
-    ("jobs.jobs[].mode", &["plan"]),
     (
         "jobs.jobs[].overlap",
         &["buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"],

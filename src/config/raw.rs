@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 pub(crate) use jobs::{
-    RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawOneOrMany,
-    RawRead, RawScalar,
+    RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
+    RawOneOrMany, RawRead, RawScalar,
 };
 pub(crate) use tools::{RawCalls, RawScript, RawTool, RawToolSandbox, RawTools};
 

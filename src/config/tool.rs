@@ -46,6 +46,8 @@ pub struct Tool {
     pub timeout: Option<Duration>,
     /// Characters that the model sees, if it sets them.
     pub output_limit: Option<usize>,
+    /// Appended to the arguments of a call that is only planned.
+    pub dry_run_args: Option<Vec<String>>,
     /// What the kernel leaves to its processes.
     pub sandbox: ToolSandbox,
     /// Exit codes that mean success.
@@ -95,6 +97,12 @@ impl Tool {
                 "a read tool cannot write: leave this out, or make it a write tool".to_owned(),
             ));
         }
+        if raw.category == Some(Category::Read) && raw.dry_run_args.is_some() {
+            remarks.errors.push(fault(
+                "/dry_run_args",
+                "a read tool is never planned: leave this out".to_owned(),
+            ));
+        }
         let command = Self::command(raw, &mut remarks);
         let destructive_when = command
             .as_ref()
@@ -125,6 +133,7 @@ impl Tool {
                 working_dir,
                 timeout,
                 output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+                dry_run_args: raw.dry_run_args.clone(),
                 sandbox,
                 success_codes: raw.success_codes.clone().unwrap_or_else(|| vec![0]),
                 destructive_when,

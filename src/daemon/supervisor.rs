@@ -66,6 +66,8 @@ pub struct RunRequest {
     pub vars: BTreeMap<String, String>,
     /// Replaces its prompt.
     pub prompt: Option<String>,
+    /// Plan what would be changed instead of changing it.
+    pub plan: bool,
 }
 
 /// Why a command cannot be done.
@@ -342,6 +344,7 @@ impl Supervisor {
                 &request.vars,
                 request.prompt,
             )
+            .map(|spec| spec.planned(request.plan))
             .map_err(|error| error.to_string()),
         };
         let spec = match spec {

@@ -13,6 +13,7 @@ use super::call::{ErrorKind, Truncated};
 use super::category::Category;
 use super::ids::{CallId, RunId};
 use super::outcome::{Outcome, StopReason};
+use super::plan::PlanStep;
 use super::turn::FinishReason;
 
 /// The version of the line format.
@@ -73,6 +74,8 @@ impl Trigger {
 pub enum InputSource {
     /// The job's prompt, or the one that replaced it.
     Job,
+    /// A person.
+    Person,
     /// The loop's question whether all is done.
     Confirmation,
     /// The loop's remark on an answer that could not be used.
@@ -346,6 +349,8 @@ pub enum Event {
     ToolCallStart(CallStart),
     /// A call has its one result.
     ToolCallEnd(Box<CallEnd>),
+    /// A call that was planned and not made.
+    PlanStep(Box<PlanStep>),
     /// Text was put in while the run worked.
     SteeringInjected {
         /// The text.

@@ -8,6 +8,7 @@ mod category;
 mod event;
 mod ids;
 mod outcome;
+mod plan;
 mod turn;
 
 pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
@@ -19,4 +20,5 @@ pub use event::{
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use outcome::{Outcome, StopReason};
+pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
 pub use turn::{AssistantTurn, FinishReason, ToolResult, Turn};

@@ -11,6 +11,8 @@ pub enum Outcome {
     Succeeded,
     /// It was not, or nobody can say that it was.
     Failed,
+    /// A change plan waits for a person.
+    Planned,
     /// A person stopped it.
     Cancelled,
     /// The daemon died under it.
@@ -24,6 +26,7 @@ impl Outcome {
         match self {
             Self::Succeeded => "succeeded",
             Self::Failed => "failed",
+            Self::Planned => "planned",
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
         }
@@ -59,6 +62,8 @@ macro_rules! stop_reasons {
 stop_reasons! {
     /// Natural completion, confirmed where that is asked for.
     Completed = "completed" => Succeeded,
+    /// The calls that change something wait as a plan.
+    Planned = "planned" => Planned,
     /// As many model responses as `max_iterations` allows.
     MaxIterations = "max_iterations" => Failed,
     /// As many calls as `max_tool_calls` allows.

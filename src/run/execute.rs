@@ -23,12 +23,12 @@ use crate::agent::{
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::domain::{
-    Event, LiveEvent, Outcome, PreflightItem, RunId, SandboxFacts, SessionEnd, SessionStart,
-    StopReason, Usage,
+    Event, KeptStep, LiveEvent, Outcome, Plan, PlanState, PlanStep, PreflightItem, RunId,
+    SandboxFacts, SessionEnd, SessionStart, StopReason, Usage,
 };
 use crate::process::{ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
-use crate::store::{RunDir, StateDir, Transcript, TranscriptFacts};
+use crate::store::{Ledger, OpenMark, RunDir, StateDir, Transcript, TranscriptFacts};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::tools::ToolSurroundings;
 
@@ -85,32 +85,7 @@ pub async fn execute(
     host: Host,
     stop: watch::Receiver<Option<StopReason>>,
 ) -> Result<Ended, RunError> {
-    let began = host.clock.now();
-    let started = Instant::now();
-    let state_error =
-        |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
-    host.state.create().map_err(state_error)?;
-    let mark = host.state.mark_open(&spec.run_id).map_err(state_error)?;
-    let directory =
-        host.state.create_run(&spec.run_id, run_date(&spec.run_id, began)).map_err(state_error)?;
-    let redactor = Redactor::new(&spec.config.secrets);
-    let transcript = open_transcript(&spec, &host, &directory, &redactor).map_err(state_error)?;
-    let sink = Arc::new(RunSink {
-        transcript,
-        observers: host.observers.clone(),
-        run_id: spec.run_id.clone(),
-        deltas: Mutex::new(redactor.stream()),
-        redactor: redactor.clone(),
-    });
-    let around = tool_surroundings(
-        &spec.config,
-        &spec.job,
-        &host,
-        &spec.run_id,
-        Some(directory.clone()),
-        redactor,
-    )
-    .map_err(state_error)?;
+    let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
     let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
@@ -130,22 +105,107 @@ pub async fn execute(
     } else {
         preflight_failed(items, sink.as_ref()).await
     };
-    if let Err(error) = host.state.remove_temporary(&spec.run_id) {
-        tracing::warn!(run_id = %spec.run_id, %error, "the temporary directory of a run stays; the next start takes it away");
-    }
+    let result = keep_plan(&spec, &host, result).await;
     let end = session_end(&result, started);
-    let recorded = sink.record(Event::SessionEnd(Box::new(end.clone()))).await;
-    match &recorded {
+    let recorded = finish(&spec.run_id, &host, &sink, mark, &end).await;
+    Ok(Ended { run_id: spec.run_id, end, recorded })
+}
+
+/// Writes the last line of a run and takes its mark away; returns whether the line is written.
+pub(super) async fn finish(
+    run_id: &RunId,
+    host: &Host,
+    sink: &RunSink,
+    mark: OpenMark,
+    end: &SessionEnd,
+) -> bool {
+    if let Err(error) = host.state.remove_temporary(run_id) {
+        tracing::warn!(%run_id, %error, "the temporary directory of a run stays; the next start takes it away");
+    }
+    match sink.record(Event::SessionEnd(Box::new(end.clone()))).await {
         Ok(()) => {
             if let Err(error) = mark.close() {
-                tracing::warn!(run_id = %spec.run_id, %error, "the mark of a run that has ended stays; the next start takes it away");
+                tracing::warn!(%run_id, %error, "the mark of a run that has ended stays; the next start takes it away");
             }
+            true
         }
         Err(error) => {
-            tracing::error!(run_id = %spec.run_id, error = %error.0, "the end of a run is not in its transcript")
+            tracing::error!(%run_id, error = %error.0, "the end of a run is not in its transcript");
+            false
         }
     }
-    Ok(Ended { run_id: spec.run_id, end, recorded: recorded.is_ok() })
+}
+
+/// Keeps what the run planned, before its last line says that a plan waits.
+async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> SessionResult {
+    if result.end.stop_reason != StopReason::Planned {
+        return result;
+    }
+    let waiting = |step: &PlanStep| KeptStep { step: step.clone(), state: PlanState::Waiting };
+    let plan = Plan {
+        plan_id: spec.run_id.to_string(),
+        job: spec.job.name.to_string(),
+        run_id: spec.run_id.to_string(),
+        created_at: host.clock.now(),
+        state: PlanState::Waiting,
+        steps: result.changes.steps.iter().map(waiting).collect(),
+        reads: result.changes.reads.clone(),
+    };
+    let kept = match Ledger::open(host.state.root()) {
+        Ok((ledger, _)) => ledger.keep_plan(plan).await,
+        Err(error) => Err(error),
+    };
+    match kept {
+        Ok(()) => result,
+        Err(error) => {
+            let error = format!("the plan cannot be kept: {error}");
+            let end =
+                End { stop_reason: StopReason::RecordFailed, error: Some(error), ..result.end };
+            SessionResult { end, ..result }
+        }
+    }
+}
+
+/// A run whose directory, transcript and surroundings are made.
+pub(super) struct Begun {
+    pub(super) mark: OpenMark,
+    pub(super) directory: RunDir,
+    pub(super) sink: Arc<RunSink>,
+    pub(super) around: Arc<ToolSurroundings>,
+    pub(super) started: Instant,
+}
+
+/// Makes everything that a run needs before its first line.
+///
+/// *Errors*: [`RunError::State`].
+pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
+    let began = host.clock.now();
+    let started = Instant::now();
+    let state_error =
+        |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
+    host.state.create().map_err(state_error)?;
+    let mark = host.state.mark_open(&spec.run_id).map_err(state_error)?;
+    let directory =
+        host.state.create_run(&spec.run_id, run_date(&spec.run_id, began)).map_err(state_error)?;
+    let redactor = Redactor::new(&spec.config.secrets);
+    let transcript = open_transcript(spec, host, &directory, &redactor).map_err(state_error)?;
+    let sink = Arc::new(RunSink {
+        transcript,
+        observers: host.observers.clone(),
+        run_id: spec.run_id.clone(),
+        deltas: Mutex::new(redactor.stream()),
+        redactor: redactor.clone(),
+    });
+    let around = tool_surroundings(
+        &spec.config,
+        &spec.job,
+        host,
+        &spec.run_id,
+        Some(directory.clone()),
+        redactor,
+    )
+    .map_err(state_error)?;
+    Ok(Begun { mark, directory, sink, around, started })
 }
 
 /// Returns the moment that names a run's directory: that of its id.
@@ -180,7 +240,11 @@ fn open_transcript(
     })
 }
 
-fn session_start(spec: &RunSpec, toolbox: &Toolbox, around: &ToolSurroundings) -> SessionStart {
+pub(super) fn session_start(
+    spec: &RunSpec,
+    toolbox: &Toolbox,
+    around: &ToolSurroundings,
+) -> SessionStart {
     let model = spec.config.model_of(&spec.job);
     SessionStart {
         job: spec.job.name.to_string(),
@@ -238,6 +302,7 @@ async fn run_session(
         }
     };
     let rules = Rules {
+        mode: spec.mode,
         gate: gate_rules(&spec.config, &spec.job, place.around.paths.clone()),
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,
@@ -289,15 +354,16 @@ async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionR
     }
 }
 
-fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
+pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
     SessionResult {
         end: End { stop_reason, result: None, error: Some(error) },
         counters: Default::default(),
+        changes: Default::default(),
         survivors: 0,
     }
 }
 
-fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
+pub(super) fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
     let answer = result.end.result.as_deref().map(answer_value);
     let verdict = answer
         .as_ref()
@@ -356,7 +422,7 @@ impl Ended {
 }
 
 /// The one entry point of a run's events.
-struct RunSink {
+pub(super) struct RunSink {
     transcript: Transcript,
     observers: Observers,
     run_id: RunId,

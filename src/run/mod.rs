@@ -2,6 +2,7 @@
 //!
 //! A run is immutable once it began: it keeps the configuration that it was given. It does not know schedules.
 
+mod apply;
 mod briefing;
 mod execute;
 mod preflight;
@@ -9,6 +10,7 @@ mod project;
 mod spec;
 mod surroundings;
 
+pub use apply::{Applied, apply};
 pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::preflight;
 pub use spec::{PromptError, RunSpec, TriggerFacts};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 
-use crate::config::{Config, Job};
+use crate::config::{Config, Job, Mode};
 use crate::domain::{RunId, Trigger};
 
 /// Why a run began.
@@ -34,6 +34,8 @@ pub struct RunSpec {
     pub task: String,
     /// The variables.
     pub vars: BTreeMap<String, String>,
+    /// Whether changes are made or planned.
+    pub mode: Mode,
 }
 
 /// Why a task cannot be made.
@@ -77,6 +79,13 @@ impl RunSpec {
                 .render(|name| vars.get(name).map(String::as_str))
                 .ok_or_else(|| unknown("?"))?,
         };
-        Ok(Self { run_id, config, job, trigger, task, vars })
+        let mode = job.mode;
+        Ok(Self { run_id, config, job, trigger, task, vars, mode })
+    }
+
+    /// Returns the same run, planned if `plan` says so, whatever the job says.
+    #[must_use]
+    pub fn planned(self, plan: bool) -> Self {
+        Self { mode: if plan { Mode::Plan } else { self.mode }, ..self }
     }
 }

@@ -145,6 +145,13 @@ fn prepare(path: &Path, shape: Shape) -> Result<Connection, DbError> {
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
+    if found > 0 && found < known {
+        // What was is kept beside it (STATE-5).
+        let backup = path.with_extension(format!("v{found}.db"));
+        if !backup.exists() {
+            connection.execute("VACUUM INTO ?1", [backup.to_string_lossy()]).map_err(failed)?;
+        }
+    }
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     for migration in shape.migrations.iter().skip(usize::try_from(found).unwrap_or(0)) {

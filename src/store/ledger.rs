@@ -27,7 +27,7 @@ const SHAPE: Shape = Shape {
         );
         CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
         CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    "],
+    ", super::plans::TABLE],
 };
 
 /// What became of a slot.
@@ -145,6 +145,14 @@ impl Ledger {
     pub fn open(state: &Path) -> Result<(Self, Option<PathBuf>), DbError> {
         let (db, aside) = Db::open(&Self::path(state), SHAPE)?;
         Ok((Self { db }, aside))
+    }
+
+    /// Runs an order in the writer.
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, DbError> {
+        self.db.write(work).await
     }
 
     /// Claims slots in one transaction; returns for each whether it is new.
@@ -311,6 +319,10 @@ pub struct LedgerReader<'a> {
 }
 
 impl LedgerReader<'_> {
+    pub(super) fn connection(&self) -> &Connection {
+        self.connection
+    }
+
     /// Returns slots of one job or all, in the order of their due times.
     ///
     /// *Errors*: SQLite's.

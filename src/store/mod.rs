@@ -7,6 +7,7 @@ mod db;
 mod files;
 mod index;
 mod ledger;
+mod plans;
 mod reader;
 mod run_dir;
 mod run_row;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::cages::Cages;
 use super::output::OutputStore;
-use super::process::{Process, append, ended_by_us};
+use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::ArgumentConditions;
 use crate::config::Tool;
@@ -66,7 +66,12 @@ impl DeclaredTool {
         Self { tool, definition, around }
     }
 
-    async fn execute(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+    async fn execute(
+        &self,
+        call: &PreparedCall,
+        context: &CallContext,
+        rights: Category,
+    ) -> CallOutput {
         let Some(program) = self.tool.program.path.clone() else {
             return CallOutput::of_error(&CallError::new(
                 ErrorKind::SpawnFailed,
@@ -83,7 +88,7 @@ impl DeclaredTool {
             env,
             timeout: self.tool.timeout.unwrap_or(self.around.timeout),
             characters: self.tool.output_limit.unwrap_or(self.around.output_limit),
-            category: self.tool.category,
+            category: rights,
             sandbox: &self.tool.sandbox,
         };
         let (exit, mut output) = process.run(&self.around, call, context).await;
@@ -153,7 +158,21 @@ impl AgentTool for DeclaredTool {
         })
     }
 
+    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
+        match &self.tool.program.path {
+            Some(path) => digest_of_file(path.clone()).await,
+            None => Ok(String::new()),
+        }
+    }
+
+    async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> Option<CallOutput> {
+        let more = self.tool.dry_run_args.as_ref()?;
+        let argv = call.argv.iter().chain(more).cloned().collect();
+        let call = PreparedCall { argv, ..call.clone() };
+        Some(self.execute(&call, context, Category::Read).await)
+    }
+
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
-        self.execute(call, context).await
+        self.execute(call, context, self.tool.category).await
     }
 }

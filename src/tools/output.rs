@@ -5,6 +5,8 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
+use sha2::{Digest as _, Sha256};
+
 use crate::domain::{CallId, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::text::truncate::{ViewBuilder, ViewLimit};
@@ -41,6 +43,8 @@ pub struct Collected {
     pub truncated: Option<Truncated>,
     /// Whether bytes were no UTF-8.
     pub lossy: bool,
+    /// SHA-256 (hex) of the whole output without secrets.
+    pub digest: String,
 }
 
 /// Collects one output.
@@ -57,6 +61,7 @@ pub struct Collector<'a> {
     dropped: u64,
     tail: VecDeque<u8>,
     bytes: u64,
+    digest: Sha256,
 }
 
 impl<'a> Collector<'a> {
@@ -82,6 +87,7 @@ impl<'a> Collector<'a> {
             dropped: 0,
             tail: VecDeque::new(),
             bytes: 0,
+            digest: Sha256::new(),
         }
     }
 
@@ -119,11 +125,13 @@ impl<'a> Collector<'a> {
         let lossy = self.view.is_lossy();
         let (view, truncated) = self.view.finish(self.limit, whole);
         let inline = name.is_none().then(|| String::from_utf8_lossy(&self.inline).into_owned());
-        Ok(Collected { view, inline, file: name, bytes: self.bytes, truncated, lossy })
+        let digest = hex::encode(self.digest.finalize());
+        Ok(Collected { view, inline, file: name, bytes: self.bytes, truncated, lossy, digest })
     }
 
     fn take(&mut self, clean: &[u8]) -> io::Result<()> {
         self.view.push(clean);
+        self.digest.update(clean);
         if self.file.is_none() {
             if self.inline.len() + clean.len() <= INLINE_LIMIT {
                 self.inline.extend_from_slice(clean);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
+
 use super::ToolSurroundings;
 use super::output::{Collector, VIEW_LINES};
 use crate::agent::{CallContext, CallOutput, PreparedCall};
@@ -75,6 +77,7 @@ impl Process<'_> {
             output_bytes: collected.bytes,
             truncated: collected.truncated,
             lossy: collected.lossy,
+            digest: Some(collected.digest),
             ..CallOutput::default()
         };
         match exit {
@@ -143,4 +146,27 @@ pub(super) fn append(text: &mut String, note: &str) {
         text.push('\n');
     }
     text.push_str(note);
+}
+
+/// Returns SHA-256 (hex) of a file.
+///
+/// *Errors*: it cannot be read.
+pub(super) async fn digest_of_file(path: PathBuf) -> Result<String, CallError> {
+    let digest = tokio::task::spawn_blocking(move || {
+        let mut digest = Sha256::new();
+        let mut file = std::fs::File::open(&path)?;
+        let mut buffer = vec![0; 256 * 1024];
+        loop {
+            let count = std::io::Read::read(&mut file, &mut buffer)?;
+            if count == 0 {
+                break;
+            }
+            digest.update(buffer.get(..count).unwrap_or_default());
+        }
+        Ok::<_, std::io::Error>(hex::encode(digest.finalize()))
+    });
+    let digest = digest.await.map_err(std::io::Error::other).and_then(|digest| digest);
+    digest.map_err(|error| {
+        CallError::new(ErrorKind::Io, format!("The program cannot be read: {error}."))
+    })
 }

@@ -196,6 +196,7 @@ impl Bench {
             deny: [].into(),
         };
         let rules = Rules {
+            mode: crate::config::Mode::Act,
             gate: GateRules {
                 job: "j".into(),
                 policy,

@@ -56,9 +56,8 @@ pub(crate) struct RawJob {
     /// Starts are spread over this time, the same for the same job and due time.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) jitter: Option<String>,
-    /// `act` in this version.
-    #[serde(rename = "mode")]
-    pub(crate) _mode: Option<RawMode>,
+    /// act (if not set), or plan: what would be changed is planned, and a person applies it.
+    pub(crate) mode: Option<RawMode>,
     /// What happens when a slot comes due while the job still runs. `skip` in this version.
     #[serde(rename = "overlap")]
     pub(crate) _overlap: Option<RawOverlap>,
@@ -128,6 +127,8 @@ pub(crate) enum RawScalar {
 pub(crate) enum RawMode {
     #[serde(rename = "act")]
     Act,
+    #[serde(rename = "plan")]
+    Plan,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]

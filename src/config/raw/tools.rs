@@ -64,6 +64,9 @@ pub(crate) struct RawTool {
     /// Exit codes that mean success. [0] if not set.
     #[schemars(length(min = 1), inner(range(min = 0, max = 255)))]
     pub(crate) success_codes: Option<Vec<i32>>,
+    /// Appended to the arguments when a call is planned and not made; run with a read tool's rights.
+    #[schemars(length(min = 1))]
+    pub(crate) dry_run_args: Option<Vec<String>>,
     /// What the kernel leaves to its processes.
     pub(crate) sandbox: Option<RawToolSandbox>,
     /// Arguments that must be accepted or refused; loading fails when one is not.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::super::process::{Process, append, ended_by_us};
+use super::super::process::{Process, append, digest_of_file, ended_by_us};
 use super::{TEXT_BYTES, parsed};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::{Builtin, ToolSandbox};
@@ -80,6 +80,13 @@ impl AgentTool for BashTool {
             sandboxed: self.around.cages.are_on(),
             arguments,
         })
+    }
+
+    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
+        match &self.around.shell.0 {
+            Some(path) => digest_of_file(path.clone()).await,
+            None => Ok(String::new()),
+        }
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

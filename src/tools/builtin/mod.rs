@@ -19,6 +19,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
@@ -221,6 +222,21 @@ pub fn prepare_builtin(
     Ok(JudgedCall { arguments, touches, lines })
 }
 
+/// Returns what the files that a call would change hold now.
+fn state_of(around: &ToolSurroundings, touches: &[Touch]) -> Result<String, CallError> {
+    let mut state = String::new();
+    for touch in touches {
+        let Touch::File { path, access: Access::Write } = touch else { continue };
+        let text = match Files::new(&around.paths).text(path) {
+            Ok(text) => hex::encode(Sha256::digest(text)),
+            Err(error) if error.kind == ErrorKind::NotFound => "absent".to_owned(),
+            Err(error) => return Err(error),
+        };
+        state.push_str(&format!("{path}={text}\n"));
+    }
+    Ok(state)
+}
+
 /// A built-in tool in a run.
 pub struct BuiltinTool {
     declared: &'static Builtin,
@@ -270,6 +286,7 @@ impl BuiltinTool {
                 output_file: collected.file,
                 output_bytes: collected.bytes,
                 truncated: collected.truncated,
+                digest: Some(collected.digest),
                 diff: answer.diff.map(redacted),
                 modified: answer.modified,
                 lines_changed: answer.lines_changed,
@@ -306,6 +323,12 @@ impl AgentTool for BuiltinTool {
             sandboxed: false,
             arguments,
         })
+    }
+
+    async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
+        let (around, touches) = (self.around.clone(), call.touches.clone());
+        let state = tokio::task::spawn_blocking(move || state_of(&around, &touches));
+        state.await.map_err(|error| CallError::new(ErrorKind::Io, format!("{error}.")))?
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

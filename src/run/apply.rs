@@ -1,0 +1,317 @@
+//! Applying a change plan: the reads that it rests on are made again, and only if they answer as they did, exactly the planned calls are made.
+//!
+//! It is a run of its own without a model, with its own transcript; every call passes the gate as it is today.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+
+use super::execute::{
+    Begun, Ended, Host, RunError, RunSink, begin, ended_early, finish, session_end, session_start,
+};
+use super::spec::RunSpec;
+use super::surroundings::{gate_rules, toolbox};
+use crate::agent::{
+    CallContext, CallOutput, EventSink as _, PreparedCall, RecordError, SessionResult, Toolbox,
+};
+use crate::domain::{
+    CallId, CallStart, Category, DecisionKind, Event, InputSource, KeptStep, Plan, PlanRead,
+    PlanState, PolicyDecision, PreflightItem, StopReason,
+};
+use crate::gate::{Facts, GateRules, Spent, decide};
+use crate::store::Ledger;
+
+/// How applying went.
+#[derive(Debug)]
+pub struct Applied {
+    /// The run that it was.
+    pub ended: Ended,
+    /// The plan as it is kept now.
+    pub plan: Plan,
+    /// Why nothing was done, if nothing was.
+    pub refused: Option<String>,
+}
+
+/// Applies the waiting steps of a plan, or one of them, as the run `spec`.
+///
+/// *Errors*: the run cannot begin; then nothing was done. A refusal and a step that fails are told in the result.
+pub async fn apply(
+    spec: RunSpec,
+    host: Host,
+    plan: Plan,
+    only: Option<u64>,
+    cancel: CancellationToken,
+) -> Result<Applied, RunError> {
+    let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around));
+    let mut work = Apply {
+        rules: gate_rules(&spec.config, &spec.job, around.paths.clone()),
+        toolbox,
+        sink,
+        cancel,
+        spent: Spent::default(),
+        plan,
+    };
+    let recorded_start = async {
+        let start = session_start(&spec, &work.toolbox, &around);
+        work.sink.record(Event::SessionStart(Box::new(start))).await?;
+        let text = spec.task.clone();
+        work.sink.record(Event::UserInput { text, source: InputSource::Person }).await
+    };
+    recorded_start.await.map_err(|error| RunError::Record(error.0))?;
+    let done = work.run(&host, only).await;
+    let (stop_reason, error, refused) = match done {
+        Ok(Done::Applied) => (StopReason::Completed, None, None),
+        Ok(Done::Refused(why)) => (StopReason::PreflightFailed, Some(why.clone()), Some(why)),
+        Ok(Done::Failed(why)) => (StopReason::ErrorThreshold, Some(why), None),
+        Err(error) => (StopReason::RecordFailed, Some(error.to_string()), None),
+    };
+    let mut result: SessionResult = ended_early(stop_reason, error.unwrap_or_default());
+    if stop_reason == StopReason::Completed {
+        result.end.error = None;
+        result.end.result = Some(format!("The plan {} is applied.", work.plan.plan_id));
+    }
+    result.counters.spent = work.spent.clone();
+    let end = session_end(&result, started);
+    let recorded = finish(&spec.run_id, &host, &work.sink, mark, &end).await;
+    Ok(Applied { ended: Ended { run_id: spec.run_id, end, recorded }, plan: work.plan, refused })
+}
+
+enum Done {
+    Applied,
+    Refused(String),
+    Failed(String),
+}
+
+struct Apply {
+    rules: GateRules,
+    toolbox: Arc<Toolbox>,
+    sink: Arc<RunSink>,
+    cancel: CancellationToken,
+    spent: Spent,
+    plan: Plan,
+}
+
+/// A call as it would be made now.
+struct Ready {
+    prepared: PreparedCall,
+    category: Category,
+}
+
+impl Apply {
+    async fn run(&mut self, host: &Host, only: Option<u64>) -> Result<Done, RecordError> {
+        let is_wanted = |kept: &KeptStep| {
+            kept.state == PlanState::Waiting && only.is_none_or(|only| only == kept.step.step)
+        };
+        let steps: Vec<KeptStep> =
+            self.plan.steps.iter().filter(|kept| is_wanted(kept)).cloned().collect();
+        if steps.is_empty() {
+            return Ok(Done::Refused("no such step waits".to_owned()));
+        }
+        let needed: BTreeSet<&CallId> = steps.iter().flat_map(|kept| &kept.step.rests_on).collect();
+        let reads: Vec<PlanRead> =
+            self.plan.reads.iter().filter(|read| needed.contains(&read.call_id)).cloned().collect();
+        let mut items = Vec::new();
+        for read in &reads {
+            items.push(self.read_again(read).await?);
+        }
+        for kept in &steps {
+            // Before anything is done, every step must be what it was.
+            let checked = self.ready(kept).await;
+            items.push(PreflightItem {
+                name: format!("step {}", kept.step.step),
+                ok: checked.is_ok(),
+                detail: checked.err().unwrap_or_else(|| kept.step.name.clone()),
+            });
+        }
+        let wrong = items
+            .iter()
+            .find(|item| !item.ok)
+            .map(|item| format!("{}: {}", item.name, item.detail));
+        self.sink.record(Event::Preflight { items }).await?;
+        if let Some(wrong) = wrong {
+            return Ok(Done::Refused(wrong));
+        }
+        let unkept = |error: &dyn std::fmt::Display| format!("the plan cannot be claimed: {error}");
+        let ledger = match Ledger::open(host.state.root()) {
+            Ok((ledger, _)) => ledger,
+            Err(error) => return Ok(Done::Refused(unkept(&error))),
+        };
+        match ledger.claim_plan(self.plan.plan_id.clone(), PlanState::Failed).await {
+            Ok(true) => {}
+            Ok(false) => {
+                return Ok(Done::Refused("the plan was decided about meanwhile".to_owned()));
+            }
+            Err(error) => return Ok(Done::Refused(unkept(&error))),
+        }
+        let mut failed = None;
+        for kept in &steps {
+            let done = self.step(kept).await;
+            let (state, why) = match done {
+                Ok(None) => (PlanState::Applied, None),
+                Ok(Some(why)) => (PlanState::Failed, Some(why)),
+                Err(error) => (PlanState::Failed, Some(error.to_string())),
+            };
+            for known in &mut self.plan.steps {
+                if known.step.step == kept.step.step {
+                    known.state = state;
+                }
+            }
+            failed = failed.or(why);
+            self.plan.state = self.state();
+            // A step that is not marked as done stays one that nobody can vouch for.
+            let marked = ledger.keep_plan(Plan { state: PlanState::Failed, ..self.plan.clone() });
+            if let Err(error) = marked.await {
+                failed.get_or_insert_with(|| format!("what was done cannot be kept: {error}"));
+            }
+            if failed.is_some() {
+                break;
+            }
+        }
+        if let Err(error) = ledger.keep_plan(self.plan.clone()).await {
+            failed.get_or_insert_with(|| format!("what was done cannot be kept: {error}"));
+        }
+        Ok(failed.map_or(Done::Applied, Done::Failed))
+    }
+
+    fn state(&self) -> PlanState {
+        let any = |state| self.plan.steps.iter().any(|kept| kept.state == state);
+        match (any(PlanState::Failed), any(PlanState::Waiting)) {
+            (true, _) => PlanState::Failed,
+            (false, true) => PlanState::Waiting,
+            (false, false) => PlanState::Applied,
+        }
+    }
+
+    /// Makes a read again and compares.
+    async fn read_again(&mut self, read: &PlanRead) -> Result<PreflightItem, RecordError> {
+        let item = |ok, detail: &str| PreflightItem {
+            name: format!("read {} ({})", read.call_id, read.name),
+            ok,
+            detail: detail.to_owned(),
+        };
+        let Some(tool) = self.toolbox.find(&read.name).cloned() else {
+            return Ok(item(false, "the tool is gone"));
+        };
+        let prepared = match tool.prepare(&read.arguments) {
+            Ok(prepared) => prepared,
+            Err(error) => return Ok(item(false, &error.message)),
+        };
+        let ready = Ready { prepared, category: tool.category() };
+        let output = match self.call(&read.call_id, &read.name, &ready).await? {
+            Ok(output) => output,
+            Err(why) => return Ok(item(false, &why)),
+        };
+        let same = output.error_kind.is_none() && output.digest.as_ref() == Some(&read.digest);
+        Ok(if same {
+            item(true, "answers as it did")
+        } else {
+            item(false, "answers differently now")
+        })
+    }
+
+    /// Returns a step as it would be made now.
+    ///
+    /// *Errors*: it is not what was planned any more.
+    async fn ready(&self, kept: &KeptStep) -> Result<Ready, String> {
+        let step = &kept.step;
+        let tool = self.toolbox.find(&step.name).ok_or("the tool is gone")?;
+        let prepared = tool.prepare(&step.arguments).map_err(|error| error.message)?;
+        let state = tool.state(&prepared).await.map_err(|error| error.message)?;
+        if prepared.argv != step.argv || prepared.digest(&step.name, &state) != step.digest {
+            return Err(
+                "the program, its arguments or a file that it changes is not what was planned"
+                    .to_owned(),
+            );
+        }
+        Ok(Ready { prepared, category: tool.category() })
+    }
+
+    /// Does a step; returns why it failed.
+    async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
+        // Earlier steps may have changed what this one was planned on; that is what the plan is. Its call is compared once more.
+        let tool = self.toolbox.find(&kept.step.name).cloned();
+        let prepared =
+            tool.as_ref().map(|tool| (tool.prepare(&kept.step.arguments), tool.category()));
+        let Some((Ok(prepared), category)) = prepared else {
+            return Ok(Some("the step cannot be made any more".to_owned()));
+        };
+        if prepared.argv != kept.step.argv {
+            return Ok(Some("the arguments are not those that were planned".to_owned()));
+        }
+        let ready = Ready { prepared, category };
+        let output = match self.call(&kept.step.call_id, &kept.step.name, &ready).await? {
+            Ok(output) => output,
+            Err(why) => return Ok(Some(why)),
+        };
+        let failed = output.error_kind.map(|kind| {
+            format!(
+                "step {} ({}): {}: {}",
+                kept.step.step,
+                kept.step.name,
+                kind.as_str(),
+                output.content
+            )
+        });
+        Ok(failed)
+    }
+
+    /// Makes a call through the gate; `Err` inside is its refusal.
+    async fn call(
+        &mut self,
+        call_id: &CallId,
+        name: &str,
+        ready: &Ready,
+    ) -> Result<Result<CallOutput, String>, RecordError> {
+        let Some(tool) = self.toolbox.find(name).cloned() else {
+            return Ok(Err("the tool is gone".to_owned()));
+        };
+        let facts = Facts {
+            tool: name,
+            category: ready.category,
+            destructive_when: tool.destructive_when(),
+            touches: &ready.prepared.touches,
+            lines: ready.prepared.lines,
+            spent: &self.spent,
+        };
+        let decision = decide(&self.rules, facts, &ready.prepared.arguments);
+        let allowed = decision.kind == DecisionKind::Allow;
+        let decided = PolicyDecision {
+            call_id: call_id.clone(),
+            name: name.to_owned(),
+            category: decision.category,
+            decision: decision.kind,
+            rule: decision.rule.to_owned(),
+            reason: decision.reason.clone(),
+        };
+        self.sink.record(Event::PolicyDecision(decided)).await?;
+        if !allowed {
+            return Ok(Err(format!(
+                "refused by the rule `{}`: {}",
+                decision.rule, decision.reason
+            )));
+        }
+        let start = CallStart {
+            call_id: call_id.clone(),
+            name: name.to_owned(),
+            category: decision.category,
+            arguments: ready.prepared.arguments.clone(),
+            argv: ready.prepared.argv.clone(),
+            working_dir: ready.prepared.working_dir.clone(),
+            sandboxed: ready.prepared.sandboxed,
+        };
+        self.sink.record(Event::ToolCallStart(start)).await?;
+        self.spent.calls += 1;
+        let started = Instant::now();
+        let context = CallContext { call_id: call_id.clone(), cancel: self.cancel.clone() };
+        let output = tool.run(&ready.prepared, &context).await;
+        self.spent.files.extend(output.modified.iter().cloned());
+        self.spent.lines += output.lines_changed;
+        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let end = output.clone().end(call_id, name, duration_ms);
+        self.sink.record(Event::ToolCallEnd(Box::new(end))).await?;
+        Ok(Ok(output))
+    }
+}

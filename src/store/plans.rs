@@ -1,0 +1,80 @@
+//! Change plans in the ledger.
+//!
+//! A plan is claimed before anything of it is done, in one statement, so that no step can be done twice; what was claimed and never finished
+//! stays `failed`, because nobody can say how far it came.
+
+use rusqlite::{OptionalExtension as _, Row, params};
+
+use super::db::DbError;
+use super::ledger::{Ledger, LedgerReader};
+use crate::domain::{Plan, PlanState};
+
+pub(super) const TABLE: &str = "
+    CREATE TABLE plans (
+        plan_id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, state TEXT NOT NULL, plan TEXT NOT NULL
+    ) WITHOUT ROWID;
+";
+
+impl Ledger {
+    /// Keeps a new plan, or what became of one.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn keep_plan(&self, plan: Plan) -> Result<(), DbError> {
+        let json = serde_json::to_string(&plan).unwrap_or_default();
+        self.write(move |transaction| {
+            let created = plan.created_at.timestamp_millis();
+            transaction
+                .execute(
+                    "INSERT OR REPLACE INTO plans VALUES (?1, ?2, ?3, ?4)",
+                    params![plan.plan_id, created, plan.state.as_str(), json],
+                )
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Claims a waiting plan: it is `to` from now on, until it is kept anew. Returns whether it was still waiting.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn claim_plan(&self, plan_id: String, to: PlanState) -> Result<bool, DbError> {
+        self.write(move |transaction| {
+            let changed = transaction.execute(
+                "UPDATE plans SET state = ?2 WHERE plan_id = ?1 AND state = 'waiting'",
+                params![plan_id, to.as_str()],
+            )?;
+            Ok(changed == 1)
+        })
+        .await
+    }
+}
+
+impl LedgerReader<'_> {
+    /// Returns the plans, newest first.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn plans(&self) -> rusqlite::Result<Vec<Plan>> {
+        let mut query =
+            self.connection().prepare("SELECT state, plan FROM plans ORDER BY created_at DESC")?;
+        query.query_map([], plan)?.collect()
+    }
+
+    /// Returns one plan.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn plan(&self, plan_id: &str) -> rusqlite::Result<Option<Plan>> {
+        let mut query =
+            self.connection().prepare("SELECT state, plan FROM plans WHERE plan_id = ?1")?;
+        query.query_row([plan_id], plan).optional()
+    }
+}
+
+fn plan(row: &Row<'_>) -> rusqlite::Result<Plan> {
+    let unreadable = |error| {
+        rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
+    };
+    let state: String = row.get(0)?;
+    let mut plan: Plan = serde_json::from_str(row.get_ref(1)?.as_str()?).map_err(unreadable)?;
+    // The column is what claims change.
+    plan.state = serde_json::from_value(state.into()).map_err(unreadable)?;
+    Ok(plan)
+}

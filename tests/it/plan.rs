@@ -1,0 +1,201 @@
+//! Plan, approve, apply: what would be changed waits for a person, and is done exactly or not at all.
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+/// A `kubectl` that keeps its world in a file and writes down how it was called.
+const KUBECTL: &str = r#"#!/bin/sh
+here=$(dirname "$0")
+echo "$*" >>"$here/calls"
+case "$*" in
+  *--dry-run=server*) echo "would: $*" ;;
+  get*) cat "$here/world" ;;
+  scale*|apply*) echo "$*" >>"$here/world"; echo "done: $*" ;;
+esac
+"#;
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: kubectl_get, description: Get, category: read, cmd: KUBECTL, args: [get, deployments]}
+  - name: kubectl_scale
+    description: Scale
+    category: write
+    cmd: KUBECTL
+    args: [scale, '--replicas={{n}}', --, '{{name}}']
+    parameters: {name: {type: string}, n: {type: integer, minimum: 0}}
+    dry_run_args: [--dry-run=server]
+    sandbox: {write: [HERE]}
+  - name: kubectl_apply
+    description: Apply
+    category: write
+    cmd: KUBECTL
+    args: [apply, -f, '{{file}}']
+    parameters: {file: {type: string, pattern: '[a-z.]+'}}
+    sandbox: {write: [HERE]}
+";
+
+const SCRIPT: &str = "steps:
+  - call: {tool: kubectl_get, args: {}}
+  - call: [{tool: kubectl_scale, args: {name: web, n: 3}}, {tool: kubectl_apply, args: {file: web.yaml}}]
+  - call: {tool: write_file, args: {file_path: note, content: scaled}}
+  - say: planned
+  - say: planned
+";
+
+struct World {
+    place: Place,
+    bin: std::path::PathBuf,
+}
+
+impl World {
+    fn new(mode: &str) -> Self {
+        let place = Place::new(&[
+            ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
+            ("script.yaml", SCRIPT),
+            (
+                "jobs.yaml",
+                &format!(
+                    "version: 1\njobs:\n  - name: j\n    prompt: Scale\n    mode: {mode}\n    tools: {{write: [kubectl_scale, kubectl_apply, write_file]}}\n"
+                ),
+            ),
+        ]);
+        let bin = place.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let kubectl = bin.join("kubectl");
+        std::fs::write(&kubectl, KUBECTL).unwrap();
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&kubectl, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::write(bin.join("world"), "web 1\n").unwrap();
+        std::fs::write(bin.join("calls"), "").unwrap();
+        let tools = TOOLS
+            .replace("KUBECTL", &kubectl.display().to_string())
+            .replace("HERE", &bin.display().to_string());
+        place.write("tools.yaml", &tools);
+        Self { place, bin }
+    }
+
+    fn file(&self, name: &str) -> String {
+        std::fs::read_to_string(self.bin.join(name)).unwrap()
+    }
+
+    fn plan(&self) -> Value {
+        self.place.json(&["plan", "last"])
+    }
+}
+
+#[test]
+fn a_job_in_plan_mode_changes_nothing_and_leaves_a_plan() {
+    let world = World::new("plan");
+    let done = world.place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert_eq!(world.file("world"), "web 1\n");
+    let run = &world.place.json(&["runs"])[0];
+    assert_eq!((&run["outcome"], &run["stop_reason"]), (&json!("planned"), &json!("planned")));
+    let plan = &world.place.json(&["plans"])[0];
+    assert_eq!((&plan["state"], &plan["job"]), (&json!("waiting"), &json!("j")));
+    let steps = plan["steps"].as_array().unwrap();
+    let names: Vec<&Value> = steps.iter().map(|step| &step["name"]).collect();
+    assert_eq!(names, ["kubectl_scale", "kubectl_apply", "write_file"]);
+    let argv: Vec<&Value> = steps[0]["argv"].as_array().unwrap().iter().skip(1).collect();
+    assert_eq!(argv, ["scale", "--replicas=3", "--", "web"]);
+    // The dry run cannot write: its own note of the call was refused by the kernel.
+    assert_eq!(
+        steps[0]["dry_run_output"].as_str().unwrap().lines().last().unwrap(),
+        "would: scale --replicas=3 -- web --dry-run=server"
+    );
+    assert_eq!(steps[1]["dry_run_output"], Value::Null);
+    assert_eq!(steps[0]["rests_on"].as_array().unwrap().len(), 1);
+    let shown = world.place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap();
+    let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
+    assert_eq!((of("plan_step"), of("tool_call_start"), of("policy_decision")), (3, 1, 4));
+    assert!(!world.place.state().join("workspace/j/note").exists());
+}
+
+#[test]
+fn a_plan_is_applied_exactly_and_once() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    std::fs::write(world.bin.join("calls"), "").unwrap();
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(
+        world.file("calls").lines().collect::<Vec<_>>(),
+        ["scale --replicas=3 -- web", "apply -f web.yaml"]
+    );
+    assert_eq!(world.file("world"), "web 1\nscale --replicas=3 -- web\napply -f web.yaml\n");
+    assert_eq!(
+        std::fs::read_to_string(world.place.state().join("workspace/j/note")).unwrap(),
+        "scaled"
+    );
+    assert_eq!(world.plan()["state"], "applied");
+    let again = world.place.dutyd(&["apply", "last"]);
+    assert_eq!((again.code, again.stderr.contains("applied already")), (1, true));
+    assert_eq!(world.place.dutyd(&["verify", "last"]).code, 0);
+    let run = &world.place.json(&["runs"])[0];
+    assert_eq!((&run["outcome"], &run["tool_calls"]), (&json!("succeeded"), &json!(4)));
+}
+
+// proves WEB-6
+#[test]
+fn a_plan_whose_world_has_changed_is_refused() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    let refused = |why: &str| {
+        let done = world.place.dutyd(&["apply", "last"]);
+        assert_eq!(done.code, 1, "{done:?}");
+        assert!(done.stderr.contains("nothing was done") && done.stderr.contains(why), "{done:?}");
+        assert_eq!(world.plan()["state"], "waiting");
+    };
+    std::fs::write(world.bin.join("world"), "web 2\n").unwrap();
+    refused("answers differently now");
+    std::fs::write(world.bin.join("world"), "web 1\n").unwrap();
+    // A file that a step changes.
+    let note = world.place.state().join("workspace/j/note");
+    std::fs::write(&note, "mine").unwrap();
+    refused("is not what was planned");
+    std::fs::remove_file(&note).unwrap();
+    // What the tool does.
+    let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
+    world.place.write("tools.yaml", &tools.replace("--replicas={{n}}", "--replicas={{n}}0"));
+    refused("is not what was planned");
+    world.place.write("tools.yaml", &tools);
+    // The program itself.
+    std::fs::write(world.bin.join("kubectl"), format!("{KUBECTL}# changed\n")).unwrap();
+    refused("is not what was planned");
+    std::fs::write(world.bin.join("kubectl"), KUBECTL).unwrap();
+    // What the job may do.
+    let jobs = std::fs::read_to_string(world.place.config().join("jobs.yaml")).unwrap();
+    world
+        .place
+        .write("jobs.yaml", &jobs.replace("mode: plan", "mode: plan\n    autonomy: read_only"));
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("autonomy"), "{done:?}");
+    assert_eq!(world.file("world"), "web 1\n");
+}
+
+#[test]
+fn one_step_or_none_can_be_chosen() {
+    let world = World::new("act");
+    assert_eq!(world.place.dutyd(&["run", "j", "--plan"]).code, 1);
+    assert_eq!(world.place.dutyd(&["apply", "last", "--only", "9"]).code, 3);
+    let done = world.place.dutyd(&["apply", "last", "--only", "2"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(world.file("world"), "web 1\napply -f web.yaml\n");
+    let states: Vec<Value> = world.plan()["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| step["state"].clone())
+        .collect();
+    assert_eq!(states, ["waiting", "applied", "waiting"]);
+    assert_eq!(world.plan()["state"], "waiting");
+    assert_eq!(world.place.dutyd(&["discard", "last"]).code, 0);
+    assert_eq!(world.plan()["state"], "discarded");
+    assert_eq!(world.place.dutyd(&["discard", "last"]).code, 1);
+    assert_eq!(world.place.dutyd(&["plan", "nope"]).code, 3);
+    // Without the wish, the same job acts.
+    assert_eq!(world.place.dutyd(&["run", "j"]).code, 0);
+    assert!(world.file("world").contains("scale"));
+}
