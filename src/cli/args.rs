@@ -79,6 +79,8 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Check the hash chain of a run's transcript
     Verify(VerifyArgs),
+    /// List the tools of the MCP servers, or accept what has changed of one
+    Mcp(McpArgs),
     /// List the change plans
     Plans,
     /// Show a change plan
@@ -255,6 +257,21 @@ pub(crate) struct RunArgs {
     /// Let the daemon run it, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct McpArgs {
+    #[command(subcommand)]
+    pub(crate) verb: Option<McpVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum McpVerb {
+    /// Accept the tools of a server as they are now
+    Accept {
+        /// Its name in config.yaml
+        server: String,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -19,7 +19,7 @@ use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, T
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, ToolName};
 use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::{gate_rules, tool_surroundings, tools};
+use crate::run::{Servers, gate_rules, tool_surroundings, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
@@ -48,7 +48,16 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
             CliError::failed(format!("the temporary directory cannot be made: {error}"))
         })?;
-    let registered = tools(&config, &around);
+    let mut servers = match &tool {
+        KnownTool::Mcp { server, category, .. } => {
+            Servers::start_one(server, *category, &host, &around).await
+        }
+        _ => Servers::default(),
+    };
+    for warning in &servers.warnings {
+        output::note(&warning.message);
+    }
+    let registered = tools(&config, &around, std::mem::take(&mut servers.tools));
     let named = registered.iter().find(|known| known.definition().name == tool.name());
     let Some(runnable) = named else {
         return Err(CliError::failed(format!("`{}` cannot be used on this host", tool.name())));
@@ -94,6 +103,8 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         }
     };
     let duration_ms = started.elapsed().as_millis();
+    drop(registered);
+    servers.end().await;
     if let Err(error) = host.state.remove_temporary(&run_id) {
         output::note(&format!("the temporary directory of this call stays: {error}"));
     }
@@ -149,7 +160,8 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
     for pair in &args.pairs {
         let (name, text) =
             pair.split_once('=').ok_or_else(|| CliError::usage(format!("`{pair}` is not K=V")))?;
-        let schema = tool.parameters().schema().pointer(&format!("/properties/{name}"));
+        let pointer = format!("/properties/{name}");
+        let schema = tool.parameters().and_then(|parameters| parameters.schema().pointer(&pointer));
         let kind = |schema: Option<&Value>| {
             schema
                 .and_then(|schema| schema.get("type"))
@@ -181,7 +193,7 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
 }
 
 /// Returns a job that lists every tool: what the operator at the terminal may do.
-fn anything(config: &Config) -> Result<Job, CliError> {
+pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {
         let names = KnownTool::all(config).into_iter();
@@ -204,6 +216,7 @@ fn anything(config: &Config) -> Result<Job, CliError> {
         allowed_paths: Vec::new(),
         sandbox: config.settings.security.sandbox,
         network: true,
+        skills: Vec::new(),
         mode: crate::config::Mode::Act,
         policy: Policy {
             autonomy: Autonomy::Full,
@@ -211,6 +224,7 @@ fn anything(config: &Config) -> Result<Job, CliError> {
             write: all(),
             admin: all(),
             deny: BTreeSet::new(),
+            narrowed: Vec::new(),
         },
         limits: Limits::default(),
         double_confirmation: false,

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::CliError;
 use crate::call::{ArgumentConditions, Parameters};
-use crate::config::{Builtin, Config, Tool};
+use crate::config::{Builtin, Config, MCP_SEPARATOR, McpServer, Tool};
 use crate::domain::{CallError, Category, ToolName};
 use crate::gate::{Decision, Facts, GateRules, Spent, decide};
 use crate::text::near::nearest;
@@ -17,6 +17,12 @@ use crate::tools::{JudgedCall, prepare_builtin};
 pub(crate) enum KnownTool<'a> {
     Declared(&'a Arc<Tool>),
     Builtin(&'static Builtin),
+    /// Known only by its name, until its server runs.
+    Mcp {
+        name: &'a str,
+        server: &'a Arc<McpServer>,
+        category: Category,
+    },
 }
 
 impl<'a> KnownTool<'a> {
@@ -32,22 +38,30 @@ impl<'a> KnownTool<'a> {
     /// Returns the tool of exactly this name.
     ///
     /// *Errors*: there is none; with a near name.
-    pub(crate) fn find(config: &'a Config, name: &str) -> Result<Self, CliError> {
+    pub(crate) fn find(config: &'a Config, name: &'a str) -> Result<Self, CliError> {
         let builtin = || Builtin::find(name).map(Self::Builtin);
-        config.tools.get(name).map(Self::Declared).or_else(builtin).ok_or_else(|| {
-            let error = CliError::not_found(format!("there is no tool `{name}`"));
-            let known = config.tools.keys().map(ToolName::as_str);
-            match nearest(name, known.chain(Builtin::all().map(|tool| tool.name))) {
-                Some(near) => error.hint(format!("did you mean `{near}`?")),
-                None => error,
-            }
-        })
+        let of_server = || {
+            let (server, tool) = name.split_once(MCP_SEPARATOR)?;
+            let server = config.mcp_servers.get(server)?;
+            Some(Self::Mcp { name, server, category: server.category_of(tool) })
+        };
+        config.tools.get(name).map(Self::Declared).or_else(builtin).or_else(of_server).ok_or_else(
+            || {
+                let error = CliError::not_found(format!("there is no tool `{name}`"));
+                let known = config.tools.keys().map(ToolName::as_str);
+                match nearest(name, known.chain(Builtin::all().map(|tool| tool.name))) {
+                    Some(near) => error.hint(format!("did you mean `{near}`?")),
+                    None => error,
+                }
+            },
+        )
     }
 
     pub(crate) fn name(&self) -> &'a str {
         match self {
             Self::Declared(tool) => tool.name.as_str(),
             Self::Builtin(tool) => tool.name,
+            Self::Mcp { name, .. } => name,
         }
     }
 
@@ -55,6 +69,7 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(tool) => tool.category,
             Self::Builtin(tool) => tool.category,
+            Self::Mcp { category, .. } => *category,
         }
     }
 
@@ -62,13 +77,16 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(tool) => &tool.description,
             Self::Builtin(tool) => &tool.description,
+            Self::Mcp { .. } => "",
         }
     }
 
-    pub(crate) fn parameters(&self) -> &'a Parameters {
+    /// Returns what it takes, as far as that is known.
+    pub(crate) fn parameters(&self) -> Option<&'a Parameters> {
         match self {
-            Self::Declared(tool) => tool.command.parameters(),
-            Self::Builtin(tool) => &tool.parameters,
+            Self::Declared(tool) => Some(tool.command.parameters()),
+            Self::Builtin(tool) => Some(&tool.parameters),
+            Self::Mcp { .. } => None,
         }
     }
 
@@ -76,13 +94,14 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(_) => "declared",
             Self::Builtin(_) => "builtin",
+            Self::Mcp { .. } => "mcp",
         }
     }
 
     fn destructive_when(&self) -> &'a [ArgumentConditions] {
         match self {
             Self::Declared(tool) => &tool.destructive_when,
-            Self::Builtin(_) => &[],
+            Self::Builtin(_) | Self::Mcp { .. } => &[],
         }
     }
 
@@ -96,6 +115,9 @@ impl<'a> KnownTool<'a> {
                 Ok(JudgedCall { arguments, ..JudgedCall::default() })
             }
             Self::Builtin(tool) => prepare_builtin(tool.name, arguments),
+            Self::Mcp { .. } => {
+                Ok(JudgedCall { arguments: arguments.clone(), ..JudgedCall::default() })
+            }
         }
     }
 

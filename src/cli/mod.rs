@@ -13,6 +13,7 @@ mod init;
 mod jobs;
 mod known_tool;
 mod log;
+mod mcp;
 mod next;
 mod output;
 mod plans;
@@ -82,6 +83,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Audit(args) => context.block_on(slots::audit(&context, &args))?,
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
+        Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,
         Verb::Plans => plans::plans(&context),
         Verb::Plan(args) => plans::plan(&context, &args),
         Verb::Apply(args) => context.block_on(plans::apply(&context, &args))?,

@@ -63,8 +63,17 @@ impl Story {
                 );
                 self.entry(line, "refused", Tone::Bad, &what)
             }
+            // What starts no program is told by its call and its end.
+            "tool_call_start" if argv(event).is_empty() => String::new(),
             "tool_call_start" => {
                 self.entry(line, "run", Tone::Plain, &format!("$ {}", argv(event)))
+            }
+            "plan_step" => {
+                let what = match argv(event) {
+                    argv if argv.is_empty() => text("name").to_owned(),
+                    argv => format!("$ {argv}"),
+                };
+                self.entry(line, "planned", Tone::Odd, &format!("step {}: {what}", number("step")))
             }
             "tool_call_end" => self.call_end(line),
             "steering_injected" => {
@@ -154,7 +163,7 @@ impl Story {
                     .or_else(|| call.get("arguments_text"))
                     .map(Value::to_string)
                     .unwrap_or_default();
-                format!("{name}{}", fold_line(&arguments))
+                format!("{name} {}", fold_line(&arguments))
             })
             .collect();
         let mut out = String::new();

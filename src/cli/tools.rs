@@ -26,7 +26,7 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
                 "category": tool.category(),
                 "source": tool.source(),
                 "description": tool.description(),
-                "parameters": tool.parameters().schema(),
+                "parameters": tool.parameters().map(|parameters| parameters.schema()),
                 "program": program(tool),
                 "available": !matches!(tool, KnownTool::Declared(tool) if tool.program.path.is_none()),
             });
@@ -45,7 +45,7 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
             &header,
             all.iter().map(|tool| {
                 let found = match tool {
-                    KnownTool::Builtin(_) => "built in".to_owned(),
+                    KnownTool::Builtin(_) | KnownTool::Mcp { .. } => "built in".to_owned(),
                     KnownTool::Declared(declared) => program(tool)
                         .unwrap_or_else(|| format!("{} (not found)", declared.program.written)),
                 };
@@ -71,6 +71,6 @@ fn program(tool: &KnownTool<'_>) -> Option<String> {
         KnownTool::Declared(tool) => {
             tool.program.path.as_ref().map(|path| path.display().to_string())
         }
-        KnownTool::Builtin(_) => None,
+        KnownTool::Builtin(_) | KnownTool::Mcp { .. } => None,
     }
 }

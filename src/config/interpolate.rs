@@ -98,7 +98,7 @@ impl Walk<'_> {
             }
             return text.contains("$${").then(|| text.replace("$${", "${"));
         }
-        let tool_env = matches!(segments.as_slice(), ["tools", _, "env", _]);
+        let tool_env = matches!(segments.as_slice(), ["tools" | "mcp_servers", _, "env", _]);
         let key = segments.last().copied().unwrap_or_default();
         let mut out = String::with_capacity(text.len());
         let mut secret = self.is_secret_field(&segments)
@@ -153,7 +153,9 @@ impl Walk<'_> {
         self.kind == "config"
             && matches!(
                 segments,
-                ["models", _, "api_key"] | ["models", _, "headers", _] | [.., "token"]
+                ["models", _, "api_key"]
+                    | ["models" | "mcp_servers", _, "headers", _]
+                    | [.., "token"]
             )
     }
 

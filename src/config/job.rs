@@ -4,6 +4,7 @@ mod check;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode};
 use super::security::paths;
 use super::tool::Tool;
-use super::{Environment, SandboxMode, Settings};
+use super::{Environment, McpServer, SandboxMode, Settings, Skill};
 use crate::call::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
@@ -82,6 +83,8 @@ pub struct Policy {
     pub admin: Vec<Listed>,
     /// Refused whatever else is listed.
     pub deny: BTreeSet<String>,
+    /// The tools that each of the job's skills may be used with.
+    pub narrowed: Vec<(String, BTreeSet<String>)>,
 }
 
 /// Where a run ends at the latest.
@@ -170,6 +173,8 @@ pub struct Job {
     pub network: bool,
     /// Whether its runs change things.
     pub mode: Mode,
+    /// What its model is told besides.
+    pub skills: Vec<Arc<Skill>>,
     /// What it may use.
     pub policy: Policy,
     /// Where a run ends at the latest.
@@ -191,9 +196,13 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
     /// Names of tools that are declared with mistakes; a job may name them.
     pub(crate) broken_tools: &'a BTreeSet<String>,
+    /// Their tools are known only when they run.
+    pub(crate) mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
     /// `None` likewise.
     pub(crate) models: Option<&'a BTreeSet<String>>,
     pub(crate) prompt_file: &'a dyn Fn(&str) -> Result<String, String>,
+    /// Returns the text of a file relative to the configuration directory.
+    pub(crate) beside: &'a dyn Fn(&str) -> Result<String, String>,
     pub(crate) now: DateTime<Utc>,
 }
 
@@ -230,7 +239,12 @@ impl Job {
         let (allowed_paths, faults) =
             paths("/allowed_paths", raw.allowed_paths.as_ref(), around.environment);
         check.faults.extend(faults);
-        let policy = check.policy(raw);
+        let mut policy = check.policy(raw);
+        let skills = check.skills(raw.skills.as_deref().unwrap_or_default());
+        policy.narrowed = skills
+            .iter()
+            .filter_map(|skill| Some((skill.directory.clone(), skill.allowed_tools.clone()?)))
+            .collect();
         check.closed_paths(working_dir.as_deref(), &allowed_paths, &policy);
         let limits = check.limits(raw.limits.as_ref());
         let detection = raw.loop_detection.as_ref();
@@ -258,6 +272,7 @@ impl Job {
                     Some(RawMode::Plan) => Mode::Plan,
                     Some(RawMode::Act) | None => Mode::Act,
                 },
+                skills,
                 policy,
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),
@@ -274,6 +289,14 @@ impl Job {
 }
 
 impl Policy {
+    /// Returns the first of the job's skills that this tool may not be used with.
+    #[must_use]
+    pub fn excluded_by_skill(&self, tool: &str) -> Option<&str> {
+        // What a skill says is always there to be read again.
+        let mut excluding = self.narrowed.iter().filter(|(_, tools)| !tools.contains(tool));
+        excluding.next().filter(|_| tool != "skill").map(|(skill, _)| skill.as_str())
+    }
+
     /// Tells whether the job names this tool as one that it uses.
     #[must_use]
     pub fn names(&self, tool: &str) -> bool {
@@ -309,6 +332,7 @@ impl Policy {
             "write": listed(&self.write),
             "admin": listed(&self.admin),
             "deny": self.deny,
+            "skills": self.narrowed.iter().map(|(skill, tools)| json!({"skill": skill, "allowed_tools": tools})).collect::<Value>(),
         })
     }
 }

@@ -4,7 +4,7 @@
 
 /// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["budget", "web_search", "server", "retention", "notifications", "mcp_servers"]),
+    ("config", &["budget", "web_search", "server", "retention", "notifications"]),
     ("config.security", &["allowed_domains"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
@@ -15,7 +15,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "retry",
             "pause_after_failures",
             "precheck",
-            "skills",
             "recall",
             "approval",
             "allowed_domains",
@@ -62,7 +61,7 @@ pub(crate) fn place_of(file_kind: &str, pointer: &str) -> String {
     for segment in pointer.split('/').skip(1) {
         if segment.bytes().all(|b| b.is_ascii_digit()) && !segment.is_empty() {
             out.push_str("[]");
-        } else if parent == "models" {
+        } else if parent == "models" || parent == "mcp_servers" {
             out.push_str(".*");
         } else {
             out.push('.');

@@ -20,7 +20,8 @@ use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, Model, Report, SchemaName, Settings, Tool, Trust,
+    ConfigError, Environment, FileSet, Job, McpServer, Model, Report, SchemaName, Settings, Tool,
+    Trust,
 };
 use crate::call::Fault;
 use crate::domain::{JobName, ToolName};
@@ -48,6 +49,8 @@ pub struct Config {
     pub models: BTreeMap<String, Arc<Model>>,
     /// Tools by name.
     pub tools: BTreeMap<ToolName, Arc<Tool>>,
+    /// MCP servers by name.
+    pub mcp_servers: BTreeMap<String, Arc<McpServer>>,
     /// Jobs by name.
     pub jobs: BTreeMap<JobName, Arc<Job>>,
     /// What must not be shown.
@@ -117,6 +120,7 @@ struct Names<'a> {
     /// `None` where no tools file could be read.
     tools: Option<&'a BTreeMap<ToolName, Tool>>,
     broken_tools: &'a BTreeSet<String>,
+    mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
     /// `None` likewise.
     models: Option<&'a BTreeSet<String>>,
 }
@@ -170,7 +174,9 @@ impl Loader<'_> {
         let (tools, broken_tools) = self.tools(&tool_files);
         // Names are not held against a file that could not be read.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
+        let mcp_servers = self.mcp_servers(&raw, config.as_ref());
         let names = Names {
+            mcp_servers: &mcp_servers,
             tools: tools_known.then_some(&tools),
             broken_tools: &broken_tools,
             models: config
@@ -186,6 +192,7 @@ impl Loader<'_> {
             models,
             tools: tools.into_iter().map(|(name, tool)| (name, Arc::new(tool))).collect(),
             jobs,
+            mcp_servers,
             secrets: Vec::new(),
         }
     }
@@ -367,8 +374,10 @@ impl Loader<'_> {
                 defaults: &defaults,
                 tools: names.tools,
                 broken_tools: names.broken_tools,
+                mcp_servers: names.mcp_servers,
                 models: names.models,
                 prompt_file: &prompt_file,
+                beside: &prompt_file,
                 now,
             };
             for (file, at, entry) in entries(std::slice::from_ref(file), "jobs") {

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::domain::Category;
+
 pub(crate) use jobs::{
     RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
     RawOneOrMany, RawRead, RawScalar,
@@ -41,6 +43,8 @@ pub(crate) struct RawSettings {
     pub(crate) default_model: Option<String>,
     /// Models by the names that jobs use.
     pub(crate) models: Option<BTreeMap<String, RawModel>>,
+    /// MCP servers by name; their tools are called SERVER__TOOL.
+    pub(crate) mcp_servers: Option<BTreeMap<String, RawMcpServer>>,
     /// What tools get and how they are held.
     pub(crate) security: Option<RawSecurity>,
     /// The daemon's own log.
@@ -147,6 +151,27 @@ pub(crate) enum RawEffort {
     Low,
     Medium,
     High,
+}
+
+/// An MCP server: a program, or an address.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawMcpServer {
+    /// The program with its arguments. It is talked with over its standard input and output.
+    #[schemars(length(min = 1))]
+    pub(crate) command: Option<Vec<String>>,
+    /// Variables that the program gets besides the allowlist.
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    /// The address of a server that speaks streamable HTTP.
+    pub(crate) url: Option<String>,
+    /// Headers of every request to it.
+    pub(crate) headers: Option<BTreeMap<String, String>>,
+    /// What its tools may do to the world, where `categories` says nothing. admin if not set.
+    pub(crate) category: Option<Category>,
+    /// What single tools may do, by their names without the server's.
+    pub(crate) categories: Option<BTreeMap<String, Category>>,
+    /// What the kernel leaves to the program.
+    pub(crate) sandbox: Option<RawToolSandbox>,
 }
 
 /// What tools get and how they are held.

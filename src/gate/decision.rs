@@ -1,7 +1,7 @@
 //! The rules, in their order.
 //!
 //! *Source*: `design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
-//! 5 category and arguments, 7 paths, 8 budgets. The others come with what they are about.
+//! 5 category and arguments, 6 skills, 7 paths, 8 budgets. The others come with what they are about.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -157,6 +157,11 @@ fn refusal(
         return Err((refusal.rule(), refusal.to_string()));
     }
     category_rule(job, policy, tool, category, arguments)?;
+    if let Some(skill) = policy.excluded_by_skill(tool) {
+        let reason =
+            format!("the skill `{skill}` of the job `{job}` is not to be used with `{tool}`");
+        return Err(("skill", reason));
+    }
     if let Some(refusal) = paths.first() {
         return Err((refusal.rule(), refusal.to_string()));
     }
@@ -206,6 +211,7 @@ fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
 #[must_use]
 pub fn is_visible(policy: &Policy, tool: &str, category: Category) -> bool {
     !policy.deny.contains(tool)
+        && policy.excluded_by_skill(tool).is_none()
         && match category {
             Category::Read => match &policy.read {
                 ReadPolicy::All => true,
@@ -337,6 +343,7 @@ mod tests {
             write: listed(&["scale"]),
             admin: listed(&["drain"]),
             deny: BTreeSet::new(),
+            narrowed: Vec::new(),
         }
     }
 
@@ -432,6 +439,18 @@ mod tests {
             ("arguments", Category::Write),
         );
         check(&some, facts("scale", Category::Write), json!({}), ("arguments", Category::Write));
+    }
+
+    #[test]
+    fn skills_narrow() {
+        let mut narrowed = policy();
+        let only = |tools: &[&str]| tools.iter().map(|tool| (*tool).to_owned()).collect();
+        narrowed.narrowed = vec![("a".into(), only(&["df", "scale"])), ("b".into(), only(&["df"]))];
+        check(&narrowed, facts("df", Category::Read), json!({}), ("allowed", Category::Read));
+        check(&narrowed, facts("scale", Category::Write), json!({}), ("skill", Category::Write));
+        check(&narrowed, facts("skill", Category::Read), json!({}), ("allowed", Category::Read));
+        check(&narrowed, facts("apply", Category::Write), json!({}), ("category", Category::Write));
+        assert!(!is_visible(&narrowed, "scale", Category::Write));
     }
 
     // proves FS-1

@@ -57,9 +57,11 @@ struct Running {
 /// A shim that waits for its order.
 #[derive(Debug)]
 pub(crate) struct Shim {
-    process: OwnedFd,
+    pub(crate) process: OwnedFd,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
+    /// The tool's standard input, where it was asked for.
+    pub(crate) input: Option<pipe::Sender>,
 }
 
 /// The first byte that a shim says.
@@ -98,21 +100,29 @@ impl ForkServer {
         name: &str,
         order: &[u8],
         ruleset: Option<BorrowedFd<'_>>,
+        with_input: bool,
     ) -> io::Result<Shim> {
         for _ in 0..2 {
             let (mut ours, theirs) = StdUnixStream::pair()?;
             let (output, output_of_tool) = io::pipe()?;
             ours.set_nonblocking(true)?;
+            let input = if with_input { Some(io::pipe()?) } else { None };
+            let (input, input_of_tool) = input.map(|(tool, ours)| (ours, tool)).unzip();
             // What fits waits for the shim already, which so needs no second round. The last byte is held back until it has answered, so that
             // an answer that comes too late starts nothing.
             let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
             let sent = io::Write::write(&mut ours, most)?;
-            let asked = self.ask(name, &theirs, output_of_tool.as_fd(), ruleset)?;
+            let mut fds = vec![theirs.as_fd(), output_of_tool.as_fd()];
+            fds.extend(ruleset);
+            fds.extend(input_of_tool.as_ref().map(|fd| fd.as_fd()));
+            let asked = self.ask(name, &fds)?;
             // The shim holds the only copies now, so that its end is seen.
-            drop((theirs, output_of_tool));
+            drop((theirs, output_of_tool, input_of_tool));
             let lifeline = UnixStream::from_std(ours)?;
             let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
-            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output)).await;
+            let input = input.map(|input| pipe::Sender::from_owned_fd(OwnedFd::from(input)));
+            let input = input.transpose()?;
+            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, input)).await;
             if let Ok(Some(mut shim)) = answer {
                 // If the shim is gone by now, whoever waits for its report notices. One that does not read has started nothing.
                 let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
@@ -128,24 +138,16 @@ impl ForkServer {
     }
 
     /// Sends a request; returns the pid of the fork server that has it.
-    fn ask(
-        &self,
-        name: &str,
-        lifeline: &StdUnixStream,
-        output: BorrowedFd<'_>,
-        ruleset: Option<BorrowedFd<'_>>,
-    ) -> io::Result<u32> {
-        let fds: Vec<BorrowedFd<'_>> =
-            [lifeline.as_fd(), output].into_iter().chain(ruleset).collect();
+    fn ask(&self, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<u32> {
         let mut running = self.lock();
         if let Some(server) = running.as_ref()
-            && request(&server.control, name, &fds).is_ok()
+            && request(&server.control, name, fds).is_ok()
         {
             return Ok(server.process.id());
         }
         *running = None;
         let server = running.insert(execute(&self.binary)?);
-        request(&server.control, name, &fds)?;
+        request(&server.control, name, fds)?;
         Ok(server.process.id())
     }
 
@@ -186,7 +188,7 @@ fn execute(binary: &Path) -> io::Result<Running> {
 }
 
 fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(fds));
     let name = [io::IoSlice::new(name.as_bytes())];
@@ -196,7 +198,11 @@ fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<
 }
 
 /// Reads what the shim says first; `None` if it is gone.
-async fn answer(lifeline: UnixStream, output: pipe::Receiver) -> Option<Shim> {
+async fn answer(
+    lifeline: UnixStream,
+    output: pipe::Receiver,
+    input: Option<pipe::Sender>,
+) -> Option<Shim> {
     let mut hello = [0; HELLO.len()];
     let process = loop {
         lifeline.ready(Interest::READABLE).await.ok()?;
@@ -209,7 +215,7 @@ async fn answer(lifeline: UnixStream, output: pipe::Receiver) -> Option<Shim> {
             Err(_) => return None,
         }
     };
-    Some(Shim { process, lifeline, output })
+    Some(Shim { process, lifeline, output, input })
 }
 
 /// Receives one message and up to `N` descriptors.
@@ -218,7 +224,7 @@ fn receive<const N: usize>(
     bytes: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<(usize, [Option<OwnedFd>; N])> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [io::IoSliceMut::new(bytes)];
     let message = recvmsg(socket, &mut buffers, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
@@ -330,8 +336,8 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     }
     let ready = shim::Ready::new()?;
     let mut name = [0; NAME_LIMIT];
-    let (count, [Some(lifeline), Some(output), ruleset]) =
-        receive::<3>(control.as_fd(), &mut name, RecvFlags::empty())?
+    let (count, [Some(lifeline), Some(output), third, fourth]) =
+        receive::<4>(control.as_fd(), &mut name, RecvFlags::empty())?
     else {
         return Err(Errno::ENOMSG.into());
     };
@@ -349,6 +355,6 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
     drop(process);
-    shim::run(ready, lifeline, output, ruleset)?;
+    shim::run(ready, lifeline, output, [third, fourth])?;
     Ok(())
 }

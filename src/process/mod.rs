@@ -16,7 +16,7 @@ mod wire;
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::end_leftovers;
 pub use sandbox::{Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_support};
-pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
+pub use spawner::{Exit, Piped, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
 /// The argument by which this binary is started as the fork server.
 pub const FORK_SERVER_VERB: &str = "__exec";

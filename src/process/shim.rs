@@ -55,27 +55,32 @@ impl Ready {
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
         // Touches what reading an order needs: its pages are in memory then.
         let _ = serde_json::from_str::<Order>(
-            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false}"#,
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false,"piped":false}"#,
         );
         Ok(Self { signals, null: null.into(), filters: Filters::new()? })
     }
 }
 
-/// Runs the order that comes over `lifeline` to its end; the tool writes to `output` and is held by `ruleset`.
+/// Runs the order that comes over `lifeline` to its end; the tool writes to `output`. `rest` is what else came with the request, in the
+/// order of the flags in [`Order`].
 ///
 /// *Errors*: the daemon is gone. Nothing was started then.
 pub(super) fn run(
     ready: Ready,
     mut lifeline: UnixStream,
     output: OwnedFd,
-    ruleset: Option<OwnedFd>,
+    rest: [Option<OwnedFd>; 2],
 ) -> Result<(), Errno> {
     let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
+    let mut rest = rest.into_iter();
+    let mut next = |is_there: bool| if is_there { rest.next().flatten() } else { None };
+    let (ruleset, input) = (next(order.landlock), next(order.piped));
     let Ready { signals, null, filters } = ready;
     let cage = Cage { filters, filter: order.filter, ruleset, landlock: order.landlock };
+    let input = if order.piped { Input::Pipe(input) } else { Input::Null(null) };
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
-    let report = match start(&order, null, output, &cage) {
+    let report = match start(&order, input, output, &cage) {
         Err((step, errno)) => Report {
             end: Ending::SpawnFailed { errno: errno as i32, step },
             timed_out: false,
@@ -98,6 +103,14 @@ fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
     let mut json = vec![0; length];
     lifeline.read_exact(&mut json).ok()?;
     serde_json::from_slice(&json).ok()
+}
+
+/// What the tool reads.
+enum Input {
+    /// Nothing, or the text of the order.
+    Null(OwnedFd),
+    /// A pipe that came with the request; `None` if it got lost on the way.
+    Pipe(Option<OwnedFd>),
 }
 
 /// What the tool's process puts on.
@@ -126,13 +139,20 @@ struct Prepared {
     env: Vec<CString>,
     working_dir: CString,
     stdin: OwnedFd,
+    /// Where standard error goes; `None` is where the output goes.
+    stderr: Option<OwnedFd>,
 }
 
-fn prepare(order: &Order, null: OwnedFd) -> Result<Prepared, Errno> {
+fn prepare(order: &Order, input: Input) -> Result<Prepared, Errno> {
     let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
-    let stdin = match &order.stdin {
-        None => null,
-        Some(input) => {
+    let mut stderr = None;
+    let stdin = match (&order.stdin, input) {
+        (_, Input::Pipe(input)) => {
+            stderr = Some(open_null()?);
+            input.ok_or(Errno::EBADF)?
+        }
+        (None, Input::Null(null)) => null,
+        (Some(input), Input::Null(_)) => {
             // A file in memory needs no feeding: the tool reads it at its own pace, and we only watch.
             let fd = rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)
                 .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
@@ -152,7 +172,17 @@ fn prepare(order: &Order, null: OwnedFd) -> Result<Prepared, Errno> {
             .collect::<Result<_, _>>()?,
         working_dir: text(&order.working_dir)?,
         stdin,
+        stderr,
     })
+}
+
+fn open_null() -> Result<OwnedFd, Errno> {
+    std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map(OwnedFd::from)
+        .map_err(|error| errno_of(&error))
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {
@@ -160,8 +190,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Starts the tool; returns its pid once the program runs.
-fn start(order: &Order, null: OwnedFd, output: OwnedFd, cage: &Cage) -> Result<Pid, (Step, Errno)> {
-    let prepared = prepare(order, null).map_err(|errno| (Step::Prepare, errno))?;
+fn start(order: &Order, input: Input, output: OwnedFd, cage: &Cage) -> Result<Pid, (Step, Errno)> {
+    let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
     let (mut failed, failing) =
         std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
     // SAFETY: this process has one thread, so that the child may do what any process may.
@@ -212,7 +242,7 @@ fn put_in_place(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> Result<()
     chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
     dup2_stdin(prepared.stdin.as_fd()).map_err(failed)?;
     dup2_stdout(output).map_err(failed)?;
-    dup2_stderr(output).map_err(failed)?;
+    dup2_stderr(prepared.stderr.as_ref().unwrap_or(output)).map_err(failed)?;
     close_on_exec_from(3);
     limit(Resource::RLIMIT_CORE, 0).map_err(failed)?;
     limit(Resource::RLIMIT_FSIZE, FILE_BYTES).map_err(failed)?;

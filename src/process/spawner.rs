@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
 use super::fork_server::{ForkServer, Shim};
@@ -121,10 +123,10 @@ impl Spawner {
         cancel: &CancellationToken,
         output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
     ) -> Result<Exit, SpawnFailure> {
-        let order = frame(&order(spec)).map_err(SpawnFailure::Order)?;
+        let order = frame(&order(spec, false)).map_err(SpawnFailure::Order)?;
         let mut shim = self
             .server
-            .start(&self.name, &order, spec.cage.as_ref().and_then(Cage::ruleset))
+            .start(&self.name, &order, spec.cage.as_ref().and_then(Cage::ruleset), false)
             .await
             .map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
@@ -165,6 +167,22 @@ impl Spawner {
         }
     }
 
+    /// Starts a process that is talked with over its standard input and output, and lives until [`Piped::end`] or its time is up.
+    ///
+    /// *Errors*: [`SpawnFailure`].
+    pub async fn start_piped(
+        &self,
+        spec: &ProcessSpec,
+    ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
+        let order = frame(&order(spec, true)).map_err(SpawnFailure::Order)?;
+        let ruleset = spec.cage.as_ref().and_then(Cage::ruleset);
+        let started = self.server.start(&self.name, &order, ruleset, true).await;
+        let shim = started.map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
+        let Shim { process, lifeline, output, input } = shim;
+        let input = input.ok_or_else(|| SpawnFailure::Order("there is no pipe".to_owned()))?;
+        Ok((Piped { process, lifeline }, output, input))
+    }
+
     /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
     async fn lost(&self, shim: &Shim) -> SpawnFailure {
         shim.kill().await;
@@ -180,7 +198,32 @@ impl Spawner {
     }
 }
 
-fn order(spec: &ProcessSpec) -> Order {
+/// A process that is talked with. If it is dropped, its lifeline closes and the shim ends the tree by itself.
+#[derive(Debug)]
+pub struct Piped {
+    process: OwnedFd,
+    lifeline: tokio::net::UnixStream,
+}
+
+impl Piped {
+    /// Ends the process and everything below it; returns what could not be killed.
+    pub async fn end(mut self) -> u64 {
+        let _ = self.lifeline.shutdown().await;
+        let report = tokio::time::timeout(GRACE + SHIM_SLACK, read_report(&mut self.lifeline));
+        match report.await {
+            Ok(Some(report)) => report.survivors,
+            _ => {
+                let _ = rustix::process::pidfd_send_signal(
+                    &self.process,
+                    rustix::process::Signal::KILL,
+                );
+                0
+            }
+        }
+    }
+}
+
+fn order(spec: &ProcessSpec, piped: bool) -> Order {
     Order {
         program: spec.program.to_string_lossy().into_owned(),
         argv: spec.argv.clone(),
@@ -189,6 +232,7 @@ fn order(spec: &ProcessSpec) -> Order {
         stdin: spec.stdin.clone(),
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         filter: spec.cage.as_ref().map(Cage::filter),
+        piped,
         landlock: spec.cage.as_ref().is_some_and(|cage| cage.ruleset().is_some()),
     }
 }
@@ -200,7 +244,7 @@ async fn follow(
     limit: Duration,
     output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
 ) -> Result<Option<(Report, bool)>, SpawnFailure> {
-    let pipe = &mut shim.output;
+    let output_pipe = &mut shim.output;
     let (mut from_shim, mut to_shim) = shim.lifeline.split();
     let report = read_report(&mut from_shim);
     let cancelled = async {
@@ -215,7 +259,7 @@ async fn follow(
     let mut open = true;
     let report = loop {
         tokio::select! {
-            read = pipe.read(&mut chunk), if open => match read {
+            read = output_pipe.read(&mut chunk), if open => match read {
                 Ok(0) | Err(_) => open = false,
                 Ok(count) => keep(output, &chunk, count)?,
             },
@@ -227,7 +271,7 @@ async fn follow(
     let Some(report) = report else { return Ok(None) };
     let drained = tokio::time::timeout(DRAIN, async {
         while open {
-            match pipe.read(&mut chunk).await {
+            match output_pipe.read(&mut chunk).await {
                 Ok(0) | Err(_) => open = false,
                 Ok(count) => keep(output, &chunk, count)?,
             }

@@ -26,6 +26,8 @@ pub(crate) struct Order {
     pub(crate) filter: Option<Filter>,
     /// Whether a Landlock ruleset comes with the request. Without it nothing is started.
     pub(crate) landlock: bool,
+    /// Whether its standard input is a pipe that comes with the request; what it says on standard error is then not kept.
+    pub(crate) piped: bool,
 }
 
 /// How it ended; everything of it is gone, but for `survivors`.

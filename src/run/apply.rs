@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::execute::{
     Begun, Ended, Host, RunError, RunSink, begin, ended_early, finish, session_end, session_start,
 };
+use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, toolbox};
 use crate::agent::{
@@ -45,7 +46,9 @@ pub async fn apply(
     cancel: CancellationToken,
 ) -> Result<Applied, RunError> {
     let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around));
+    let mut servers = Servers::start(&spec.config, &spec.job, &host, &around).await;
+    let of_servers = std::mem::take(&mut servers.tools);
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers));
     let mut work = Apply {
         rules: gate_rules(&spec.config, &spec.job, around.paths.clone()),
         toolbox,
@@ -74,6 +77,7 @@ pub async fn apply(
         result.end.result = Some(format!("The plan {} is applied.", work.plan.plan_id));
     }
     result.counters.spent = work.spent.clone();
+    result.survivors = servers.end().await;
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &work.sink, mark, &end).await;
     Ok(Applied { ended: Ended { run_id: spec.run_id, end, recorded }, plan: work.plan, refused })

@@ -87,8 +87,17 @@ pub(super) async fn prompt(
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),
         documents: &around.redactor.text(&documents),
+        is_planned: spec.mode == crate::config::Mode::Plan,
+        skills: &skills(&spec.job),
         system_prompt: spec.job.system_prompt.as_deref(),
     })
+}
+
+fn skills(job: &Job) -> Vec<(&str, &str, &str)> {
+    let skills = job.skills.iter();
+    skills
+        .map(|skill| (skill.directory.as_str(), skill.description.as_str(), skill.body.as_str()))
+        .collect()
 }
 
 fn platform() -> String {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::briefing::{models, prompt};
 use super::preflight::preflight;
+use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use crate::agent::{
@@ -86,10 +87,21 @@ pub async fn execute(
     stop: watch::Receiver<Option<StopReason>>,
 ) -> Result<Ended, RunError> {
     let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around));
+    let mut stopped = stop.clone();
+    let mut servers = tokio::select! {
+        servers = Servers::start(&spec.config, &spec.job, &host, &around) => servers,
+        // The session notices for itself that it is to end.
+        _ = stopped.wait_for(Option::is_some) => Servers::default(),
+    };
+    let of_servers = std::mem::take(&mut servers.tools);
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
+    for warning in &servers.warnings {
+        let event = Event::warning(warning.code, warning.message.clone());
+        sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
+    }
 
     let items = preflight(&spec.config, &spec.job, &around, &toolbox);
     let result = if items.iter().all(|item| item.ok) {
@@ -105,7 +117,8 @@ pub async fn execute(
     } else {
         preflight_failed(items, sink.as_ref()).await
     };
-    let result = keep_plan(&spec, &host, result).await;
+    let mut result = keep_plan(&spec, &host, result).await;
+    result.survivors += servers.end().await;
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &sink, mark, &end).await;
     Ok(Ended { run_id: spec.run_id, end, recorded })

@@ -7,11 +7,13 @@ mod briefing;
 mod execute;
 mod preflight;
 mod project;
+mod servers;
 mod spec;
 mod surroundings;
 
 pub use apply::{Applied, apply};
 pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::preflight;
+pub use servers::Servers;
 pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use surroundings::{gate_rules, path_rules, tool_surroundings, toolbox, tools};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::execute::Host;
 use crate::agent::{AgentTool, Toolbox};
-use crate::config::{Config, Job, Profile};
+use crate::config::{Builtin, Config, Job, Profile};
 use crate::domain::{CallId, RunId};
 use crate::gate::{CommandRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
@@ -52,6 +52,7 @@ pub fn tool_surroundings(
         cages: Cages::new(job.sandbox, rules.clone(), temporary, job.network),
         paths: rules,
         todos: Default::default(),
+        skills: job.skills.clone(),
         shell: (host.environment.find_program("bash"), profile_of(config, job).shell_timeout),
     }))
 }
@@ -113,7 +114,11 @@ fn profile_of(config: &Config, job: &Job) -> &'static Profile {
 
 /// Returns every tool of a run, so that a refusal can be told from an unknown name.
 #[must_use]
-pub fn tools(config: &Config, around: &Arc<ToolSurroundings>) -> Vec<Arc<dyn AgentTool>> {
+pub fn tools(
+    config: &Config,
+    around: &Arc<ToolSurroundings>,
+    of_servers: Vec<Arc<dyn AgentTool>>,
+) -> Vec<Arc<dyn AgentTool>> {
     let declared = config.tools.values().map(|tool| {
         Arc::new(DeclaredTool::new(tool.clone(), around.clone())) as Arc<dyn AgentTool>
     });
@@ -122,19 +127,25 @@ pub fn tools(config: &Config, around: &Arc<ToolSurroundings>) -> Vec<Arc<dyn Age
     // A declared tool may take the place of a built-in one.
     let is_free =
         |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
-    declared.chain(files.chain(bash).filter(is_free)).collect()
+    // Names of servers' tools hold a separator; one that is taken all the same stays the declared tool's (MCP-2).
+    declared.chain(files.chain(bash).chain(of_servers).filter(is_free)).collect()
 }
 
 /// Returns the tools of a run; the model is shown those that it could use, under the names that its family knows.
 #[must_use]
-pub fn toolbox(config: &Config, job: &Job, around: &Arc<ToolSurroundings>) -> Toolbox {
+pub fn toolbox(
+    config: &Config,
+    job: &Job,
+    around: &Arc<ToolSurroundings>,
+    of_servers: Vec<Arc<dyn AgentTool>>,
+) -> Toolbox {
     let profile = profile_of(config, job);
-    Toolbox::new(tools(config, around), |tool| {
+    Toolbox::new(tools(config, around, of_servers), |tool| {
         let name = tool.definition().name.as_str();
         if !tool.is_available() || !is_visible(&job.policy, name, tool.category()) {
             return None;
         }
-        if config.tools.contains_key(name) {
+        if Builtin::find(name).is_none() || config.tools.contains_key(name) {
             return Some(name.to_owned());
         }
         // One that the job names is shown whatever the family is.

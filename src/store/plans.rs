@@ -1,7 +1,9 @@
-//! Change plans in the ledger.
+//! Change plans and MCP pins in the ledger.
 //!
 //! A plan is claimed before anything of it is done, in one statement, so that no step can be done twice; what was claimed and never finished
 //! stays `failed`, because nobody can say how far it came.
+
+use std::collections::BTreeMap;
 
 use rusqlite::{OptionalExtension as _, Row, params};
 
@@ -13,6 +15,7 @@ pub(super) const TABLE: &str = "
     CREATE TABLE plans (
         plan_id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, state TEXT NOT NULL, plan TEXT NOT NULL
     ) WITHOUT ROWID;
+    CREATE TABLE mcp_pins (server TEXT PRIMARY KEY, pins TEXT NOT NULL) WITHOUT ROWID;
 ";
 
 impl Ledger {
@@ -48,7 +51,42 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Keeps what was accepted of the tools of an MCP server: digests by name.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn keep_mcp_pins(
+        &self,
+        server: String,
+        pins: BTreeMap<String, String>,
+    ) -> Result<(), DbError> {
+        let json = serde_json::to_string(&pins).unwrap_or_default();
+        self.write(move |transaction| {
+            transaction
+                .execute("INSERT OR REPLACE INTO mcp_pins VALUES (?1, ?2)", params![server, json])
+                .map(drop)
+        })
+        .await
+    }
+}
+
 impl LedgerReader<'_> {
+    /// Returns what was accepted of the tools of an MCP server; `None` if it was never seen.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn mcp_pins(&self, server: &str) -> rusqlite::Result<Option<BTreeMap<String, String>>> {
+        let mut query = self.connection().prepare("SELECT pins FROM mcp_pins WHERE server = ?1")?;
+        let found: Option<String> = query.query_row([server], |row| row.get(0)).optional()?;
+        let parsed = found.map(|text| serde_json::from_str(&text));
+        parsed.transpose().map_err(|error| {
+            rusqlite::Error::FromSqlConversionFailure(
+                0,
+                rusqlite::types::Type::Text,
+                Box::new(error),
+            )
+        })
+    }
+
     /// Returns the plans, newest first.
     ///
     /// *Errors*: SQLite's.

@@ -13,7 +13,7 @@ use super::output::OutputStore;
 use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::ArgumentConditions;
-use crate::config::Tool;
+use crate::config::{Skill, Tool};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::PathRules;
 use crate::process::{Exit, Spawner};
@@ -43,6 +43,8 @@ pub struct ToolSurroundings {
     pub paths: PathRules,
     /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
     pub shell: (Option<PathBuf>, Duration),
+    /// The skills of the job.
+    pub skills: Vec<Arc<Skill>>,
     /// What is to be done in the run.
     pub todos: Mutex<Vec<Value>>,
 }

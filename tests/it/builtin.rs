@@ -128,3 +128,38 @@ fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     assert_eq!(events(&place, "tool_call_end")[0]["output"], "ours\n");
 }
+
+#[test]
+fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
+    let skill = "---\nname: triage\ndescription: For pods that do not start\nallowed-tools: Read todo_read\n---\nLook at the events first.\n";
+    let place = place(
+        "call: [{tool: skill, args: {name: triage}}, {tool: skill, args: {name: other}}, {tool: grep, args: {pattern: x}}, {tool: todo_read, args: {}}]",
+        "    skills: [triage]\n    limits: {error_threshold: 9}\n",
+    );
+    let done = place.dutyd(&["validate"]);
+    assert!(
+        done.code == 2
+            && (done.stdout + &done.stderr).contains("the skill `triage` cannot be used")
+    );
+    place.write("skills/triage/SKILL.md", skill);
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(place.config().join("skills"), mode).unwrap();
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let prompt = events(&place, "system_prompt")[0]["text"].as_str().unwrap().to_owned();
+    assert!(
+        prompt.contains(
+            "<skill name=\"triage\">\nFor pods that do not start\n\nLook at the events first."
+        ),
+        "{prompt}"
+    );
+    let ends = events(&place, "tool_call_end");
+    let of = |kind: Value| ends.iter().find(|end| end["error_kind"] == kind).unwrap();
+    assert_eq!(of(Value::Null)["output"], "Look at the events first.\n");
+    assert_eq!(of(json!("not_found"))["name"], "skill");
+    assert_eq!(of(json!("denied"))["name"], "grep");
+    let shown = &events(&place, "session_start")[0]["tools"];
+    assert_eq!(shown, &json!(["read_file", "skill", "todo_read"]));
+    assert_eq!(place.json(&["explain", "j", "grep"])["rule"], "skill");
+    assert_eq!(events(&place, "session_start")[0]["policy"]["skills"][0]["skill"], "triage");
+}

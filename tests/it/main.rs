@@ -13,6 +13,7 @@ mod cli;
 mod cron;
 mod daemon;
 mod formats;
+mod mcp;
 mod plan;
 mod process;
 mod project;

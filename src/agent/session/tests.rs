@@ -194,6 +194,7 @@ impl Bench {
             write: vec![Listed { tool: ToolName::parse("change").unwrap(), args: None }],
             admin: vec![],
             deny: [].into(),
+            narrowed: Vec::new(),
         };
         let rules = Rules {
             mode: crate::config::Mode::Act,

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, ReadPolicy};
 use crate::call::{ArgumentConditions, Fault};
-use crate::config::Builtin;
 use crate::config::raw::{
     RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
 };
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
+use crate::config::{Builtin, MCP_SEPARATOR, Skill};
 use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
 use crate::text::near::nearest;
@@ -194,6 +195,46 @@ impl Check<'_> {
         }
     }
 
+    /// Returns the skills of a job; one that cannot be read is an error.
+    pub(super) fn skills(&mut self, names: &[String]) -> Vec<Arc<Skill>> {
+        let mut skills: Vec<Arc<Skill>> = Vec::new();
+        for (at, name) in names.iter().enumerate() {
+            let pointer = format!("/skills/{at}");
+            let is_plain = !name.is_empty()
+                && !name.starts_with('.')
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+            if !is_plain {
+                self.fault(&pointer, format!("`{name}` is no name of a directory under `skills/`"));
+                continue;
+            }
+            if skills.iter().any(|known| known.directory == *name) {
+                self.fault(&pointer, format!("the skill `{name}` stands twice"));
+                continue;
+            }
+            let text = (self.around.beside)(&format!("skills/{name}/SKILL.md"));
+            match text.and_then(|text| Skill::parse(name, &text)) {
+                Err(message) => {
+                    self.fault(&pointer, format!("the skill `{name}` cannot be used: {message}"));
+                }
+                Ok(skill) => {
+                    for problem in &skill.problems {
+                        self.warnings.push(Fault {
+                            pointer: pointer.clone(),
+                            message: format!(
+                                "the skill `{name}` departs from the format: {problem}"
+                            ),
+                            hint: None,
+                        });
+                    }
+                    skills.push(Arc::new(skill));
+                }
+            }
+        }
+        skills
+    }
+
     pub(super) fn model(&mut self, raw: &RawJob, model: Option<&str>) {
         let (Some(models), Some(model)) = (self.around.models, model) else { return };
         if !models.contains(model) {
@@ -233,6 +274,7 @@ impl Check<'_> {
             write: self.listed("write", policy.and_then(|policy| policy.write.as_deref())),
             admin: self.listed("admin", policy.and_then(|policy| policy.admin.as_deref())),
             deny: deny.into_iter().collect(),
+            narrowed: Vec::new(),
         }
     }
 
@@ -291,7 +333,10 @@ impl Check<'_> {
             return false;
         }
         let Some(tools) = self.around.tools else { return true };
-        if tools.contains_key(name) || Builtin::find(name).is_some() {
+        let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
+        let is_of_server =
+            server.is_some_and(|server| self.around.mcp_servers.contains_key(server));
+        if tools.contains_key(name) || Builtin::find(name).is_some() || is_of_server {
             return true;
         }
         if !self.around.broken_tools.contains(name) {

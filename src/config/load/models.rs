@@ -4,12 +4,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Checked, Loader};
+use crate::call::pointer_segment;
 use crate::config::document::{self, Document};
 use crate::config::raw::{RawScript, RawSettings};
 use crate::config::schema::FileSchema;
-use crate::config::{Job, Model, SchemaName, Script};
+use crate::config::{Job, McpServer, Model, SchemaName, Script};
 
 impl Loader<'_> {
+    /// Returns the MCP servers.
+    pub(super) fn mcp_servers(
+        &self,
+        raw: &RawSettings,
+        file: Option<&Checked>,
+    ) -> BTreeMap<String, Arc<McpServer>> {
+        let mut servers = BTreeMap::new();
+        for (name, raw) in raw.mcp_servers.iter().flatten() {
+            let (server, faults, warnings) = McpServer::from_raw(name, raw, self.environment);
+            let Some(file) = file else { continue };
+            let pointer = format!("/mcp_servers/{}", pointer_segment(name));
+            for fault in faults {
+                self.error(self.fault(&file.document, &pointer, fault));
+            }
+            for fault in warnings {
+                self.warning(self.fault(&file.document, &pointer, fault));
+            }
+            servers.extend(server.map(|server| (name.clone(), Arc::new(server))));
+        }
+        servers
+    }
+
     pub(super) fn models(
         &self,
         raw: &RawSettings,

@@ -93,6 +93,8 @@ pub(crate) struct RawJob {
     pub(crate) _environment: Option<RawEnvironment>,
     /// `supervised` if not set.
     pub(crate) autonomy: Option<RawAutonomy>,
+    /// Skills that the model is given, by the names of their directories under `skills/`.
+    pub(crate) skills: Option<Vec<String>>,
     /// What the job may use.
     pub(crate) tools: Option<RawPolicy>,
     /// Where the run ends at the latest.

@@ -76,7 +76,7 @@ pub(crate) struct RawTool {
 }
 
 /// What the kernel leaves to the processes of a tool.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawToolSandbox {
     /// Whether there is a network. true if not set.

@@ -157,6 +157,13 @@ const KINDS: &[Kind] = &[
         view: view(20_000, 500, Keep::Tail),
     },
     Kind {
+        name: "skill",
+        touches: |_| Vec::new(),
+        lines: NO_LINES,
+        work: todo::skill,
+        view: view(50_000, EVERY, Keep::HeadAndTail),
+    },
+    Kind {
         name: "todo_read",
         touches: |_| Vec::new(),
         lines: NO_LINES,
@@ -250,6 +257,9 @@ impl BuiltinTool {
     pub fn all(around: &Arc<ToolSurroundings>) -> impl Iterator<Item = Self> {
         let around = around.clone();
         KINDS.iter().filter_map(move |kind| {
+            if kind.name == "skill" && around.skills.is_empty() {
+                return None;
+            }
             let declared = Builtin::find(kind.name)?;
             let definition = ToolDefinition {
                 name: declared.name.to_owned(),

@@ -31,6 +31,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         paths,
         shell: (None, Duration::from_secs(10)),
         todos: Default::default(),
+        skills: Vec::new(),
     }
 }
 

@@ -1,11 +1,11 @@
-//! `todo_read`, `todo_write`: a list that lives with the run.
+//! `todo_read`, `todo_write`: a list that lives with the run. `skill`: what the job's skills say.
 
 use std::sync::PoisonError;
 
 use serde_json::{Map, Value, json};
 
 use super::{Answer, Work};
-use crate::domain::CallError;
+use crate::domain::{CallError, ErrorKind};
 
 pub(super) fn read(_: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
     let todos = work.around.todos.lock().unwrap_or_else(PoisonError::into_inner);
@@ -25,4 +25,17 @@ fn answer(todos: &[Value]) -> Answer {
     };
     let open = todos.iter().filter(is_open).count();
     Answer::of(json!({"todos": todos, "open": open}).to_string())
+}
+
+pub(super) fn skill(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
+    let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
+    let skills = &work.around.skills;
+    match skills.iter().find(|skill| skill.directory == name) {
+        Some(skill) => Ok(Answer::of(skill.body.as_str())),
+        None => {
+            let known: Vec<&str> = skills.iter().map(|skill| skill.directory.as_str()).collect();
+            let message = format!("There is no such skill; there are: {}.", known.join(", "));
+            Err(CallError::new(ErrorKind::NotFound, message))
+        }
+    }
 }

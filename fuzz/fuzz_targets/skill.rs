@@ -1,0 +1,10 @@
+//! Any text as a skill: it is read or refused, and what is read has a description.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    if let Ok(skill) = dutyd::config::Skill::parse("fuzz", text) {
+        assert!(!skill.description.is_empty());
+    }
+});

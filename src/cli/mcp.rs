@@ -1,0 +1,125 @@
+//! `dutyd mcp`, `mcp accept`
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::args::{McpArgs, McpVerb};
+use super::call::anything;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::config::{Config, MCP_SEPARATOR, McpServer, Trust};
+use crate::domain::Category;
+use crate::run::tool_surroundings;
+use crate::sinks::Observers;
+use crate::store::Ledger;
+use crate::text::near::nearest;
+use crate::text::redact::Redactor;
+use crate::tools::{Pins, RunningServer};
+
+/// The exit code when a server cannot be used, or is not what was accepted.
+const WRONG: u8 = 1;
+
+pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, CliError> {
+    let config = context.config(Trust::Required)?;
+    match &args.verb {
+        None => list(context, &config).await,
+        Some(McpVerb::Accept { server }) => accept(context, &config, server).await,
+    }
+}
+
+/// Starts a server as an operator's call would.
+async fn start(
+    context: &Context,
+    config: &Config,
+    server: &McpServer,
+) -> Result<Result<RunningServer, String>, CliError> {
+    let host = context.host(Observers::default());
+    host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
+    let job = anything(config)?;
+    let run_id = context.new_run_id();
+    let redactor = Redactor::new(&config.secrets);
+    let around = tool_surroundings(config, &job, &host, &run_id, None, redactor)
+        .map_err(|error| CliError::failed(error.to_string()))?;
+    let lifetime = std::time::Duration::from_secs(120);
+    let started = RunningServer::start(server, &around, Category::Read, lifetime).await;
+    let _ = host.state.remove_temporary(&run_id);
+    Ok(started)
+}
+
+fn ledger(context: &Context) -> Result<Ledger, CliError> {
+    Ledger::open(&context.dirs.state)
+        .map(|(ledger, _)| ledger)
+        .map_err(|error| CliError::failed(format!("the ledger cannot be opened: {error}")))
+}
+
+async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> {
+    super::run::own_state(context)?;
+    let (mut rows, mut values, mut is_wrong) = (Vec::new(), Vec::<Value>::new(), false);
+    for server in config.mcp_servers.values() {
+        let pins = Ledger::read_file(&context.dirs.state, |ledger| ledger.mcp_pins(&server.name));
+        let pins = pins.map_err(|error| CliError::failed(error.to_string()))?.flatten();
+        match start(context, config, server).await? {
+            Err(error) => {
+                is_wrong = true;
+                rows.push(vec![server.name.clone(), String::new(), String::new(), error.clone()]);
+                values.push(json!({"server": server.name, "error": error, "tools": []}));
+            }
+            Ok(running) => {
+                let mut tools = Vec::new();
+                for tool in &running.described {
+                    let pin = state(&tool.digest(), &tool.name, pins.as_ref());
+                    is_wrong |= matches!(pin, "changed" | "new");
+                    let name = format!("{}{MCP_SEPARATOR}{}", server.name, tool.name);
+                    let category = server.category_of(&tool.name);
+                    rows.push(vec![
+                        crate::text::escape::one_line(&name),
+                        category.to_string(),
+                        pin.to_owned(),
+                        crate::text::escape::one_line(
+                            tool.description.lines().next().unwrap_or_default(),
+                        ),
+                    ]);
+                    tools.push(json!({"name": name, "category": category, "pin": pin, "digest": tool.digest()}));
+                }
+                values.push(json!({"server": server.name, "error": null, "tools": tools}));
+                running.end().await;
+            }
+        }
+    }
+    output::value(context.form, &values, || {
+        output::table(&["tool", "category", "pin", "description"], rows)
+    })?;
+    Ok(ExitCode::from(if is_wrong { WRONG } else { 0 }))
+}
+
+fn state(digest: &str, name: &str, pins: Option<&Pins>) -> &'static str {
+    match pins.map(|pins| pins.get(name)) {
+        None => "not yet",
+        Some(None) => "new",
+        Some(Some(pin)) if pin == digest => "accepted",
+        Some(Some(_)) => "changed",
+    }
+}
+
+async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCode, CliError> {
+    super::run::own_state(context)?;
+    let server = config.mcp_servers.get(name).ok_or_else(|| {
+        let error = CliError::not_found(format!("there is no MCP server `{name}`"));
+        match nearest(name, config.mcp_servers.keys().map(String::as_str)) {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error,
+        }
+    })?;
+    let running = start(context, config, server).await?.map_err(CliError::failed)?;
+    let pins = running.pins();
+    let count = pins.len();
+    running.end().await;
+    ledger(context)?
+        .keep_mcp_pins(name.to_owned(), pins)
+        .await
+        .map_err(|error| CliError::failed(error.to_string()))?;
+    output::note(&format!("{count} tools of `{name}` are accepted as they are"));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,155 @@
+//! What an entry of `mcp_servers` means.
+
+use std::collections::BTreeMap;
+
+use super::raw::RawMcpServer;
+use super::settings::is_hijacking;
+use super::tool::Program;
+use super::{Environment, ToolSandbox};
+use crate::call::{Fault, pointer_segment};
+use crate::domain::Category;
+
+/// Between the names of a server and of its tool.
+pub const MCP_SEPARATOR: &str = "__";
+
+/// How an MCP server is talked with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum McpTransport {
+    /// A program, over its standard input and output.
+    Stdio {
+        /// What is started.
+        program: Program,
+        /// Its arguments.
+        args: Vec<String>,
+        /// Variables besides the allowlist.
+        env: BTreeMap<String, String>,
+        /// What the kernel leaves to it.
+        sandbox: ToolSandbox,
+    },
+    /// Streamable HTTP.
+    Http {
+        /// The address.
+        url: String,
+        /// Headers of every request.
+        headers: BTreeMap<String, String>,
+    },
+}
+
+/// An MCP server. What it says of its tools decides nothing about what they may do (MCP-1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpServer {
+    /// Its name.
+    pub name: String,
+    /// How it is talked with.
+    pub transport: McpTransport,
+    category: Option<Category>,
+    categories: BTreeMap<String, Category>,
+}
+
+impl McpServer {
+    /// Returns the category of one of its tools: admin, where the operator says nothing.
+    #[must_use]
+    pub fn category_of(&self, tool: &str) -> Category {
+        self.categories.get(tool).copied().or(self.category).unwrap_or(Category::Admin)
+    }
+
+    /// Tells whether any of its tools may be a read tool.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.category == Some(Category::Read)
+            || self.categories.values().any(|category| *category == Category::Read)
+    }
+
+    /// Returns what `raw` means, with everything that is wrong, by pointers below the entry.
+    pub(crate) fn from_raw(
+        name: &str,
+        raw: &RawMcpServer,
+        environment: &Environment,
+    ) -> (Option<Self>, Vec<Fault>, Vec<Fault>) {
+        let (mut faults, mut warnings) = (Vec::new(), Vec::new());
+        let fault = |pointer: &str, message: String| Fault {
+            pointer: pointer.to_owned(),
+            message,
+            hint: None,
+        };
+        let is_name = !name.is_empty()
+            && name.len() <= 32
+            && !name.contains(MCP_SEPARATOR)
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        if !is_name {
+            let message = format!(
+                "`{name}` is no name of a server: letters, digits, `-` and single `_`, at most 32"
+            );
+            faults.push(fault("", message));
+        }
+        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut faults);
+        for variable in raw.env.iter().flat_map(BTreeMap::keys) {
+            if is_hijacking(variable) {
+                let pointer = format!("/env/{}", pointer_segment(variable));
+                let message = format!("`{variable}` changes what the program loads or runs");
+                warnings.push(fault(&pointer, message));
+            }
+        }
+        let transport = match (&raw.command, &raw.url) {
+            (Some(command), None) => {
+                for (key, is_there) in [("headers", raw.headers.is_some())] {
+                    if is_there {
+                        faults.push(fault(
+                            &format!("/{key}"),
+                            format!("`{key}` is for servers with a `url`"),
+                        ));
+                    }
+                }
+                let (written, args) =
+                    command.split_first().map_or((String::new(), Vec::new()), |(first, rest)| {
+                        (first.clone(), rest.to_vec())
+                    });
+                let path = environment.find_program(&written);
+                if path.is_none() {
+                    let message =
+                        format!("`{written}` was not found, so that the server is not there");
+                    warnings.push(fault("/command/0", message));
+                }
+                let env = raw.env.clone().unwrap_or_default();
+                Some(McpTransport::Stdio { program: Program { written, path }, args, env, sandbox })
+            }
+            (None, Some(url)) => {
+                for (key, is_there) in
+                    [("env", raw.env.is_some()), ("sandbox", raw.sandbox.is_some())]
+                {
+                    if is_there {
+                        faults.push(fault(
+                            &format!("/{key}"),
+                            format!("`{key}` is for servers with a `command`"),
+                        ));
+                    }
+                }
+                let is_address = url.starts_with("http://") || url.starts_with("https://");
+                if !is_address {
+                    faults.push(fault(
+                        "/url",
+                        "an address begins with http:// or https://".to_owned(),
+                    ));
+                }
+                let headers = raw.headers.clone().unwrap_or_default();
+                Some(McpTransport::Http { url: url.clone(), headers })
+            }
+            _ => {
+                faults.push(fault(
+                    "",
+                    format!(
+                        "the server `{name}` needs a `command` or a `url`, and one of them only"
+                    ),
+                ));
+                None
+            }
+        };
+        let built = transport.map(|transport| Self {
+            name: name.to_owned(),
+            transport,
+            category: raw.category,
+            categories: raw.categories.clone().unwrap_or_default(),
+        });
+        (built, faults, warnings)
+    }
+}

@@ -1,0 +1,204 @@
+//! Skills: `skills/NAME/SKILL.md` of the configuration directory, in the public format.
+//!
+//! A skill is text for the model and gives no rights; its `allowed-tools` can only take some away. *Source*: the Agent Skills specification
+//! (read 2026-11-22); `design/config.md`.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::document::parse as parse_yaml;
+
+/// Characters of a name.
+const NAME: usize = 64;
+
+/// Characters of a description.
+const DESCRIPTION: usize = 1024;
+
+const KEYS: &[&str] =
+    &["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
+
+/// Names under which other agents know our tools.
+const OTHER_NAMES: &[(&str, &[&str])] = &[
+    ("bash", &["bash", "shell", "run_shell_command"]),
+    ("read_file", &["read", "view"]),
+    ("write_file", &["write"]),
+    ("edit_file", &["edit", "multiedit", "replace"]),
+    ("list_directory", &["ls", "list_dir", "list"]),
+    ("glob", &["find"]),
+    ("todo_read", &["todoread"]),
+    ("todo_write", &["todowrite"]),
+    ("web_fetch", &["webfetch"]),
+    ("web_search", &["websearch"]),
+];
+
+/// A skill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skill {
+    /// The name of its directory, by which jobs call it.
+    pub directory: String,
+    /// The name that it gives itself.
+    pub name: Option<String>,
+    /// What it is for.
+    pub description: String,
+    /// What the model is told.
+    pub body: String,
+    /// The tools that it may be used with, by our names; `None` is all.
+    pub allowed_tools: Option<BTreeSet<String>>,
+    /// Where it departs from the public format.
+    pub problems: Vec<String>,
+}
+
+impl Skill {
+    /// Reads the text of a `SKILL.md`.
+    ///
+    /// *Errors*: it has no frontmatter, or one that cannot be read, or no description.
+    pub fn parse(directory: &str, text: &str) -> Result<Self, String> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
+        let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
+        let (front, body) = rest
+            .split_once("\n---\n")
+            .or_else(|| rest.strip_suffix("\n---").map(|front| (front, "")))
+            .ok_or("its frontmatter is not closed by `---`")?;
+        let (document, errors) = parse_yaml("SKILL.md", front);
+        if let Some(error) = errors.first() {
+            return Err(format!("line {} of its frontmatter: {}", error.line, error.message));
+        }
+        let value = document.map(|document| document.value).unwrap_or_default();
+        let fields = value.as_object().ok_or("its frontmatter is no map")?;
+        let text_of = |key: &str| fields.get(key).and_then(Value::as_str).map(str::trim);
+        let description = text_of("description").filter(|text| !text.is_empty());
+        let description = description.ok_or("it has no `description`")?.to_owned();
+        let name = text_of("name").map(str::to_owned);
+        let mut problems = name_problems(directory, name.as_deref());
+        if description.chars().count() > DESCRIPTION {
+            problems.push(format!("description longer than {DESCRIPTION}"));
+        }
+        let unknown: Vec<&str> =
+            fields.keys().map(String::as_str).filter(|key| !KEYS.contains(key)).collect();
+        if !unknown.is_empty() {
+            problems.push(format!("unknown keys: {}", unknown.join(", ")));
+        }
+        if let Some(metadata) = fields.get("metadata") {
+            let are_texts =
+                metadata.as_object().is_some_and(|map| map.values().all(Value::is_string));
+            if !are_texts {
+                problems.push("metadata values are not all strings".to_owned());
+            }
+        }
+        let allowed_tools = match fields.get("allowed-tools") {
+            None => None,
+            Some(Value::String(names)) => Some(
+                names.split([' ', ',']).filter(|name| !name.is_empty()).map(own_name).collect(),
+            ),
+            Some(Value::Array(names)) => {
+                let problem = "allowed-tools is a list, the spec says a space separated string";
+                problems.push(problem.to_owned());
+                Some(names.iter().filter_map(Value::as_str).map(own_name).collect())
+            }
+            Some(_) => return Err("its `allowed-tools` are no names".to_owned()),
+        };
+        let body = body.trim_start_matches('\n').to_owned();
+        Ok(Self {
+            directory: directory.to_owned(),
+            name,
+            description,
+            body,
+            allowed_tools,
+            problems,
+        })
+    }
+}
+
+fn name_problems(directory: &str, name: Option<&str>) -> Vec<String> {
+    let Some(name) = name else { return vec!["name missing".to_owned()] };
+    let mut problems = Vec::new();
+    if name != directory {
+        problems.push("name differs from directory".to_owned());
+    }
+    if name.chars().count() > NAME {
+        problems.push(format!("name longer than {NAME}"));
+    }
+    let is_plain = name.split('-').all(|part| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    });
+    if !is_plain {
+        problems.push("name has characters outside a-z 0-9 and single hyphens".to_owned());
+    }
+    problems
+}
+
+/// Returns our name of a tool; of `Bash(git:*)`, which narrows in a way that we do not know, the tool.
+fn own_name(name: &str) -> String {
+    let name = name.split('(').next().unwrap_or(name);
+    let lower = name.to_lowercase();
+    let known =
+        OTHER_NAMES.iter().find(|(own, others)| *own == lower || others.contains(&lower.as_str()));
+    known.map_or_else(|| name.to_owned(), |(own, _)| (*own).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn recorded_skills_are_read_as_expected() {
+        let fixtures =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/skills");
+        let index = std::fs::read_to_string(fixtures.join("index.json")).unwrap();
+        let cases: Vec<Value> = serde_json::from_str(&index).unwrap();
+        for case in &cases {
+            let expect = &case["expect"];
+            let text =
+                std::fs::read_to_string(fixtures.join(case["file"].as_str().unwrap())).unwrap();
+            let skill = Skill::parse(expect["original_dir"].as_str().unwrap(), &text);
+            assert_eq!(skill.is_ok(), expect["loadable"] == true, "{}", case["id"]);
+            let Ok(skill) = skill else { continue };
+            assert_eq!(skill.name.as_deref(), expect["name"].as_str(), "{}", case["id"]);
+            assert_eq!(skill.description, expect["description"].as_str().unwrap().trim());
+            assert!(
+                skill.body.starts_with(expect["body_starts"].as_str().unwrap()),
+                "{}",
+                case["id"]
+            );
+            let mut problems: Vec<&str> = skill.problems.iter().map(String::as_str).collect();
+            let mut expected: Vec<&str> = expect["spec_problems"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|p| p.as_str().unwrap())
+                .collect();
+            problems.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(problems, expected, "{}", case["id"]);
+        }
+        println!("skills: {} of {} recorded", cases.len(), cases.len());
+        assert!(cases.len() >= 13);
+    }
+
+    #[test]
+    fn tools_are_known_by_other_names() {
+        let text = "---\nname: a\ndescription: b\nallowed-tools: Bash(git:*) Read own_tool\n---\n";
+        let allowed = Skill::parse("a", text).unwrap().allowed_tools.unwrap();
+        assert_eq!(allowed, ["bash", "own_tool", "read_file"].map(str::to_owned).into());
+        for wrong in [
+            "",
+            "---\n",
+            "---\nname: a\n---\n",
+            "---\n- a\n---\n",
+            "---\ndescription: {a: 1}\n---\n",
+            "no",
+        ] {
+            assert!(Skill::parse("a", wrong).is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_skill_or_an_error(text in "(---\n)?((name|description|allowed-tools|x): [a-z\\[\\]{}'\"]{0,9}\n){0,4}(---\n)?\\PC{0,20}") {
+            let _ = Skill::parse("a", &text);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A connection to an MCP server, and the process behind it.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
+    PaginatedRequestParams, ProtocolVersion,
+};
+use rmcp::service::{NotificationContext, RunningService};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, RoleClient, serve_client};
+use serde_json::{Map, Value};
+
+use super::super::ToolSurroundings;
+use super::Described;
+use crate::config::{McpServer, McpTransport};
+use crate::domain::Category;
+use crate::process::{Piped, ProcessSpec};
+
+/// Pages of a list of tools.
+const MOST_PAGES: usize = 100;
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// A client that offers nothing: a server that asks for a model, a person or directories is refused (MCP-4).
+#[derive(Debug, Clone, Copy)]
+struct Client;
+
+impl ClientHandler for Client {
+    fn get_info(&self) -> ClientConfig {
+        let mut implementation = Implementation::from_build_env();
+        implementation.name = "dutyd".to_owned();
+        implementation.version = env!("CARGO_PKG_VERSION").to_owned();
+        let mut config = ClientConfig::new(ClientCapabilities::default(), implementation);
+        // The newest that servers in the field speak; one that offers another is followed.
+        config.protocol_version = ProtocolVersion::V_2025_11_25;
+        config
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        // A run keeps the tools that it began with.
+    }
+}
+
+/// A connection to an MCP server.
+pub(super) struct Connection {
+    service: RunningService<RoleClient, Client>,
+    process: Mutex<Option<Piped>>,
+}
+
+impl Connection {
+    /// Starts the server, or connects to it, and makes the handshake.
+    ///
+    /// *Errors*: in a sentence.
+    pub(super) async fn connect(
+        server: &McpServer,
+        around: &ToolSurroundings,
+        rights: Category,
+        lifetime: Duration,
+    ) -> Result<Self, String> {
+        match &server.transport {
+            McpTransport::Http { url, headers } => {
+                let transport = http(url, headers)?;
+                let service = serve_client(Client, transport).await.map_err(|e| e.to_string())?;
+                Ok(Self { service, process: Mutex::new(None) })
+            }
+            McpTransport::Stdio { program, args, env, sandbox } => {
+                let path: PathBuf = program
+                    .path
+                    .clone()
+                    .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
+                let cage = around
+                    .cages
+                    .of(rights, sandbox, &around.working_dir)
+                    .map_err(|error| format!("it cannot be held: {error}"))?;
+                let mut all = around.env.clone();
+                all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
+                let argv = std::iter::once(path.display().to_string());
+                let spec = ProcessSpec {
+                    argv: argv.chain(args.iter().cloned()).collect(),
+                    program: path,
+                    env: all,
+                    working_dir: around.working_dir.clone(),
+                    stdin: None,
+                    timeout: lifetime,
+                    cage,
+                };
+                let started = around.spawner.start_piped(&spec).await;
+                let (process, output, input) = started.map_err(|error| error.to_string())?;
+                let service =
+                    serve_client(Client, (output, input)).await.map_err(|e| e.to_string())?;
+                Ok(Self { service, process: Mutex::new(Some(process)) })
+            }
+        }
+    }
+
+    /// Returns the tools that the server describes, `most` of them.
+    ///
+    /// *Errors*: in a sentence.
+    pub(super) async fn tools(&self, most: usize) -> Result<Vec<Described>, String> {
+        let (mut described, mut cursor) = (Vec::new(), None);
+        for _ in 0..MOST_PAGES {
+            let mut page = PaginatedRequestParams::default();
+            page.cursor = cursor;
+            let listed = self.service.list_tools(Some(page)).await.map_err(|e| e.to_string())?;
+            for tool in listed.tools {
+                if described.len() == most {
+                    return Err(format!("it has more than {most} tools"));
+                }
+                described.push(Described {
+                    name: tool.name.into_owned(),
+                    description: tool.description.unwrap_or_default().into_owned(),
+                    schema: Value::Object(tool.input_schema.as_ref().clone()),
+                });
+            }
+            cursor = listed.next_cursor;
+            if cursor.is_none() {
+                return Ok(described);
+            }
+        }
+        Err(format!("its list of tools has more than {MOST_PAGES} pages"))
+    }
+
+    /// Calls a tool; returns its text and whether it says that it failed.
+    ///
+    /// *Errors*: in a sentence. *Cancel*: dropping the future tells the server.
+    pub(super) async fn call(
+        &self,
+        name: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<(String, bool), String> {
+        let mut params = CallToolRequestParams::new(name.to_owned());
+        params.arguments = Some(arguments);
+        let answer = self.service.peer().call_tool_once(params).await.map_err(|e| e.to_string())?;
+        let CallToolResponse::Complete(result) = answer else {
+            // MCP-4: what it asks for in between is asked of nobody.
+            return Err("the server asks for something else first, which is refused".to_owned());
+        };
+        let mut parts: Vec<String> = Vec::new();
+        for block in &result.content {
+            let value = serde_json::to_value(block).unwrap_or_default();
+            let word = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+            let inner =
+                |key: &str| value.pointer(&format!("/resource/{key}")).and_then(Value::as_str);
+            parts.push(match word("type") {
+                "text" => word("text").to_owned(),
+                "resource" => match inner("text") {
+                    Some(text) => text.to_owned(),
+                    None => format!("[resource {}]", inner("uri").unwrap_or_default()),
+                },
+                "resource_link" => format!("[resource {}]", word("uri")),
+                kind => {
+                    format!("[{kind} {}, {} bytes in base64]", word("mimeType"), word("data").len())
+                }
+            });
+        }
+        if let (true, Some(structured)) = (parts.is_empty(), &result.structured_content) {
+            parts.push(structured.to_string());
+        }
+        Ok((parts.join("\n"), result.is_error == Some(true)))
+    }
+
+    /// Ends the server; returns what could not be killed.
+    pub(super) async fn end(&self) -> u64 {
+        self.service.cancellation_token().cancel();
+        let process = self.process.lock().ok().and_then(|mut process| process.take());
+        match process {
+            Some(process) => process.end().await,
+            None => 0,
+        }
+    }
+}
+
+fn http(
+    url: &str,
+    headers: &std::collections::BTreeMap<String, String>,
+) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT)
+        .build()
+        .map_err(|error| format!("the HTTP client cannot be made: {error}"))?;
+    let mut config = StreamableHttpClientTransportConfig::with_uri(url.to_owned());
+    for (name, value) in headers {
+        let name = http::HeaderName::try_from(name.as_str())
+            .map_err(|_| format!("`{name}` is no name of a header"))?;
+        let mut value = http::HeaderValue::try_from(value.as_str())
+            .map_err(|_| format!("the header `{name}` has a value that cannot be sent"))?;
+        value.set_sensitive(true);
+        config.custom_headers.insert(name, value);
+    }
+    Ok(StreamableHttpClientTransport::with_client(client, config))
+}

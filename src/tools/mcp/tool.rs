@@ -1,0 +1,139 @@
+//! A tool of an MCP server in a run.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+
+use super::super::ToolSurroundings;
+use super::super::output::{Collector, VIEW_LINES};
+use super::connection::Connection;
+use super::{Described, shown};
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::call::Parameters;
+use crate::domain::{CallError, Category, ErrorKind};
+use crate::text::truncate::{Keep, ViewLimit};
+
+/// Bytes of one text argument.
+const TEXT_BYTES: usize = 1 << 20;
+
+/// A tool of an MCP server.
+pub(super) struct McpTool {
+    /// The name without the server's.
+    own_name: String,
+    definition: ToolDefinition,
+    parameters: Parameters,
+    category: Category,
+    connection: Arc<Connection>,
+    around: Arc<ToolSurroundings>,
+}
+
+impl McpTool {
+    /// Returns the tool as a run has it.
+    ///
+    /// *Errors*: its schema is none.
+    pub(super) fn new(
+        name: &str,
+        described: &Described,
+        category: Category,
+        connection: Arc<Connection>,
+        around: Arc<ToolSurroundings>,
+    ) -> Result<Self, String> {
+        let parameters = Parameters::of_schema(described.schema.clone())?;
+        let definition = ToolDefinition {
+            name: name.to_owned(),
+            description: shown(&described.description),
+            parameters: described.schema.clone(),
+        };
+        Ok(Self {
+            own_name: described.name.clone(),
+            definition,
+            parameters,
+            category,
+            connection,
+            around,
+        })
+    }
+}
+
+#[async_trait]
+impl AgentTool for McpTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn category(&self) -> Category {
+        self.category
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        let arguments = self.parameters.check(arguments, TEXT_BYTES)?;
+        Ok(PreparedCall {
+            arguments,
+            argv: Vec::new(),
+            working_dir: self.around.working_dir.display().to_string(),
+            stdin: None,
+            sandboxed: self.around.cages.are_on(),
+            touches: Vec::new(),
+            lines: 0,
+        })
+    }
+
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let limit = self.around.timeout;
+        let done = tokio::select! {
+            () = context.cancel.cancelled() => {
+                let message = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
+                return CallOutput::of_error(&CallError::new(ErrorKind::Interrupted, message));
+            }
+            done = tokio::time::timeout(limit, self.connection.call(&self.own_name, call.arguments.clone())) => done,
+        };
+        let (text, error_kind) = match done {
+            Err(_) => {
+                let message = format!(
+                    "[ERROR: The server did not answer within {} ms; the effect of the call is unknown.]",
+                    limit.as_millis()
+                );
+                let mut output = CallOutput::of_error(&CallError::new(ErrorKind::Timeout, message));
+                output.timed_out = true;
+                return output;
+            }
+            Ok(Err(error)) => {
+                let error = self.around.redactor.text(&shown(&error)).into_owned();
+                return CallOutput::of_error(&CallError::new(ErrorKind::Tool, error));
+            }
+            Ok(Ok((text, failed))) => (text, failed.then_some(ErrorKind::Tool)),
+        };
+        let mut collector = Collector::new(
+            self.around.outputs.as_deref(),
+            &context.call_id,
+            &self.around.redactor,
+            ViewLimit {
+                characters: self.around.output_limit,
+                lines: VIEW_LINES,
+                keep: Keep::HeadAndTail,
+            },
+            self.around.max_output_bytes,
+        );
+        match collector.push(text.as_bytes()).and_then(|()| collector.finish()) {
+            Ok(collected) => CallOutput {
+                content: if collected.view.trim().is_empty() {
+                    "[no output]".to_owned()
+                } else {
+                    collected.view
+                },
+                error_kind,
+                output: collected.inline,
+                output_file: collected.file,
+                output_bytes: collected.bytes,
+                truncated: collected.truncated,
+                digest: Some(collected.digest),
+                ..CallOutput::default()
+            },
+            Err(error) => {
+                let message = format!("The output could not be kept: {error}.");
+                CallOutput::of_error(&CallError::new(ErrorKind::Io, message))
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! MCP servers in runs: a well-behaved one, and those that are not.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Place, alive};
+
+const ECHO: &str = "{tool: small__echo, args: {text: hello}}";
+
+/// A place with one server `small` that is odd in a way, whose tool `echo` reads.
+fn place(how: &str, call: &str, job: &str) -> Place {
+    let place = Place::new(&[
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("script.yaml", &format!("steps:\n  - call: {call}\n  - say: done\n  - say: done\n")),
+        ("jobs.yaml", &format!("version: 1\njobs:\n  - name: j\n    prompt: Work\n{job}")),
+    ]);
+    std::fs::create_dir(place.path().join("bin")).unwrap();
+    std::fs::write(place.path().join("bin/server.py"), include_str!("../fixtures/mcp/server.py"))
+        .unwrap();
+    set(&place, how);
+    place
+}
+
+fn set(place: &Place, how: &str) {
+    let path = place.path().join("bin").display().to_string();
+    place.write(
+        "config.yaml",
+        &format!(
+            "models: {{main: {{provider: scripted, script: script.yaml}}}}\nmcp_servers:\n  small:\n    command: [/usr/bin/python3, {path}/server.py, {how}]\n    categories: {{echo: read, huge: read, remote: read}}\n    env: {{ANSWERS: {path}/answers, A_TOKEN: secret-of-the-server}}\n    sandbox: {{write: [{path}]}}\n"
+        ),
+    );
+}
+
+fn events(place: &Place, kind: &str) -> Vec<Value> {
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap().iter();
+    events.filter(|event| event["type"] == kind).cloned().collect()
+}
+
+fn warnings(place: &Place) -> Vec<String> {
+    let found = events(place, "warning");
+    found.iter().map(|event| format!("{}: {}", event["code"], event["message"])).collect()
+}
+
+// proves MCP-1, ENV-1
+#[test]
+fn a_server_s_tools_are_used_by_our_categories() {
+    let call = "[{tool: small__echo, args: {text: hello}}, {tool: small__destroy, args: {}}, {tool: small__echo, args: {}}]";
+    let place = place("plain", call, "    limits: {error_threshold: 9}\n");
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let ends = events(&place, "tool_call_end");
+    let of = |kind: Value| ends.iter().find(|end| end["error_kind"] == kind).unwrap();
+    let output = of(Value::Null)["output"].as_str().unwrap();
+    assert!(output.starts_with("<hello> ['ANSWERS', 'A_TOKEN', 'HOME'"), "{output}");
+    assert!(!output.contains("DUTYD"), "{output}");
+    let decisions = events(&place, "policy_decision");
+    assert_eq!(
+        (&decisions[1]["rule"], &decisions[1]["category"]),
+        (&json!("category"), &json!("admin")),
+        "it says of itself that it only reads"
+    );
+    assert_eq!(of(json!("invalid_arguments"))["name"], "small__echo");
+    assert!(!place.path().join("bin/answers").exists());
+    let start = &events(&place, "session_start")[0];
+    assert!(start["tools"].as_array().unwrap().contains(&json!("small__echo")));
+    assert!(!start["tools"].as_array().unwrap().contains(&json!("small__destroy")));
+    assert_eq!(events(&place, "session_end")[0]["survivors"], 0);
+    let marker = place.path().join("bin/server.py").display().to_string();
+    assert_eq!(alive(&marker), Vec::<String>::new(), "it ends with the run");
+    let called = place.dutyd(&["call", "small__echo", "text=by hand"]);
+    assert!(called.code == 0 && called.stdout.starts_with("<by hand>"), "{called:?}");
+    assert_eq!(place.json(&["explain", "j", "small__destroy"])["category"], "admin");
+}
+
+// proves MCP-3
+#[test]
+fn a_tool_that_changed_is_not_there_until_it_is_accepted() {
+    let place = place("plain", ECHO, "");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let pins = |place: &Place| {
+        let listed = place.json(&["mcp"]);
+        let tools = listed[0]["tools"].as_array().unwrap().clone();
+        tools.iter().map(|tool| tool["pin"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(pins(&place), ["accepted", "accepted"]);
+    set(&place, "changed");
+    assert_eq!(pins(&place), ["changed", "accepted"]);
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["error_kind"], "unknown_tool");
+    assert!(
+        warnings(&place)[0].contains("`small__echo` is not what was accepted"),
+        "{:?}",
+        warnings(&place)
+    );
+    set(&place, "new");
+    assert_eq!(pins(&place), ["accepted", "accepted", "new"]);
+    set(&place, "changed");
+    assert_eq!(place.dutyd(&["mcp", "accept", "small"]).code, 0);
+    assert_eq!(pins(&place), ["accepted", "accepted"]);
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+    assert_eq!(place.dutyd(&["mcp", "accept", "smal"]).code, 3);
+}
+
+// proves MCP-2, CFG-5
+#[test]
+fn what_cannot_be_used_is_left_out_and_told() {
+    let place = place("bad", ECHO, "");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let told = warnings(&place).join("\n");
+    for part in [
+        "small__no name!` has a name",
+        "small__remote` is left out",
+        "small__huge` has a schema",
+        "hidden\\\\u{202e}",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+}
+
+// proves MCP-4
+#[test]
+fn what_a_server_asks_for_is_refused() {
+    let place = place("asks", ECHO, "    tools: {admin: [small__destroy]}\n");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let answers = std::fs::read_to_string(place.path().join("bin/answers")).unwrap();
+    let answers: Vec<Value> =
+        answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for answer in &answers {
+        let gave_nothing = answer.get("error").is_some()
+            || answer["result"] == json!({"roots": []})
+            || answer["result"]["action"] == "decline";
+        assert!(gave_nothing, "{answer}");
+    }
+    assert_eq!(answers.len(), 3, "{answers:?}");
+}
+
+// proves MCP-5
+#[test]
+fn a_server_that_fails_takes_nothing_along() {
+    for (how, kind) in [("dies", "unknown_tool"), ("crashes", "tool"), ("hangs", "timeout")] {
+        let place = place(how, ECHO, "    limits: {tool_timeout: 1s}\n");
+        let began = Instant::now();
+        let done = place.dutyd(&["run", "j"]);
+        assert!(began.elapsed() < Duration::from_secs(15), "{how}");
+        assert_eq!(done.code, 0, "{how}: {done:?}");
+        assert_eq!(events(&place, "tool_call_end")[0]["error_kind"], kind, "{how}");
+        let marker = place.path().join("bin/server.py").display().to_string();
+        assert_eq!(alive(&marker), Vec::<String>::new(), "{how}");
+    }
+    for how in ["rubbish", "floods"] {
+        let place = place(how, ECHO, "");
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0, "{how}");
+        let end = &events(&place, "tool_call_end")[0];
+        assert_eq!(end["is_error"], false, "{how}: {end}");
+        assert_eq!(how == "floods", end["truncated"] != Value::Null);
+    }
+}
