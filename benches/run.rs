@@ -58,13 +58,11 @@ fn config(directory: &Path, model: &str, base_url: &str) -> Arc<Config> {
 
 /// Runs the job once; returns how long it took.
 async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer>) -> Duration {
-    let host = Host {
-        state: StateDir::new(state),
-        clock: Arc::new(SystemClock),
-        environment: Environment::default(),
-        fork_server,
-        observers: Observers::default(),
-    };
+    let state = StateDir::new(state);
+    let (clock, environment) = (Arc::new(SystemClock), Environment::default());
+    let observers = Observers::default();
+    let host =
+        Host { fork_server, ..Host::new(state, clock, environment, observers, Default::default()) };
     let job = config.jobs.values().next().unwrap().clone();
     let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
     let run_id = RunId::from_ulid(ulid::Ulid::generate());

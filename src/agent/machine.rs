@@ -16,7 +16,7 @@ use super::plan::{Changes, PlannedCall, plan_calls};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::tool::Toolbox;
-use crate::config::{Limits, Mode, Price};
+use crate::config::{Approval, Limits, Mode, Price};
 use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, PlanRead, PlanStep,
     StopReason, ToolResult, Turn,
@@ -36,6 +36,8 @@ pub struct Rules {
     pub gate: GateRules,
     /// Whether changes are made or planned.
     pub mode: Mode,
+    /// How a person is asked.
+    pub approval: Approval,
     /// Where it ends.
     pub limits: Limits,
     /// Whether the first answer without calls is asked for once more.
@@ -423,7 +425,9 @@ impl Machine {
     fn note_plans(&mut self, plans: &[PlannedCall]) {
         for plan in plans {
             match &plan.work {
-                super::plan::Work::Run { .. } | super::plan::Work::Plan { .. } => {
+                super::plan::Work::Run { .. }
+                | super::plan::Work::Plan { .. }
+                | super::plan::Work::Ask { .. } => {
                     self.counters.spent.calls += 1;
                     self.counters.tools_used.insert(plan.name.clone());
                 }

@@ -4,6 +4,7 @@
 //! [`EventSink`]. Nothing here touches a disk, a database, a socket or a process; a host program brings those. It does not know that
 //! schedules exist.
 
+mod approval;
 mod counters;
 mod machine;
 mod marker;
@@ -15,6 +16,7 @@ mod session;
 mod sink;
 mod tool;
 
+pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
 pub use machine::{Action, CallOutcome, End, Input, Machine, Planned, Rules, Step};
 pub use marker::{Marker, unwrap as unmarked};
 pub use model::{

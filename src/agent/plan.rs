@@ -35,6 +35,19 @@ pub enum Work {
         /// What is run.
         prepared: PreparedCall,
     },
+    /// It is run if a person says so.
+    Ask {
+        /// The category that was judged.
+        category: Category,
+        /// What would be run.
+        prepared: PreparedCall,
+        /// Why it is asked.
+        reason: String,
+        /// What it would be as a step of a plan, if nobody answers.
+        step: u64,
+        /// The reads that the model has seen.
+        rests_on: Vec<CallId>,
+    },
     /// It becomes a step of a change plan.
     Plan {
         /// Its number.
@@ -84,17 +97,29 @@ pub(super) fn plan_calls(
             } else {
                 plan_one(call, finish_reason, rules, toolbox, &spent, &mut decisions).unwrap_or_else(Work::Reject)
             };
+            let rests_on = || changes.reads.iter().map(|read| read.call_id.clone()).collect();
             let work = match work {
+                Work::Ask { category, prepared, .. } if rules.mode == Mode::Plan => {
+                    // Applying the plan is the person's yes.
+                    steps += 1;
+                    Work::Plan { step: steps, category, prepared, rests_on: rests_on() }
+                }
+                Work::Ask { category, prepared, reason, .. } => {
+                    steps += 1;
+                    Work::Ask { category, prepared, reason, step: steps, rests_on: rests_on() }
+                }
                 Work::Run { category, prepared }
                     if rules.mode == Mode::Plan && category != Category::Read =>
                 {
                     steps += 1;
-                    let rests_on = changes.reads.iter().map(|read| read.call_id.clone()).collect();
-                    Work::Plan { step: steps, category, prepared, rests_on }
+                    Work::Plan { step: steps, category, prepared, rests_on: rests_on() }
                 }
                 other => other,
             };
-            if let Work::Run { prepared, .. } | Work::Plan { prepared, .. } = &work {
+            if let Work::Run { prepared, .. }
+            | Work::Plan { prepared, .. }
+            | Work::Ask { prepared, .. } = &work
+            {
                 // What earlier calls of the same answer will use up counts for the later ones.
                 spent.calls += 1;
                 spent.lines += prepared.lines;
@@ -167,6 +192,13 @@ fn plan_one(
     }));
     match decision.kind {
         DecisionKind::Allow => Ok(Work::Run { category: decision.category, prepared }),
+        DecisionKind::Ask => Ok(Work::Ask {
+            category: decision.category,
+            prepared,
+            reason: decision.reason,
+            step: 0,
+            rests_on: Vec::new(),
+        }),
         DecisionKind::Deny => Err(CallError::new(
             ErrorKind::Denied,
             format!(

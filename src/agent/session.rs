@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::approval::{ApprovalRequest, Approver};
 use super::counters::Counters;
 use super::machine::{Action, CallOutcome, End, Input, Machine, Planned};
 use super::marker::Marker;
@@ -41,6 +42,10 @@ pub struct SessionParts {
     pub marker: Marker,
     /// Where events go.
     pub sink: Arc<dyn EventSink>,
+    /// The run.
+    pub run_id: String,
+    /// Asks a person.
+    pub approver: Arc<dyn Approver>,
     /// Holds a stop reason as soon as the run is to end.
     pub stop: watch::Receiver<Option<StopReason>>,
     /// When `max_duration` is over.
@@ -270,7 +275,7 @@ impl Session {
         let parallel = self.parts.machine.rules().limits.parallel_reads;
         let is_read = |plan: &PlannedCall| {
             !matches!(&plan.work, Work::Run { category, .. } if *category != Category::Read)
-                && !matches!(&plan.work, Work::Plan { .. })
+                && !matches!(&plan.work, Work::Plan { .. } | Work::Ask { .. })
         };
         let mut results = Vec::with_capacity(plans.len());
         let mut rest = plans;
@@ -301,7 +306,7 @@ impl Session {
         let mut planned = Planned::Nothing;
         let done = match &plan.work {
             Work::Reject(error) => Ok(CallOutput::of_error(error)),
-            Work::Run { .. } | Work::Plan { .. } if cancel.is_cancelled() => {
+            Work::Run { .. } | Work::Plan { .. } | Work::Ask { .. } if cancel.is_cancelled() => {
                 Ok(CallOutput::of_error(&CallError::new(
                     ErrorKind::Skipped,
                     "Not run: the run is being stopped.",
@@ -324,6 +329,10 @@ impl Session {
                 done
             }
             Work::Plan { .. } => self.plan_step(plan, cancel).await.map(|(output, step)| {
+                planned = step.map_or(Planned::Nothing, |step| Planned::Step(Box::new(step)));
+                output
+            }),
+            Work::Ask { .. } => self.asked(plan, cancel).await.map(|(output, step)| {
                 planned = step.map_or(Planned::Nothing, |step| Planned::Step(Box::new(step)));
                 output
             }),
@@ -351,13 +360,98 @@ impl Session {
         Ok(outcome)
     }
 
+    /// Asks a person, and makes the call if the answer is yes and the call is still what was asked about (WEB-6).
+    async fn asked(
+        &self,
+        plan: &PlannedCall,
+        cancel: &CancellationToken,
+    ) -> Result<(CallOutput, Option<PlanStep>), RecordError> {
+        let rules = self.parts.machine.rules();
+        let Work::Ask { category, prepared, reason, .. } = &plan.work else {
+            return Ok((CallOutput::default(), None));
+        };
+        let refused = |kind, message: String| {
+            Ok((CallOutput::of_error(&CallError::new(kind, message)), None))
+        };
+        let Some(tool) = self.parts.machine.toolbox().find(&plan.name) else {
+            return refused(ErrorKind::UnknownTool, "The tool is gone.".to_owned());
+        };
+        let before = match tool.state(prepared).await {
+            Ok(state) => state,
+            Err(error) => return Ok((CallOutput::of_error(&error), None)),
+        };
+        let approval_id = self.approval_id(&plan.call_id);
+        let request = ApprovalRequest {
+            approval_id: approval_id.clone(),
+            run_id: self.parts.run_id.clone(),
+            job: rules.gate.job.clone(),
+            call_id: plan.call_id.clone(),
+            tool: plan.name.clone(),
+            category: *category,
+            arguments: prepared.arguments.clone(),
+            argv: prepared.argv.clone(),
+            working_dir: prepared.working_dir.clone(),
+            reason: reason.clone(),
+            expires_at: self.parts.approver.expires_at(rules.approval.timeout),
+        };
+        let requested = Event::ApprovalRequested {
+            approval_id: approval_id.clone(),
+            call_id: plan.call_id.clone(),
+            expires_at: request.expires_at,
+        };
+        self.parts.sink.record(requested).await?;
+        let started = Instant::now();
+        let answer = tokio::select! {
+            () = cancel.cancelled() => None,
+            answer = tokio::time::timeout(rules.approval.timeout, self.parts.approver.ask(request)) => answer.ok(),
+        };
+        let resolved = Event::ApprovalResolved {
+            approval_id,
+            call_id: plan.call_id.clone(),
+            approved: answer.as_ref().is_some_and(|answer| answer.approved),
+            by: answer.as_ref().map(|answer| answer.by.clone()),
+            reason: answer.as_ref().and_then(|answer| answer.reason.clone()),
+            waited_ms: millis(started.elapsed()),
+        };
+        self.parts.sink.record(resolved).await?;
+        match answer {
+            _ if cancel.is_cancelled() => {
+                refused(ErrorKind::Skipped, "Not run: the run is being stopped.".to_owned())
+            }
+            None if rules.approval.unanswered_is_planned => self.plan_step(plan, cancel).await,
+            None => refused(
+                ErrorKind::ApprovalTimeout,
+                "Nobody answered in time, so this was not run. Work without this call, or say in the answer that it was needed.".to_owned(),
+            ),
+            Some(answer) if !answer.approved => {
+                let words = answer.reason.map(|words| format!(": {words}")).unwrap_or_default();
+                refused(ErrorKind::Denied, format!("A person said no{words}. Do not ask for it again."))
+            }
+            Some(_) => {
+                if tool.state(prepared).await.ok() != Some(before) {
+                    let message = "What would have been run changed while a person was asked, so it was not run.";
+                    return refused(ErrorKind::Denied, message.to_owned());
+                }
+                self.run_tool(plan, *category, prepared, cancel).await.map(|output| (output, None))
+            }
+        }
+    }
+
+    /// Nobody else may guess or repeat it.
+    fn approval_id(&self, call_id: &crate::domain::CallId) -> String {
+        let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
+        format!("{}-{call_id}-{}", self.parts.run_id, random.to_lowercase())
+    }
+
     /// Records a call as a step of a change plan instead of making it.
     async fn plan_step(
         &self,
         plan: &PlannedCall,
         cancel: &CancellationToken,
     ) -> Result<(CallOutput, Option<PlanStep>), RecordError> {
-        let Work::Plan { step, category, prepared, rests_on } = &plan.work else {
+        let (Work::Plan { step, category, prepared, rests_on }
+        | Work::Ask { step, category, prepared, rests_on, .. }) = &plan.work
+        else {
             return Ok((CallOutput::default(), None));
         };
         let Some(tool) = self.parts.machine.toolbox().find(&plan.name) else {

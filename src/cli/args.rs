@@ -81,6 +81,14 @@ pub(crate) enum Verb {
     Verify(VerifyArgs),
     /// List the tools of the MCP servers, or accept what has changed of one
     Mcp(McpArgs),
+    /// List the calls that wait for a person's yes
+    Approvals,
+    /// Say yes to a call that waits
+    Approve(AnswerArgs),
+    /// Say no to a call that waits
+    Deny(DenyArgs),
+    /// Go through a job's checklist without running it
+    Check(CheckArgs),
     /// List the change plans
     Plans,
     /// Show a change plan
@@ -254,6 +262,9 @@ pub(crate) struct RunArgs {
     /// Plan what would be changed instead of changing it
     #[arg(long)]
     pub(crate) plan: bool,
+    /// Show the checklist first, and ask at this terminal for what is not listed
+    #[arg(long, conflicts_with = "detach")]
+    pub(crate) interactive: bool,
     /// Let the daemon run it, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
@@ -272,6 +283,29 @@ pub(crate) enum McpVerb {
         /// Its name in config.yaml
         server: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The job
+    pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AnswerArgs {
+    /// The approval's id
+    #[arg(value_name = "ID")]
+    pub(crate) approval: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DenyArgs {
+    /// The approval's id
+    #[arg(value_name = "ID")]
+    pub(crate) approval: String,
+    /// What the model is told
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]

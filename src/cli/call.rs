@@ -86,7 +86,8 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             content: format!("refused by rule {}: {}", decision.rule, decision.reason),
             ..CallOutput::default()
         },
-        DecisionKind::Allow => {
+        // The person at the terminal is the one who is asked.
+        DecisionKind::Allow | DecisionKind::Ask => {
             let cancel = CancellationToken::new();
             let call_id =
                 CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
@@ -217,12 +218,14 @@ pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
         sandbox: config.settings.security.sandbox,
         network: true,
         skills: Vec::new(),
+        approval: crate::config::Approval::default(),
         mode: crate::config::Mode::Act,
         policy: Policy {
             autonomy: Autonomy::Full,
             read: ReadPolicy::All,
             write: all(),
             admin: all(),
+            approve: Default::default(),
             deny: BTreeSet::new(),
             narrowed: Vec::new(),
         },

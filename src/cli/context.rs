@@ -9,8 +9,7 @@ use super::error::CliError;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load};
 use crate::domain::RunId;
-use crate::process::ForkServer;
-use crate::run::Host;
+use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
 use crate::store::{RunDir, StateDir, read_lines};
 use crate::text::near::nearest;
@@ -125,13 +124,12 @@ impl Context {
     }
 
     pub(crate) fn host(&self, observers: Observers) -> Host {
-        Host {
-            state: self.state(),
-            clock: self.clock.clone(),
-            environment: self.environment.clone(),
-            fork_server: Arc::new(ForkServer::of_this_binary()),
-            observers,
-        }
+        self.host_with(observers, Default::default())
+    }
+
+    /// Returns a host whose approvals wait in `approvals`.
+    pub(crate) fn host_with(&self, observers: Observers, approvals: Arc<Approvals>) -> Host {
+        Host::new(self.state(), self.clock.clone(), self.environment.clone(), observers, approvals)
     }
 
     pub(crate) fn new_run_id(&self) -> RunId {

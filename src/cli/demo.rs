@@ -18,7 +18,6 @@ use super::serve::Daemon;
 use super::story::Story;
 use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode, Trust, load};
 use crate::daemon::Command;
-use crate::process::ForkServer;
 use crate::run::Host;
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadLine, StateDir, create_private_dir, write_atomic};
@@ -47,13 +46,13 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
     let observers = Observers::default();
     let state = StateDir::new(&directory.join("state"));
-    let host = Host {
-        state: state.clone(),
-        clock: context.clock.clone(),
-        environment: context.environment.clone(),
-        fork_server: Arc::new(ForkServer::of_this_binary()),
-        observers: observers.clone(),
-    };
+    let host = Host::new(
+        state.clone(),
+        context.clock.clone(),
+        context.environment.clone(),
+        observers.clone(),
+        Default::default(),
+    );
     state.create().map_err(|error| {
         CliError::failed(format!("{} cannot be made: {error}", directory.display()))
     })?;
@@ -61,8 +60,14 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     drop(observers);
     let reload = Box::new(|| Loaded { config: None, report: Report::default() });
     // The control socket's path has a limit of about 100 bytes; the throwaway directory keeps it short.
-    let daemon =
-        Daemon::start(host, config, reload, &crate::config::Environment::default()).await?;
+    let daemon = Daemon::start(
+        host,
+        Default::default(),
+        config,
+        reload,
+        &crate::config::Environment::default(),
+    )
+    .await?;
     let commands = daemon.commands.clone();
     let firing = if args.model.is_some() { FIRING * 10 } else { FIRING };
     let stopper = tokio::spawn(async move {

@@ -48,6 +48,7 @@ pub(crate) fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode,
     })?;
     Ok(ExitCode::from(match decision.kind {
         DecisionKind::Allow => 0,
+        DecisionKind::Ask => 1,
         DecisionKind::Deny => REFUSED,
     }))
 }

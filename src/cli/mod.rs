@@ -1,8 +1,10 @@
 //! The command line: one file a verb, data on stdout, everything else on stderr, an exit code that tells the outcome.
 
+mod approvals;
 mod args;
 mod call;
 mod cancel;
+mod check;
 mod client;
 mod context;
 mod demo;
@@ -84,6 +86,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,
+        Verb::Approvals => context.block_on(approvals::approvals(&context))?,
+        Verb::Approve(args) => context.block_on(approvals::approve(&context, &args))?,
+        Verb::Deny(args) => context.block_on(approvals::deny(&context, &args))?,
+        Verb::Check(args) => context.block_on(check::check(&context, &args))?,
         Verb::Plans => plans::plans(&context),
         Verb::Plan(args) => plans::plan(&context, &args),
         Verb::Apply(args) => context.block_on(plans::apply(&context, &args))?,

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use serde_json::Value;
 
+use super::approvals::Terminal;
 use super::args::{OutputForm, RunArgs};
 use super::client::Client;
 use super::context::Context;
@@ -29,7 +30,15 @@ pub(crate) const CANCELLED: u8 = 130;
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, CliError> {
-    if let Some(client) = Client::find(context)? {
+    if args.interactive && !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        return Err(CliError::usage(
+            "--interactive asks at a terminal, and standard input is none",
+        ));
+    }
+    // The person who is asked sits here, so that it runs here as well.
+    if !args.interactive
+        && let Some(client) = Client::find(context)?
+    {
         return run_in_daemon(context, &client, args).await;
     }
     if args.detach {
@@ -44,6 +53,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
         RunSpec::new(context.new_run_id(), config.clone(), job, facts, &vars, args.prompt.clone())
             .map_err(|error| CliError::usage(error.to_string()))?
             .planned(args.plan);
+    let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
 
@@ -51,7 +61,11 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     let (stop, stopped) = watch::channel(None);
     let watcher = tokio::spawn(watch_run(observers.watch(), context.form, context.color));
     let signals = tokio::spawn(stop_on_signal(stop));
-    let ended = execute(spec, context.host(observers.clone()), stopped).await;
+    let mut host = context.host(observers.clone());
+    if args.interactive {
+        host.approver = std::sync::Arc::new(Terminal::new());
+    }
+    let ended = execute(spec, host, stopped).await;
     drop(observers);
     let _ = watcher.await;
     signals.abort();

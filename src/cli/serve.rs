@@ -12,7 +12,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{Parts, Supervisor, recover, watch_signals};
-use crate::run::Host;
+use crate::run::{Approvals, Host};
 use crate::server::{Api, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, StateDir, append_private};
@@ -32,8 +32,10 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+    let approvals = Arc::new(Approvals::default());
     let daemon = Daemon::start(
-        context.host(Observers::default()),
+        context.host_with(Observers::default(), approvals.clone()),
+        approvals,
         config,
         reloader(context, redactor),
         &context.environment,
@@ -62,6 +64,7 @@ impl Daemon {
     /// *Errors*: one of these cannot be done.
     pub(crate) async fn start(
         host: Host,
+        approvals: Arc<Approvals>,
         config: Arc<Config>,
         reload: Box<dyn Fn() -> Loaded + Send + Sync>,
         environment: &Environment,
@@ -119,7 +122,7 @@ impl Daemon {
             .map_err(|error| failed("the schedules cannot be put into force", &error))?;
         let stop = CancellationToken::new();
         let commands = handle.commands.clone();
-        let api = Api { handle, index, state, observers, clock, stop: stop.clone() };
+        let api = Api { approvals, handle, index, state, observers, clock, stop: stop.clone() };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, api.router(), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;

@@ -16,8 +16,9 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
     let config = context.config(Trust::Advised)?;
     let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
     let all = KnownTool::all(&config);
-    let allowed =
-        |tool: &KnownTool<'_>| job.map(|job| is_visible(&job.policy, tool.name(), tool.category()));
+    let allowed = |tool: &KnownTool<'_>| {
+        job.map(|job| is_visible(&job.policy, tool.name(), tool.category(), false))
+    };
     let listed: Vec<Value> = all
         .iter()
         .map(|tool| {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode};
+use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::{Environment, McpServer, SandboxMode, Settings, Skill};
@@ -41,6 +41,21 @@ pub enum Mode {
     Act,
     /// Changes are planned; a person applies them.
     Plan,
+}
+
+/// How a person is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// How long an answer is waited for.
+    pub timeout: Duration,
+    /// Whether a call that nobody answers becomes a step of a plan; else it is refused.
+    pub unanswered_is_planned: bool,
+}
+
+impl Default for Approval {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(60), unanswered_is_planned: false }
+    }
 }
 
 /// What becomes of slots that came due while the daemon was down.
@@ -81,6 +96,8 @@ pub struct Policy {
     pub write: Vec<Listed>,
     /// Admin tools.
     pub admin: Vec<Listed>,
+    /// Asked for, although they are listed.
+    pub approve: BTreeSet<String>,
     /// Refused whatever else is listed.
     pub deny: BTreeSet<String>,
     /// The tools that each of the job's skills may be used with.
@@ -173,6 +190,8 @@ pub struct Job {
     pub network: bool,
     /// Whether its runs change things.
     pub mode: Mode,
+    /// How a person is asked.
+    pub approval: Approval,
     /// What its model is told besides.
     pub skills: Vec<Arc<Skill>>,
     /// What it may use.
@@ -246,6 +265,17 @@ impl Job {
             .filter_map(|skill| Some((skill.directory.clone(), skill.allowed_tools.clone()?)))
             .collect();
         check.closed_paths(working_dir.as_deref(), &allowed_paths, &policy);
+        let approval = Approval {
+            timeout: check.positive(
+                "/approval/timeout",
+                raw.approval.as_ref().and_then(|approval| approval.timeout.as_deref()),
+                Approval::default().timeout,
+            ),
+            unanswered_is_planned: matches!(
+                raw.approval.as_ref().and_then(|approval| approval.unanswered),
+                Some(RawUnanswered::Plan)
+            ),
+        };
         let limits = check.limits(raw.limits.as_ref());
         let detection = raw.loop_detection.as_ref();
         let built = || {
@@ -272,6 +302,7 @@ impl Job {
                     Some(RawMode::Plan) => Mode::Plan,
                     Some(RawMode::Act) | None => Mode::Act,
                 },
+                approval,
                 skills,
                 policy,
                 limits,
@@ -331,6 +362,7 @@ impl Policy {
             },
             "write": listed(&self.write),
             "admin": listed(&self.admin),
+            "approve": self.approve,
             "deny": self.deny,
             "skills": self.narrowed.iter().map(|(skill, tools)| json!({"skill": skill, "allowed_tools": tools})).collect::<Value>(),
         })

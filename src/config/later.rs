@@ -16,7 +16,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "pause_after_failures",
             "precheck",
             "recall",
-            "approval",
             "allowed_domains",
             "budget",
             "subagents",
@@ -26,7 +25,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "notify",
         ],
     ),
-    ("jobs.jobs[].tools", &["approve"]),
     ("jobs.jobs[].limits", &["rate"]),
     ("tools.tools[]", &["probe"]),
 ];

@@ -33,7 +33,7 @@ pub use document::{Document, parse as parse_yaml};
 pub use environment::Environment;
 pub use error::{ConfigError, Report};
 pub use files::{FileSet, Trust};
-pub use job::{Autonomy, Catchup, Job, Limits, Listed, Mode, Policy, ReadPolicy};
+pub use job::{Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Policy, ReadPolicy};
 pub use load::{Config, Loaded, SecretsMode, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};

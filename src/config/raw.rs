@@ -14,7 +14,7 @@ use crate::domain::Category;
 
 pub(crate) use jobs::{
     RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
-    RawOneOrMany, RawRead, RawScalar,
+    RawOneOrMany, RawRead, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{RawCalls, RawScript, RawTool, RawToolSandbox, RawTools};
 

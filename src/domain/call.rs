@@ -43,6 +43,8 @@ pub enum ErrorKind {
     InvalidArguments,
     /// The gate said no.
     Denied,
+    /// A person was asked and did not answer.
+    ApprovalTimeout,
     /// Not run because of a newer instruction or because the run ended.
     Skipped,
     /// The deadline passed.
@@ -73,6 +75,7 @@ impl ErrorKind {
             Self::UnknownTool => "unknown_tool",
             Self::InvalidArguments => "invalid_arguments",
             Self::Denied => "denied",
+            Self::ApprovalTimeout => "approval_timeout",
             Self::Skipped => "skipped",
             Self::Timeout => "timeout",
             Self::ExitCode => "exit_code",

@@ -88,6 +88,8 @@ pub enum InputSource {
 pub enum DecisionKind {
     /// The call may run.
     Allow,
+    /// A person must say so.
+    Ask,
     /// It may not.
     Deny,
 }
@@ -98,6 +100,7 @@ impl DecisionKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Allow => "allow",
+            Self::Ask => "ask",
             Self::Deny => "deny",
         }
     }
@@ -349,6 +352,30 @@ pub enum Event {
     ToolCallStart(CallStart),
     /// A call has its one result.
     ToolCallEnd(Box<CallEnd>),
+    /// A person is asked.
+    ApprovalRequested {
+        /// The question.
+        approval_id: String,
+        /// The call.
+        call_id: CallId,
+        /// After this the answer is no.
+        expires_at: DateTime<Utc>,
+    },
+    /// A person has answered, or nobody has.
+    ApprovalResolved {
+        /// The question.
+        approval_id: String,
+        /// The call.
+        call_id: CallId,
+        /// The answer.
+        approved: bool,
+        /// Who gave it; null if nobody did.
+        by: Option<String>,
+        /// Their words.
+        reason: Option<String>,
+        /// How long it took.
+        waited_ms: u64,
+    },
     /// A call that was planned and not made.
     PlanStep(Box<PlanStep>),
     /// Text was put in while the run worked.

@@ -19,6 +19,8 @@ use crate::domain::{Category, DecisionKind};
 pub struct GateRules {
     /// The job's name.
     pub job: String,
+    /// Whether a person is attached: then what is not listed is asked for, and write calls are allowed.
+    pub has_person: bool,
     /// What it may use.
     pub policy: Policy,
     /// Where files may lie.
@@ -118,7 +120,8 @@ pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value
             let why = raised.map(|why| format!("; {why}")).unwrap_or_default();
             Decision { kind: DecisionKind::Deny, rule, category, reason: format!("{reason}{why}") }
         }
-        Ok(()) => Decision {
+        Ok(Some((rule, reason))) => Decision { kind: DecisionKind::Ask, rule, category, reason },
+        Ok(None) => Decision {
             kind: DecisionKind::Allow,
             rule: "allowed",
             category,
@@ -127,13 +130,13 @@ pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value
     }
 }
 
-/// Asks the rules in their order; the first that refuses, decides.
+/// Asks the rules in their order; the first that refuses, decides. Returns why a person must be asked, if one must.
 fn refusal(
     rules: &GateRules,
     facts: Facts<'_>,
     arguments: &Map<String, Value>,
     category: Category,
-) -> Result<(), Refusal> {
+) -> Result<Option<Refusal>, Refusal> {
     let GateRules { job, policy, .. } = rules;
     let tool = facts.tool;
     if policy.deny.contains(tool) {
@@ -156,7 +159,18 @@ fn refusal(
     if let Some(refusal) = closed {
         return Err((refusal.rule(), refusal.to_string()));
     }
-    category_rule(job, policy, tool, category, arguments)?;
+    let mut ask = None;
+    match category_rule(job, policy, tool, category, arguments) {
+        Ok(()) if policy.approve.contains(tool) => {
+            ask = Some(("approve", format!("the job `{job}` wants a person's yes to `{tool}`")));
+        }
+        Ok(()) => {}
+        Err(("category", _)) if rules.has_person && category == Category::Write => {}
+        Err(("category", reason)) if rules.has_person && category == Category::Admin => {
+            ask = Some(("category", reason));
+        }
+        Err(refusal) => return Err(refusal),
+    }
     if let Some(skill) = policy.excluded_by_skill(tool) {
         let reason =
             format!("the skill `{skill}` of the job `{job}` is not to be used with `{tool}`");
@@ -165,7 +179,8 @@ fn refusal(
     if let Some(refusal) = paths.first() {
         return Err((refusal.rule(), refusal.to_string()));
     }
-    budget(rules, facts)
+    budget(rules, facts)?;
+    Ok(ask)
 }
 
 fn path_refusals(rules: &GateRules, facts: Facts<'_>) -> Vec<PathRefusal> {
@@ -209,7 +224,7 @@ fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
 
 /// Tells whether a run of this policy could ever use the tool, so that its model is shown it.
 #[must_use]
-pub fn is_visible(policy: &Policy, tool: &str, category: Category) -> bool {
+pub fn is_visible(policy: &Policy, tool: &str, category: Category, has_person: bool) -> bool {
     !policy.deny.contains(tool)
         && policy.excluded_by_skill(tool).is_none()
         && match category {
@@ -218,6 +233,7 @@ pub fn is_visible(policy: &Policy, tool: &str, category: Category) -> bool {
                 ReadPolicy::Only(names) => names.contains(tool),
             },
             _ if policy.autonomy == Autonomy::ReadOnly => false,
+            _ if has_person => true,
             Category::Write => is_listed(&policy.write, tool) || is_listed(&policy.admin, tool),
             Category::Admin => is_listed(&policy.admin, tool),
         }
@@ -342,6 +358,7 @@ mod tests {
             read: ReadPolicy::All,
             write: listed(&["scale"]),
             admin: listed(&["drain"]),
+            approve: Default::default(),
             deny: BTreeSet::new(),
             narrowed: Vec::new(),
         }
@@ -350,6 +367,7 @@ mod tests {
     fn rules(policy: &Policy) -> GateRules {
         GateRules {
             job: "j".to_owned(),
+            has_person: false,
             policy: policy.clone(),
             paths: PathRules {
                 working_dir: "/work".into(),
@@ -375,6 +393,7 @@ mod tests {
         let decision = decide(&rules(policy), facts, &object(arguments));
         assert_eq!((decision.rule, decision.category), expected, "{decision:?}");
         assert_eq!(decision.kind == DecisionKind::Allow, decision.rule == "allowed");
+        assert_ne!(decision.kind, DecisionKind::Ask);
     }
 
     // proves POL-1, POL-2
@@ -442,6 +461,32 @@ mod tests {
     }
 
     #[test]
+    fn a_person_is_asked_for_what_is_not_listed_and_for_what_the_job_says() {
+        let check = |rules: &GateRules, facts: Facts<'_>, expected: (&str, &str)| {
+            let decision = decide(rules, facts, &Map::new());
+            assert_eq!((decision.kind.as_str(), decision.rule), expected, "{decision:?}");
+        };
+        let mut asked = policy();
+        asked.approve = ["scale".to_owned(), "apply".to_owned()].into();
+        let mut rules = rules(&asked);
+        check(&rules, facts("scale", Category::Write), ("ask", "approve"));
+        check(&rules, facts("apply", Category::Write), ("deny", "category"));
+        rules.has_person = true;
+        check(&rules, facts("reboot", Category::Admin), ("ask", "category"));
+        check(&rules, facts("drain", Category::Admin), ("allow", "allowed"));
+        check(&rules, facts("apply", Category::Write), ("allow", "allowed"));
+        // A later rule that denies wins.
+        let spent = Spent { calls: 10, ..Spent::default() };
+        check(
+            &rules,
+            Facts { spent: &spent, ..facts("reboot", Category::Admin) },
+            ("deny", "budget"),
+        );
+        rules.policy.deny = ["reboot".to_owned()].into();
+        check(&rules, facts("reboot", Category::Admin), ("deny", "job_deny"));
+    }
+
+    #[test]
     fn skills_narrow() {
         let mut narrowed = policy();
         let only = |tools: &[&str]| tools.iter().map(|tool| (*tool).to_owned()).collect();
@@ -450,7 +495,7 @@ mod tests {
         check(&narrowed, facts("scale", Category::Write), json!({}), ("skill", Category::Write));
         check(&narrowed, facts("skill", Category::Read), json!({}), ("allowed", Category::Read));
         check(&narrowed, facts("apply", Category::Write), json!({}), ("category", Category::Write));
-        assert!(!is_visible(&narrowed, "scale", Category::Write));
+        assert!(!is_visible(&narrowed, "scale", Category::Write, false));
     }
 
     // proves FS-1
@@ -496,7 +541,7 @@ mod tests {
 
     #[test]
     fn only_what_can_be_used_is_visible() {
-        let visible = |tool, category| is_visible(&policy(), tool, category);
+        let visible = |tool, category| is_visible(&policy(), tool, category, false);
         assert!(
             visible("df", Category::Read)
                 && visible("scale", Category::Write)

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use super::SHIM_PREFIX;
 use super::{GRACE, shim_name, tree};
 
 /// What a shim needs after its lifeline has ended.
@@ -43,4 +44,28 @@ fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
             name.is_ok_and(|name| names.contains(name.trim_end()))
         })
         .collect()
+}
+
+/// Tells whether a process runs below a shim, or cannot be looked at any more.
+///
+/// A shim reaps whatever is below it, so that nothing of a tool ever hangs elsewhere. A process can take a shim's name, and so only shut
+/// itself out.
+#[must_use]
+pub fn descends_from_shim(pid: i32) -> bool {
+    const DEEPEST: usize = 256;
+    let mut at = pid;
+    for _ in 0..DEEPEST {
+        if at <= 1 {
+            return false;
+        }
+        let Ok(name) = std::fs::read_to_string(format!("/proc/{at}/comm")) else { return true };
+        if name.starts_with(SHIM_PREFIX) {
+            return true;
+        }
+        match tree::parent(at) {
+            Some(parent) => at = parent,
+            None => return true,
+        }
+    }
+    true
 }

@@ -14,21 +14,23 @@ mod tree;
 mod wire;
 
 pub use fork_server::{ForkServer, run_fork_server};
-pub use leftover::end_leftovers;
+pub use leftover::{descends_from_shim, end_leftovers};
 pub use sandbox::{Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_support};
 pub use spawner::{Exit, Piped, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
 /// The argument by which this binary is started as the fork server.
 pub const FORK_SERVER_VERB: &str = "__exec";
 
+/// What the names of shims and of the fork server begin with.
+pub(crate) const SHIM_PREFIX: &str = "dutyd:";
+
 /// Bytes that the kernel keeps of a process's name.
 pub(crate) const NAME_LIMIT: usize = 15;
 
 /// Returns the name under which `/proc` shows the shims of a run: the end of its id, which is its random part.
 pub(crate) fn shim_name(run_id: &str) -> String {
-    const PREFIX: &str = "dutyd:";
-    let from = run_id.len().saturating_sub(NAME_LIMIT - PREFIX.len());
-    format!("{PREFIX}{}", run_id.get(from..).unwrap_or_default())
+    let from = run_id.len().saturating_sub(NAME_LIMIT - SHIM_PREFIX.len());
+    format!("{SHIM_PREFIX}{}", run_id.get(from..).unwrap_or_default())
 }
 
 /// Returns what of the kernel this program rests on, and whether it is there.

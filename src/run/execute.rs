@@ -12,14 +12,15 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{models, prompt};
 use super::preflight::preflight;
 use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use crate::agent::{
-    End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts, SessionResult,
-    Toolbox,
+    Approver, End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts,
+    SessionResult, Toolbox,
 };
 use crate::clock::Clock;
 use crate::config::Environment;
@@ -27,6 +28,7 @@ use crate::domain::{
     Event, KeptStep, LiveEvent, Outcome, Plan, PlanState, PlanStep, PreflightItem, RunId,
     SandboxFacts, SessionEnd, SessionStart, StopReason, Usage,
 };
+use crate::gate::GateRules;
 use crate::process::{ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
 use crate::store::{Ledger, OpenMark, RunDir, StateDir, Transcript, TranscriptFacts};
@@ -46,6 +48,29 @@ pub struct Host {
     pub fork_server: Arc<ForkServer>,
     /// Who watches.
     pub observers: Observers,
+    /// Asks a person.
+    pub approver: Arc<dyn Approver>,
+}
+
+impl Host {
+    /// Returns a host of this process; approvals wait in `approvals`.
+    #[must_use]
+    pub fn new(
+        state: StateDir,
+        clock: Arc<dyn Clock>,
+        environment: Environment,
+        observers: Observers,
+        approvals: Arc<Approvals>,
+    ) -> Self {
+        Self {
+            state,
+            environment,
+            fork_server: Arc::new(ForkServer::of_this_binary()),
+            observers,
+            approver: Arc::new(SocketApprover::new(approvals, clock.clone())),
+            clock,
+        }
+    }
 }
 
 /// How a run ended.
@@ -94,7 +119,7 @@ pub async fn execute(
         _ = stopped.wait_for(Option::is_some) => Servers::default(),
     };
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers));
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.has_person));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
@@ -104,8 +129,14 @@ pub async fn execute(
     }
 
     let items = preflight(&spec.config, &spec.job, &around, &toolbox);
-    let result = if items.iter().all(|item| item.ok) {
-        let acts = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
+    let acts =
+        spec.has_person || !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
+    let may_begin = if spec.has_person {
+        host.approver.preflight(&items).await
+    } else {
+        items.iter().all(|item| item.ok)
+    };
+    let result = if may_begin {
         let recorded = if acts { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
@@ -316,7 +347,11 @@ async fn run_session(
     };
     let rules = Rules {
         mode: spec.mode,
-        gate: gate_rules(&spec.config, &spec.job, place.around.paths.clone()),
+        approval: spec.job.approval,
+        gate: GateRules {
+            has_person: spec.has_person,
+            ..gate_rules(&spec.config, &spec.job, place.around.paths.clone())
+        },
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
@@ -339,6 +374,8 @@ async fn run_session(
         models,
         marker,
         sink,
+        run_id: spec.run_id.to_string(),
+        approver: host.approver.clone(),
         stop,
         deadline,
     };

@@ -3,6 +3,7 @@
 //! A run is immutable once it began: it keeps the configuration that it was given. It does not know schedules.
 
 mod apply;
+mod approvals;
 mod briefing;
 mod execute;
 mod preflight;
@@ -12,6 +13,7 @@ mod spec;
 mod surroundings;
 
 pub use apply::{Applied, apply};
+pub use approvals::{AnswerError, Approvals, SocketApprover};
 pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::preflight;
 pub use servers::Servers;

@@ -36,6 +36,8 @@ pub struct RunSpec {
     pub vars: BTreeMap<String, String>,
     /// Whether changes are made or planned.
     pub mode: Mode,
+    /// Whether a person is attached to it.
+    pub has_person: bool,
 }
 
 /// Why a task cannot be made.
@@ -80,7 +82,7 @@ impl RunSpec {
                 .ok_or_else(|| unknown("?"))?,
         };
         let mode = job.mode;
-        Ok(Self { run_id, config, job, trigger, task, vars, mode })
+        Ok(Self { run_id, config, job, trigger, task, vars, mode, has_person: false })
     }
 
     /// Returns the same run, planned if `plan` says so, whatever the job says.

@@ -96,6 +96,7 @@ pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
     let security = &config.settings.security;
     GateRules {
         job: job.name.to_string(),
+        has_person: false,
         policy: job.policy.clone(),
         paths,
         commands: CommandRules {
@@ -138,11 +139,12 @@ pub fn toolbox(
     job: &Job,
     around: &Arc<ToolSurroundings>,
     of_servers: Vec<Arc<dyn AgentTool>>,
+    has_person: bool,
 ) -> Toolbox {
     let profile = profile_of(config, job);
     Toolbox::new(tools(config, around, of_servers), |tool| {
         let name = tool.definition().name.as_str();
-        if !tool.is_available() || !is_visible(&job.policy, name, tool.category()) {
+        if !tool.is_available() || !is_visible(&job.policy, name, tool.category(), has_person) {
             return None;
         }
         if Builtin::find(name).is_none() || config.tools.contains_key(name) {

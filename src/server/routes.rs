@@ -5,6 +5,7 @@ use std::convert::Infallible;
 
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -18,12 +19,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
 use super::socket::Peer;
+use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::clock::Clock;
 use crate::daemon::{
     AuditReport, Command, CommandError, Handle, JobRow, NextRow, RunRequest, StatusReport, audit,
     job_rows, next_rows,
 };
 use crate::domain::RunId;
+use crate::run::{AnswerError, Approvals};
 use crate::sinks::{Observed, Observers};
 use crate::store::{
     Index, Ledger, LedgerReader, ReadLine, RunFilter, RunRow, SlotRow, StateDir, raw_lines,
@@ -42,6 +45,8 @@ const RECHECK: std::time::Duration = std::time::Duration::from_secs(2);
 /// What the routes work on.
 #[derive(Clone)]
 pub struct Api {
+    /// What waits for a person.
+    pub approvals: std::sync::Arc<Approvals>,
     /// To the supervisor.
     pub handle: Handle,
     /// Runs.
@@ -130,12 +135,15 @@ impl Api {
             .route("/runs/{id}", get(run))
             .route("/runs/{id}/events", get(events))
             .route("/runs/{id}/cancel", post(cancel))
+            .route("/approvals", get(approvals))
+            .route("/approvals/{id}", post(answer_approval))
             .route("/slots", get(slots))
             .route("/audit", get(audit_slots));
         Router::new()
             .nest("/api/v1", api)
             .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is no such address") })
             .with_state(self)
+            .layer(axum::middleware::from_fn(refuse_tools))
     }
 
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Problem> {
@@ -227,6 +235,60 @@ async fn next(State(api): State<Api>, Query(query): Query<NextQuery>) -> Answer<
     )))
 }
 
+/// Who answers an approval, and how.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerBody {
+    approved: bool,
+    #[serde(default)]
+    reason: Option<String>,
+}
+
+/// Refuses whatever descends from a shim: a tool must not start, stop or approve anything (WEB-1).
+async fn refuse_tools(
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: axum::extract::Request,
+    next: axum::middleware::Next,
+) -> axum::response::Response {
+    if peer.is_tool {
+        tracing::warn!(uid = peer.uid, "a tool of a run tried to use the control socket");
+        return Problem::new(
+            StatusCode::FORBIDDEN,
+            "tools of a run may not use the control socket",
+        )
+        .into_response();
+    }
+    next.run(request).await
+}
+
+async fn approvals(State(api): State<Api>) -> Answer<List<ApprovalRequest>> {
+    Ok(List::whole(api.approvals.waiting()))
+}
+
+async fn answer_approval(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(id): Path<String>,
+    Json(body): Json<AnswerBody>,
+) -> Answer<Value> {
+    let by = peer.uid.map_or_else(|| "unknown".to_owned(), |uid| format!("uid {uid}"));
+    tracing::info!(
+        approval_id = id,
+        uid = peer.uid,
+        approved = body.approved,
+        "an approval is answered"
+    );
+    let answer = ApprovalAnswer { approved: body.approved, by, reason: body.reason };
+    api.approvals.answer(&id, answer).map_err(|error| {
+        let code = match error {
+            AnswerError::Unknown => StatusCode::NOT_FOUND,
+            AnswerError::Decided => StatusCode::CONFLICT,
+        };
+        Problem::new(code, error.to_string())
+    })?;
+    Ok(Json(json!({"approval_id": id, "approved": body.approved})))
+}
+
 async fn start_run(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -234,7 +296,7 @@ async fn start_run(
     body: Option<Json<RunRequest>>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let request = RunRequest { job: name, ..body.map(|Json(request)| request).unwrap_or_default() };
-    tracing::info!(job = request.job, uid = peer.0, "run asked for");
+    tracing::info!(job = request.job, uid = peer.uid, "run asked for");
     let run_id = api
         .ask(|reply| Command::Run(request, reply))
         .await?
@@ -248,7 +310,7 @@ async fn cancel(
     Path(id): Path<String>,
 ) -> Answer<Value> {
     let run_id = api.run_id(&id)?;
-    tracing::info!(%run_id, uid = peer.0, "cancel asked for");
+    tracing::info!(%run_id, uid = peer.uid, "cancel asked for");
     let answer = api.ask(|reply| Command::Cancel(run_id.clone(), reply)).await?;
     answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
     Ok(Json(json!({ "run_id": run_id })))

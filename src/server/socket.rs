@@ -30,11 +30,21 @@ pub fn socket_path(state: &Path, runtime_directory: Option<&str>) -> PathBuf {
 
 /// Who is at the other end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) Option<u32>);
+pub(super) struct Peer {
+    /// The user.
+    pub(super) uid: Option<u32>,
+    /// Whether it descends from a shim, or nobody can say.
+    pub(super) is_tool: bool,
+}
 
 impl Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(|peer| peer.uid()))
+        let peer = stream.io().peer_cred().ok();
+        let pid = peer.as_ref().and_then(tokio::net::unix::UCred::pid);
+        Self {
+            uid: peer.map(|peer| peer.uid()),
+            is_tool: pid.is_none_or(crate::process::descends_from_shim),
+        }
     }
 }
 

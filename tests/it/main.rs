@@ -8,6 +8,7 @@
     reason = "a test that fails is to stop at once, and writes the files that it needs"
 )]
 
+mod approvals;
 mod builtin;
 mod cli;
 mod cron;

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use super::super::{AgentTool, Rules, SystemPrompt, ToolDefinition, Toolbox};
+use super::super::{AgentTool, ApprovalAnswer, Rules, SystemPrompt, ToolDefinition, Toolbox};
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
 use crate::domain::{FinishReason, ToolName};
@@ -159,7 +159,40 @@ fn fail(class: ErrorClass) -> Result<ModelReply, ModelError> {
     Err(ModelError::new(class, "no"))
 }
 
+/// A person, or nobody.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Person {
+    SaysYes,
+    SaysNo,
+    IsAway,
+}
+
+#[async_trait]
+impl Approver for Person {
+    fn expires_at(&self, _: Duration) -> chrono::DateTime<chrono::Utc> {
+        chrono::DateTime::UNIX_EPOCH
+    }
+
+    async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
+        assert_eq!(
+            (request.tool.as_str(), request.argv.as_slice()),
+            ("change", &["change".to_owned()][..])
+        );
+        if *self == Self::IsAway {
+            std::future::pending::<()>().await;
+        }
+        ApprovalAnswer {
+            approved: *self == Self::SaysYes,
+            by: "me".into(),
+            reason: Some("not now".into()),
+        }
+    }
+}
+
 struct Bench {
+    approver: Person,
+    approve: bool,
+    approval: crate::config::Approval,
     limits: Limits,
     confirm: bool,
     record: Arc<Record>,
@@ -171,6 +204,9 @@ struct Bench {
 impl Default for Bench {
     fn default() -> Self {
         Self {
+            approver: Person::IsAway,
+            approve: false,
+            approval: crate::config::Approval::default(),
             limits: limits(),
             confirm: false,
             record: Arc::default(),
@@ -193,13 +229,16 @@ impl Bench {
             read: ReadPolicy::All,
             write: vec![Listed { tool: ToolName::parse("change").unwrap(), args: None }],
             admin: vec![],
+            approve: self.approve.then(|| "change".to_owned()).into_iter().collect(),
             deny: [].into(),
             narrowed: Vec::new(),
         };
         let rules = Rules {
             mode: crate::config::Mode::Act,
+            approval: self.approval,
             gate: GateRules {
                 job: "j".into(),
+                has_person: false,
                 policy,
                 paths: PathRules::default(),
                 commands: CommandRules::default(),
@@ -214,6 +253,8 @@ impl Bench {
             price: self.price,
         };
         Session::new(SessionParts {
+            run_id: "run".into(),
+            approver: Arc::new(self.approver),
             machine: Machine::new(
                 rules,
                 Arc::new(Toolbox::new(tools, |tool| Some(tool.definition().name.clone()))),
@@ -578,4 +619,35 @@ async fn budgets_are_told_once_at_eighty_percent() {
     let told = bench.all("steering_injected");
     assert_eq!(told.len(), 1);
     assert_eq!(told[0]["source"], "budget");
+}
+
+// proves WEB-8
+#[tokio::test(start_paused = true)]
+async fn a_person_is_asked_and_nobody_is_no() {
+    for (approver, planned, expected) in [
+        (Person::SaysYes, false, None),
+        (Person::SaysNo, false, Some("denied")),
+        (Person::IsAway, false, Some("approval_timeout")),
+        (Person::IsAway, true, None),
+    ] {
+        let approval = crate::config::Approval {
+            unanswered_is_planned: planned,
+            ..crate::config::Approval::default()
+        };
+        let bench = Bench { approver, approve: true, approval, ..Bench::default() };
+        let result = bench.run(vec![call(&[("change", "{}")]), say("done")]).await;
+        let events = bench.record.events.lock().unwrap().clone();
+        let of = |kind: &str| events.iter().find(|event| event["type"] == kind);
+        assert_eq!(of("policy_decision").unwrap()["decision"], "ask");
+        assert_eq!(of("tool_call_end").unwrap()["error_kind"].as_str(), expected, "{approver:?}");
+        let resolved = of("approval_resolved").unwrap();
+        assert_eq!(resolved["approved"], approver == Person::SaysYes);
+        assert_eq!(resolved["by"].is_null(), approver == Person::IsAway);
+        assert_eq!(of("tool_call_start").is_some(), approver == Person::SaysYes);
+        let reason = if planned { StopReason::Planned } else { StopReason::Completed };
+        assert_eq!(
+            (result.end.stop_reason, result.changes.steps.len()),
+            (reason, usize::from(planned))
+        );
+    }
 }

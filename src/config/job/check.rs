@@ -264,7 +264,12 @@ impl Check<'_> {
         for (at, name) in deny.iter().enumerate() {
             self.tool_exists(&format!("/tools/deny/{at}"), name);
         }
+        let approve = policy.and_then(|policy| policy.approve.clone()).unwrap_or_default();
+        for (at, name) in approve.iter().enumerate() {
+            self.tool_exists(&format!("/tools/approve/{at}"), name);
+        }
         Policy {
+            approve: approve.into_iter().collect(),
             autonomy: match raw.autonomy {
                 Some(RawAutonomy::ReadOnly) => Autonomy::ReadOnly,
                 Some(RawAutonomy::Supervised) | None => Autonomy::Supervised,

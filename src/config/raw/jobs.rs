@@ -93,6 +93,8 @@ pub(crate) struct RawJob {
     pub(crate) _environment: Option<RawEnvironment>,
     /// `supervised` if not set.
     pub(crate) autonomy: Option<RawAutonomy>,
+    /// How a person is asked.
+    pub(crate) approval: Option<RawApproval>,
     /// Skills that the model is given, by the names of their directories under `skills/`.
     pub(crate) skills: Option<Vec<String>>,
     /// What the job may use.
@@ -176,8 +178,31 @@ pub(crate) struct RawPolicy {
     pub(crate) write: Option<Vec<RawListed>>,
     /// Admin tools, likewise. None if not set.
     pub(crate) admin: Option<Vec<RawListed>>,
+    /// Tools whose calls wait for a person's yes, although they are listed.
+    pub(crate) approve: Option<Vec<String>>,
     /// Tools that are refused whatever else is listed.
     pub(crate) deny: Option<Vec<String>>,
+}
+
+/// How a person is asked.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawApproval {
+    /// How long an answer is waited for. 60s if not set.
+    #[schemars(regex(pattern = DURATION))]
+    pub(crate) timeout: Option<String>,
+    /// What becomes of a call that nobody answers. deny if not set.
+    pub(crate) unanswered: Option<RawUnanswered>,
+}
+
+/// What becomes of a call that nobody answers.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawUnanswered {
+    /// It is refused.
+    Deny,
+    /// It becomes a step of a change plan.
+    Plan,
 }
 
 /// `all`, or names of read tools.

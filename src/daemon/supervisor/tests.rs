@@ -4,7 +4,6 @@ use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::domain::Trigger;
-use crate::process::ForkServer;
 use crate::sinks::Observers;
 use crate::store::StateDir;
 
@@ -45,13 +44,13 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
     let state = temp.path().join("state");
     let state_dir = StateDir::new(&state);
     state_dir.create().unwrap();
-    let host = Host {
-        state: state_dir,
-        clock: clock.clone(),
-        environment: Environment::default(),
-        fork_server: Arc::new(ForkServer::of_this_binary()),
-        observers: Observers::default(),
-    };
+    let host = Host::new(
+        state_dir,
+        clock.clone(),
+        Environment::default(),
+        Observers::default(),
+        Default::default(),
+    );
     let parts = Parts {
         host,
         config: Arc::new(loaded.config.unwrap()),

@@ -1,0 +1,143 @@
+//! `dutyd approvals`, `approve`, `deny`, and the terminal of `run --interactive`.
+
+use std::io::{BufRead as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+
+use super::args::{AnswerArgs, DenyArgs};
+use super::client::Client;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
+use crate::domain::PreflightItem;
+use crate::text::escape::{for_terminal, one_line};
+
+/// Characters of one argument that are shown; what is longer is folded in the middle (WEB-7).
+const SHOWN: usize = 400;
+
+pub(crate) async fn approvals(context: &Context) -> Result<ExitCode, CliError> {
+    let waiting: Vec<ApprovalRequest> = Client::require(context)?.list("/approvals", &()).await?;
+    output::value(context.form, &waiting, || {
+        let texts: Vec<String> = waiting.iter().map(story).collect();
+        if texts.is_empty() { "nothing waits\n".to_owned() } else { texts.join("\n") }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn approve(context: &Context, args: &AnswerArgs) -> Result<ExitCode, CliError> {
+    answer(context, &args.approval, true, None).await
+}
+
+pub(crate) async fn deny(context: &Context, args: &DenyArgs) -> Result<ExitCode, CliError> {
+    answer(context, &args.approval, false, args.reason.as_deref()).await
+}
+
+async fn answer(
+    context: &Context,
+    id: &str,
+    approved: bool,
+    reason: Option<&str>,
+) -> Result<ExitCode, CliError> {
+    let body = json!({"approved": approved, "reason": reason});
+    let is_plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if id.is_empty() || !is_plain {
+        return Err(CliError::not_found(format!("there is no approval `{}`", one_line(id))));
+    }
+    Client::require(context)?.post(&format!("/approvals/{id}"), &body).await?;
+    output::note(if approved { "approved" } else { "denied" });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns a request as a person reads it: made from what would run.
+fn story(request: &ApprovalRequest) -> String {
+    let mut text = format!(
+        "{}\n  job {}, tool {} ({}): {}\n",
+        request.approval_id, request.job, request.tool, request.category, request.reason
+    );
+    for (at, word) in request.argv.iter().enumerate() {
+        text.push_str(&format!("  argv[{at}] {}\n", folded(word)));
+    }
+    if request.argv.is_empty() {
+        for (name, value) in &request.arguments {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            text.push_str(&format!("  {} = {}\n", one_line(name), folded(&value)));
+        }
+    }
+    text.push_str(&format!(
+        "  in {}, until {}\n",
+        request.working_dir,
+        request.expires_at.to_rfc3339()
+    ));
+    for_terminal(&text)
+}
+
+fn folded(text: &str) -> String {
+    let text = one_line(text).to_string();
+    let count = text.chars().count();
+    if count <= SHOWN {
+        return text;
+    }
+    let half = SHOWN / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(count - half).collect();
+    format!("{head} [… {} characters …] {tail}", count - 2 * half)
+}
+
+/// Asks at the terminal.
+pub(crate) struct Terminal {
+    lines: Mutex<mpsc::Receiver<String>>,
+}
+
+impl Terminal {
+    /// Returns one that reads standard input from now on.
+    pub(crate) fn new() -> Self {
+        let (sender, lines) = mpsc::channel(1);
+        // A thread of its own: a read that waits for a person must not hold up the end of the process.
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                if sender.blocking_send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { lines: Mutex::new(lines) }
+    }
+
+    /// Returns the answer to a question; no where nothing can be read any more.
+    async fn yes(&self, question: &str) -> bool {
+        let mut lines = self.lines.lock().await;
+        // What was typed before the question is no answer to it.
+        while lines.try_recv().is_ok() {}
+        let _ = write!(std::io::stderr(), "{question} [y/N] ");
+        let answer = lines.recv().await;
+        matches!(answer.as_deref().map(str::trim), Some("y" | "Y" | "yes"))
+    }
+}
+
+#[async_trait]
+impl Approver for Terminal {
+    fn expires_at(&self, timeout: Duration) -> DateTime<Utc> {
+        use crate::clock::Clock as _;
+        crate::clock::SystemClock.now() + timeout
+    }
+
+    async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
+        output::note(&format!("\n{}", story(&request)));
+        let approved = self.yes("Run this?").await;
+        ApprovalAnswer { approved, by: "terminal".to_owned(), reason: None }
+    }
+
+    async fn preflight(&self, items: &[PreflightItem]) -> bool {
+        for item in items {
+            let mark = if item.ok { "ok  " } else { "FAIL" };
+            output::note(&for_terminal(&format!("{mark}  {:<24}  {}", item.name, item.detail)));
+        }
+        self.yes("Begin?").await
+    }
+}

@@ -1,0 +1,165 @@
+//! Approvals that wait for an answer over the control socket.
+//!
+//! Each is good for one answer; an answer that comes late, twice or for something else is refused (WEB-8).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use tokio::sync::oneshot;
+
+use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
+use crate::clock::Clock;
+
+/// Decided ids that are remembered, so that a late answer can be told from a wrong one.
+const REMEMBERED: usize = 1000;
+
+/// Why an answer does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AnswerError {
+    /// Nobody asked.
+    #[error("there is no such approval")]
+    Unknown,
+    /// It was answered before, or its time was up.
+    #[error("it was decided already, or its time was up")]
+    Decided,
+}
+
+/// The approvals that wait in this process.
+#[derive(Debug, Default)]
+pub struct Approvals {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: BTreeMap<String, (ApprovalRequest, oneshot::Sender<ApprovalAnswer>)>,
+    decided: VecDeque<String>,
+}
+
+impl State {
+    fn decide(&mut self, id: &str) {
+        self.decided.push_back(id.to_owned());
+        while self.decided.len() > REMEMBERED {
+            self.decided.pop_front();
+        }
+    }
+}
+
+impl Approvals {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what waits, oldest first.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<ApprovalRequest> {
+        self.lock().waiting.values().map(|(request, _)| request.clone()).collect()
+    }
+
+    /// Answers one.
+    ///
+    /// *Errors*: [`AnswerError`].
+    pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<(), AnswerError> {
+        let mut state = self.lock();
+        let Some((_, sender)) = state.waiting.remove(id) else {
+            let is_known = state.decided.iter().any(|known| known == id);
+            return Err(if is_known { AnswerError::Decided } else { AnswerError::Unknown });
+        };
+        state.decide(id);
+        sender.send(answer).map_err(|_| AnswerError::Decided)
+    }
+}
+
+/// Asks whoever answers over the control socket.
+pub struct SocketApprover {
+    approvals: Arc<Approvals>,
+    clock: Arc<dyn Clock>,
+}
+
+impl SocketApprover {
+    /// Returns one that puts its requests into `approvals`.
+    #[must_use]
+    pub fn new(approvals: Arc<Approvals>, clock: Arc<dyn Clock>) -> Self {
+        Self { approvals, clock }
+    }
+}
+
+/// Takes a request away whose asker has gone.
+struct Withdrawn<'a>(&'a Approvals, String);
+
+impl Drop for Withdrawn<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        if state.waiting.remove(&self.1).is_some() {
+            state.decide(&self.1);
+        }
+    }
+}
+
+#[async_trait]
+impl Approver for SocketApprover {
+    fn expires_at(&self, timeout: Duration) -> DateTime<Utc> {
+        self.clock.now() + timeout
+    }
+
+    async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
+        let (sender, answer) = oneshot::channel();
+        let id = request.approval_id.clone();
+        self.approvals.lock().waiting.insert(id.clone(), (request, sender));
+        let _withdrawn = Withdrawn(&self.approvals, id);
+        match answer.await {
+            Ok(answer) => answer,
+            // Nobody can answer any more.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::domain::{CallId, Category};
+
+    // proves WEB-8
+    #[tokio::test]
+    async fn an_approval_is_good_for_one_answer() {
+        let approvals = Arc::new(Approvals::default());
+        let approver = SocketApprover::new(approvals.clone(), Arc::new(SystemClock));
+        let request = |id: &str| ApprovalRequest {
+            approval_id: id.to_owned(),
+            run_id: "r".into(),
+            job: "j".into(),
+            call_id: CallId::parse("c").unwrap(),
+            tool: "t".into(),
+            category: Category::Admin,
+            arguments: Map::new(),
+            argv: Vec::new(),
+            working_dir: "/".into(),
+            reason: "x".into(),
+            expires_at: approver.expires_at(Duration::from_secs(60)),
+        };
+        let yes = || ApprovalAnswer { approved: true, by: "me".into(), reason: None };
+        assert_eq!(approvals.answer("a", yes()), Err(AnswerError::Unknown));
+        let asked = approver.ask(request("a"));
+        tokio::pin!(asked);
+        assert!(futures_util::poll!(&mut asked).is_pending());
+        assert_eq!(approvals.waiting().len(), 1);
+        assert_eq!(approvals.answer("a", yes()), Ok(()));
+        assert_eq!(approvals.answer("a", yes()), Err(AnswerError::Decided));
+        assert!(asked.await.approved);
+        // One that is given up cannot be answered any more.
+        {
+            let late = approver.ask(request("b"));
+            tokio::pin!(late);
+            assert!(futures_util::poll!(&mut late).is_pending());
+        }
+        assert_eq!(approvals.answer("b", yes()), Err(AnswerError::Decided));
+        assert!(approvals.waiting().is_empty());
+    }
+}
