@@ -9,8 +9,9 @@ use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::execute::{
-    Begun, Ended, Host, RunError, RunSink, begin, ended_early, finish, session_end, session_start,
+    Begun, Ended, Host, RunError, begin, ended_early, finish, session_end, session_start,
 };
+use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, toolbox};

@@ -4,9 +4,8 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -15,24 +14,24 @@ use tokio::time::Instant;
 use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{models, prompt};
 use super::preflight::preflight;
+use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use crate::agent::{
-    Approver, End, EventSink, Machine, Marker, RecordError, Rules, Session, SessionParts,
-    SessionResult, Toolbox,
+    Approver, End, EventSink, Machine, Marker, Rules, Session, SessionParts, SessionResult, Toolbox,
 };
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::domain::{
-    Event, KeptStep, LiveEvent, Outcome, Plan, PlanState, PlanStep, PreflightItem, RunId,
-    SandboxFacts, SessionEnd, SessionStart, StopReason, Usage,
+    Event, KeptStep, Outcome, Plan, PlanState, PlanStep, PreflightItem, RunId, SandboxFacts,
+    SessionEnd, SessionStart, StopReason, Usage,
 };
 use crate::gate::GateRules;
 use crate::process::{ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
 use crate::store::{Ledger, OpenMark, RunDir, StateDir, Transcript, TranscriptFacts};
-use crate::text::redact::{Redactor, StreamRedactor};
+use crate::text::redact::Redactor;
 use crate::tools::ToolSurroundings;
 
 /// What runs share with each other: the machine they run on.
@@ -467,45 +466,6 @@ impl Ended {
             duration_ms: 0,
             survivors: 0,
             error: Some(error.to_owned()),
-        }
-    }
-}
-
-/// The one entry point of a run's events.
-pub(super) struct RunSink {
-    transcript: Transcript,
-    observers: Observers,
-    run_id: RunId,
-    redactor: Redactor,
-    /// Of the answer that is being made.
-    deltas: Mutex<StreamRedactor>,
-}
-
-#[async_trait]
-impl EventSink for RunSink {
-    async fn record(&self, event: Event) -> Result<(), RecordError> {
-        self.transcript.append(event).await.map(drop).map_err(RecordError)
-    }
-
-    fn live(&self, event: LiveEvent) {
-        self.observers
-            .show(Observed::Live { run_id: self.run_id.clone(), event: self.redacted(event) });
-    }
-}
-
-impl RunSink {
-    /// Takes secrets out of text that is shown as it is made, also where they are split over pieces. What could be the beginning of one is
-    /// held back; the whole text stands in `assistant_text_end`.
-    fn redacted(&self, event: LiveEvent) -> LiveEvent {
-        let mut deltas = self.deltas.lock().unwrap_or_else(PoisonError::into_inner);
-        match event {
-            LiveEvent::AssistantTextStart => {
-                *deltas = self.redactor.stream();
-                LiveEvent::AssistantTextStart
-            }
-            LiveEvent::AssistantTextDelta { text } => LiveEvent::AssistantTextDelta {
-                text: String::from_utf8_lossy(&deltas.push(text.as_bytes())).into_owned(),
-            },
         }
     }
 }

@@ -8,6 +8,7 @@ mod briefing;
 mod execute;
 mod preflight;
 mod project;
+mod record;
 mod servers;
 mod spec;
 mod surroundings;

@@ -3,10 +3,13 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use super::super::{AgentTool, ApprovalAnswer, Rules, SystemPrompt, ToolDefinition, Toolbox};
+use super::super::{
+    AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, PreparedCall, Rules,
+    SystemPrompt, ToolDefinition, Toolbox,
+};
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
-use crate::domain::{FinishReason, ToolName};
+use crate::domain::{CallError, Category, ErrorKind, FinishReason, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
 #[derive(Default)]
