@@ -103,6 +103,8 @@ pub enum Planned {
     Nothing,
     /// A read that later steps rest on.
     Read(PlanRead),
+    /// Something was changed: what was read before may be otherwise now.
+    Changed,
     /// A step.
     Step(Box<PlanStep>),
 }
@@ -370,6 +372,7 @@ impl Machine {
         for result in &results {
             match &result.planned {
                 Planned::Nothing => {}
+                Planned::Changed => self.changes.reads.clear(),
                 Planned::Read(read) => self.changes.reads.push(read.clone()),
                 Planned::Step(step) => self.changes.steps.push(step.as_ref().clone()),
             }

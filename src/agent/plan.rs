@@ -83,7 +83,8 @@ pub(super) fn plan_calls(
 ) -> (Vec<PlannedCall>, Vec<Event>) {
     let mut spent = spent.clone();
     let mut decisions = Vec::new();
-    let mut steps = changes.steps.len() as u64;
+    // Numbers are never used twice: a step that came to nothing leaves a gap.
+    let mut steps = changes.steps.last().map_or(0, |step| step.step);
     let plans = calls
         .iter()
         .enumerate()

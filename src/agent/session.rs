@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::Instant;
 

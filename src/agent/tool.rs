@@ -106,6 +106,16 @@ pub struct CallOutput {
 }
 
 impl CallOutput {
+    /// Returns what a read answered, as SHA-256 (hex); `None` if it gave no answer that could be had again.
+    #[must_use]
+    pub fn read_digest(&self) -> Option<String> {
+        let is_answer =
+            matches!(self.error_kind, None | Some(ErrorKind::ExitCode | ErrorKind::NotFound));
+        let said = self.digest.as_ref().or(self.output.as_ref());
+        let whole = serde_json::json!([self.error_kind, self.exit_code, said]);
+        is_answer.then(|| hex::encode(Sha256::digest(whole.to_string())))
+    }
+
     /// Returns what the record says of the end of a call.
     #[must_use]
     pub fn end(self, call_id: &CallId, name: &str, duration_ms: u64) -> CallEnd {
@@ -174,11 +184,16 @@ pub trait AgentTool: Send + Sync {
         Ok(String::new())
     }
 
-    /// Runs a call without its effect; `None` if the tool has no way to.
+    /// Returns the call that shows what a call would do without doing it; `None` if the tool has no way to.
+    fn dry_run_of(&self, _call: &PreparedCall) -> Option<PreparedCall> {
+        None
+    }
+
+    /// Runs what [`Self::dry_run_of`] gave, with the rights of a read tool.
     ///
     /// *Cancel*: as [`Self::run`].
-    async fn dry_run(&self, _call: &PreparedCall, _context: &CallContext) -> Option<CallOutput> {
-        None
+    async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        self.run(call, context).await
     }
 
     /// Runs a prepared call. A failure is content, not an error.

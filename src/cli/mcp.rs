@@ -10,10 +10,11 @@ use super::context::Context;
 use super::error::CliError;
 use super::output;
 use crate::config::{Config, MCP_SEPARATOR, McpServer, Trust};
-use crate::domain::Category;
+use crate::domain::{Category, RunId};
 use crate::run::tool_surroundings;
 use crate::sinks::Observers;
 use crate::store::Ledger;
+use crate::text::escape::one_line;
 use crate::text::near::nearest;
 use crate::text::redact::Redactor;
 use crate::tools::{Pins, RunningServer};
@@ -34,7 +35,7 @@ async fn start(
     context: &Context,
     config: &Config,
     server: &McpServer,
-) -> Result<Result<RunningServer, String>, CliError> {
+) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
     let job = anything(config)?;
@@ -43,9 +44,9 @@ async fn start(
     let around = tool_surroundings(config, &job, &host, &run_id, None, redactor)
         .map_err(|error| CliError::failed(error.to_string()))?;
     let lifetime = std::time::Duration::from_secs(120);
-    let started = RunningServer::start(server, &around, Category::Read, lifetime).await;
-    let _ = host.state.remove_temporary(&run_id);
-    Ok(started)
+    // With the highest rights that any of its tools has, so that it is seen as a run would see it.
+    let started = RunningServer::start(server, &around, Category::Admin, lifetime).await;
+    Ok(started.map(|running| (running, run_id)))
 }
 
 fn ledger(context: &Context) -> Result<Ledger, CliError> {
@@ -66,7 +67,7 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
                 rows.push(vec![server.name.clone(), String::new(), String::new(), error.clone()]);
                 values.push(json!({"server": server.name, "error": error, "tools": []}));
             }
-            Ok(running) => {
+            Ok((running, run_id)) => {
                 let mut tools = Vec::new();
                 for tool in &running.described {
                     let pin = state(&tool.digest(), &tool.name, pins.as_ref());
@@ -74,17 +75,16 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
                     let name = format!("{}{MCP_SEPARATOR}{}", server.name, tool.name);
                     let category = server.category_of(&tool.name);
                     rows.push(vec![
-                        crate::text::escape::one_line(&name),
+                        one_line(&name),
                         category.to_string(),
                         pin.to_owned(),
-                        crate::text::escape::one_line(
-                            tool.description.lines().next().unwrap_or_default(),
-                        ),
+                        one_line(tool.description.lines().next().unwrap_or_default()),
                     ]);
                     tools.push(json!({"name": name, "category": category, "pin": pin, "digest": tool.digest()}));
                 }
                 values.push(json!({"server": server.name, "error": null, "tools": tools}));
                 running.end().await;
+                let _ = context.state().remove_temporary(&run_id);
             }
         }
     }
@@ -112,10 +112,15 @@ async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCo
             None => error,
         }
     })?;
-    let running = start(context, config, server).await?.map_err(CliError::failed)?;
+    let (running, run_id) = start(context, config, server).await?.map_err(CliError::failed)?;
     let pins = running.pins();
+    for tool in &running.described {
+        let (name, line) = (one_line(&tool.name), one_line(&tool.description));
+        output::note(&format!("{name} ({}): {line}", server.category_of(&tool.name)));
+    }
     let count = pins.len();
     running.end().await;
+    let _ = context.state().remove_temporary(&run_id);
     ledger(context)?
         .keep_mcp_pins(name.to_owned(), pins)
         .await

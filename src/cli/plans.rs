@@ -52,7 +52,7 @@ pub(crate) async fn discard(context: &Context, args: &PlanArgs) -> Result<ExitCo
         .claim_plan(plan.plan_id.clone(), PlanState::Discarded)
         .await
         .map_err(|error| CliError::failed(error.to_string()))?;
-    if !discarded {
+    if discarded.is_none() {
         return Err(CliError::failed(format!("the plan is {} already", plan.state.as_str())));
     }
     output::note(&format!("{} is discarded", plan.plan_id));
@@ -82,9 +82,9 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     let cancel = CancellationToken::new();
     let stop = cancel.clone();
     let signals = tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
-        }
+        super::run::wait_for_signal().await;
+        output::note("stopping; the step at work gets 2 s");
+        stop.cancel();
     });
     let applied =
         apply_plan(spec, context.host(Observers::default()), plan, args.only, cancel).await;

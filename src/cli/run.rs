@@ -232,20 +232,25 @@ pub(crate) fn own_state(context: &Context) -> Result<(), CliError> {
     .hint(format!("sudo -u {owner} dutyd {}", line.join(" "))))
 }
 
-async fn stop_on_signal(stop: watch::Sender<Option<StopReason>>) {
+/// Returns when this process is told to end.
+pub(crate) async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)) = (
         signal(SignalKind::interrupt()),
         signal(SignalKind::terminate()),
         signal(SignalKind::hangup()),
     ) else {
-        return;
+        return std::future::pending().await;
     };
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
     }
+}
+
+async fn stop_on_signal(stop: watch::Sender<Option<StopReason>>) {
+    wait_for_signal().await;
     output::note("stopping; tools get 2 s");
     stop.send_replace(Some(StopReason::Cancelled));
     // Kept, because a stop whose sender is gone is an interruption.

@@ -276,6 +276,13 @@ impl Loader<'_> {
     /// Returns the text of a file that another one names; relative to the configuration directory.
     fn beside(&self, path: &str) -> Result<(PathBuf, String), ConfigError> {
         let path = self.set.directory.join(self.environment.expand_home(path));
+        // A directory that others can write is a file that others can replace.
+        let above = path.ancestors().skip(1);
+        for directory in above.take_while(|above| {
+            above.starts_with(&self.set.directory) && **above != self.set.directory
+        }) {
+            self.trust_path(directory);
+        }
         self.trust_path(&path);
         let text = files::read(&path)?;
         self.digest.borrow_mut().update(&text);

@@ -75,10 +75,12 @@ impl McpServer {
         let is_name = !name.is_empty()
             && name.len() <= 32
             && !name.contains(MCP_SEPARATOR)
+            && !name.starts_with('_')
+            && !name.ends_with('_')
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if !is_name {
             let message = format!(
-                "`{name}` is no name of a server: letters, digits, `-` and single `_`, at most 32"
+                "`{name}` is no name of a server: letters, digits, `-` and single `_` within, at most 32"
             );
             faults.push(fault("", message));
         }

@@ -180,27 +180,31 @@ impl Spawner {
         let shim = started.map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
         let Shim { process, lifeline, output, input } = shim;
         let input = input.ok_or_else(|| SpawnFailure::Order("there is no pipe".to_owned()))?;
-        Ok((Piped { process, lifeline }, output, input))
+        Ok((Piped { server: self.server.clone(), process, lifeline }, output, input))
     }
 
     /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
     async fn lost(&self, shim: &Shim) -> SpawnFailure {
         shim.kill().await;
-        let server = self.server.clone();
-        let swept = tokio::task::spawn_blocking(move || {
-            let (own, binary) = (i32::try_from(std::process::id()).unwrap_or(0), server.binary());
-            server.while_none_starts(|| {
-                tree::kill_below(own, &|seen| is_ours(seen.pid, own, &binary))
-            });
-        });
-        let _ = swept.await;
+        let _ = sweep(&self.server).await;
         SpawnFailure::ShimLost
     }
+}
+
+/// Kills what shims that are gone have left below us; returns what could not be killed.
+async fn sweep(server: &Arc<ForkServer>) -> u64 {
+    let server = server.clone();
+    let swept = tokio::task::spawn_blocking(move || {
+        let (own, binary) = (i32::try_from(std::process::id()).unwrap_or(0), server.binary());
+        server.while_none_starts(|| tree::kill_below(own, &|seen| is_ours(seen.pid, own, &binary)))
+    });
+    swept.await.unwrap_or(0)
 }
 
 /// A process that is talked with. If it is dropped, its lifeline closes and the shim ends the tree by itself.
 #[derive(Debug)]
 pub struct Piped {
+    server: Arc<ForkServer>,
     process: OwnedFd,
     lifeline: tokio::net::UnixStream,
 }
@@ -213,11 +217,9 @@ impl Piped {
         match report.await {
             Ok(Some(report)) => report.survivors,
             _ => {
-                let _ = rustix::process::pidfd_send_signal(
-                    &self.process,
-                    rustix::process::Signal::KILL,
-                );
-                0
+                let kill = rustix::process::Signal::KILL;
+                let _ = rustix::process::pidfd_send_signal(&self.process, kill);
+                sweep(&self.server).await
             }
         }
     }

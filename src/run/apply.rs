@@ -18,6 +18,7 @@ use super::surroundings::{gate_rules, toolbox};
 use crate::agent::{
     CallContext, CallOutput, EventSink as _, PreparedCall, RecordError, SessionResult, Toolbox,
 };
+use crate::config::Mode;
 use crate::domain::{
     CallId, CallStart, Category, DecisionKind, Event, InputSource, KeptStep, Plan, PlanRead,
     PlanState, PolicyDecision, PreflightItem, StopReason,
@@ -47,7 +48,7 @@ pub async fn apply(
     cancel: CancellationToken,
 ) -> Result<Applied, RunError> {
     let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
-    let mut servers = Servers::start(&spec.config, &spec.job, &host, &around).await;
+    let mut servers = Servers::start(&spec.config, &spec.job, Mode::Act, &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, false));
     let mut work = Apply {
@@ -61,6 +62,10 @@ pub async fn apply(
     let recorded_start = async {
         let start = session_start(&spec, &work.toolbox, &around);
         work.sink.record(Event::SessionStart(Box::new(start))).await?;
+        for warning in &servers.warnings {
+            let event = Event::warning(warning.code, warning.message.clone());
+            work.sink.record(event).await?;
+        }
         let text = spec.task.clone();
         work.sink.record(Event::UserInput { text, source: InputSource::Person }).await
     };
@@ -69,6 +74,11 @@ pub async fn apply(
     let (stop_reason, error, refused) = match done {
         Ok(Done::Applied) => (StopReason::Completed, None, None),
         Ok(Done::Refused(why)) => (StopReason::PreflightFailed, Some(why.clone()), Some(why)),
+        Ok(Done::Cancelled) => (
+            StopReason::Cancelled,
+            Some("it was stopped; what was done is in the plan".to_owned()),
+            None,
+        ),
         Ok(Done::Failed(why)) => (StopReason::ErrorThreshold, Some(why), None),
         Err(error) => (StopReason::RecordFailed, Some(error.to_string()), None),
     };
@@ -88,6 +98,7 @@ enum Done {
     Applied,
     Refused(String),
     Failed(String),
+    Cancelled,
 }
 
 struct Apply {
@@ -122,9 +133,10 @@ impl Apply {
         for read in &reads {
             items.push(self.read_again(read).await?);
         }
+        // Before anything is done, every step must be what it was, and be allowed together with those before it.
+        let mut spent = self.spent.clone();
         for kept in &steps {
-            // Before anything is done, every step must be what it was.
-            let checked = self.ready(kept).await;
+            let checked = self.ready(kept, &mut spent).await;
             items.push(PreflightItem {
                 name: format!("step {}", kept.step.step),
                 ok: checked.is_ok(),
@@ -144,41 +156,64 @@ impl Apply {
             Ok((ledger, _)) => ledger,
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         };
+        if self.cancel.is_cancelled() {
+            return Ok(Done::Cancelled);
+        }
         match ledger.claim_plan(self.plan.plan_id.clone(), PlanState::Failed).await {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(Some(claimed)) if claimed.steps == self.plan.steps => {}
+            Ok(Some(claimed)) => {
+                // Somebody did a part of it since it was read.
+                let _ = ledger.keep_plan(Plan { state: PlanState::Waiting, ..claimed }).await;
+                return Ok(Done::Refused("the plan was changed meanwhile".to_owned()));
+            }
+            Ok(None) => {
                 return Ok(Done::Refused("the plan was decided about meanwhile".to_owned()));
             }
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         }
-        let mut failed = None;
-        for kept in &steps {
-            let done = self.step(kept).await;
-            let (state, why) = match done {
-                Ok(None) => (PlanState::Applied, None),
-                Ok(Some(why)) => (PlanState::Failed, Some(why)),
-                Err(error) => (PlanState::Failed, Some(error.to_string())),
-            };
-            for known in &mut self.plan.steps {
-                if known.step.step == kept.step.step {
-                    known.state = state;
-                }
+        self.make(&steps, &ledger).await
+    }
+
+    /// Makes the steps of a plan that is claimed. What becomes of each is kept before the next begins.
+    async fn make(&mut self, steps: &[KeptStep], ledger: &Ledger) -> Result<Done, RecordError> {
+        let (mut failed, mut record) = (None, None);
+        for kept in steps {
+            if self.cancel.is_cancelled() {
+                break;
             }
-            failed = failed.or(why);
-            self.plan.state = self.state();
-            // A step that is not marked as done stays one that nobody can vouch for.
-            let marked = ledger.keep_plan(Plan { state: PlanState::Failed, ..self.plan.clone() });
-            if let Err(error) = marked.await {
-                failed.get_or_insert_with(|| format!("what was done cannot be kept: {error}"));
+            // If nothing more is ever written, nobody can say whether it was done.
+            self.mark(&kept.step.call_id, PlanState::Failed);
+            let tried = Plan { state: PlanState::Failed, ..self.plan.clone() };
+            if let Err(error) = ledger.keep_plan(tried).await {
+                failed = Some(format!("what is done cannot be kept: {error}"));
+                self.mark(&kept.step.call_id, PlanState::Waiting);
+                break;
             }
-            if failed.is_some() {
+            match self.step(kept).await {
+                Ok(None) => self.mark(&kept.step.call_id, PlanState::Applied),
+                Ok(Some(why)) => failed = Some(why),
+                Err(error) => record = Some(error),
+            }
+            if failed.is_some() || record.is_some() {
                 break;
             }
         }
+        self.plan.state = self.state();
         if let Err(error) = ledger.keep_plan(self.plan.clone()).await {
             failed.get_or_insert_with(|| format!("what was done cannot be kept: {error}"));
         }
-        Ok(failed.map_or(Done::Applied, Done::Failed))
+        match (record, failed) {
+            (Some(error), _) => Err(error),
+            (None, Some(why)) => Ok(Done::Failed(why)),
+            (None, None) if self.cancel.is_cancelled() => Ok(Done::Cancelled),
+            (None, None) => Ok(Done::Applied),
+        }
+    }
+
+    fn mark(&mut self, call_id: &CallId, state: PlanState) {
+        for known in self.plan.steps.iter_mut().filter(|known| known.step.call_id == *call_id) {
+            known.state = state;
+        }
     }
 
     fn state(&self) -> PlanState {
@@ -205,11 +240,11 @@ impl Apply {
             Err(error) => return Ok(item(false, &error.message)),
         };
         let ready = Ready { prepared, category: tool.category() };
-        let output = match self.call(&read.call_id, &read.name, &ready).await? {
+        let output = match self.call(&read.call_id, &read.name, &ready, Category::Read).await? {
             Ok(output) => output,
             Err(why) => return Ok(item(false, &why)),
         };
-        let same = output.error_kind.is_none() && output.digest.as_ref() == Some(&read.digest);
+        let same = output.read_digest().as_ref() == Some(&read.digest);
         Ok(if same {
             item(true, "answers as it did")
         } else {
@@ -220,37 +255,56 @@ impl Apply {
     /// Returns a step as it would be made now.
     ///
     /// *Errors*: it is not what was planned any more.
-    async fn ready(&self, kept: &KeptStep) -> Result<Ready, String> {
+    async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<Ready, String> {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or("the tool is gone")?;
         let prepared = tool.prepare(&step.arguments).map_err(|error| error.message)?;
+        // What an earlier step of this plan writes cannot be as it was.
+        let is_touched =
+            self.rules.written(&prepared.touches).any(|path| spent.files.contains(&path));
         let state = tool.state(&prepared).await.map_err(|error| error.message)?;
-        if prepared.argv != step.argv || prepared.digest(&step.name, &state) != step.digest {
+        let is_same = is_touched || prepared.digest(&step.name, &state) == step.digest;
+        if prepared.argv != step.argv || !is_same {
             return Err(
                 "the program, its arguments or a file that it changes is not what was planned"
                     .to_owned(),
             );
         }
+        let facts = Facts {
+            tool: &step.name,
+            category: tool.category(),
+            destructive_when: tool.destructive_when(),
+            touches: &prepared.touches,
+            lines: prepared.lines,
+            spent,
+        };
+        let decision = decide(&self.rules, facts, &prepared.arguments);
+        if decision.kind == DecisionKind::Deny {
+            return Err(format!("refused by the rule `{}`: {}", decision.rule, decision.reason));
+        }
+        if decision.category > step.category {
+            return Err(format!("it is a call of category {} now", decision.category));
+        }
+        spent.calls += 1;
+        spent.lines += prepared.lines;
+        spent.files.extend(self.rules.written(&prepared.touches));
         Ok(Ready { prepared, category: tool.category() })
     }
 
     /// Does a step; returns why it failed.
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
-        // Earlier steps may have changed what this one was planned on; that is what the plan is. Its call is compared once more.
-        let tool = self.toolbox.find(&kept.step.name).cloned();
-        let prepared =
-            tool.as_ref().map(|tool| (tool.prepare(&kept.step.arguments), tool.category()));
-        let Some((Ok(prepared), category)) = prepared else {
-            return Ok(Some("the step cannot be made any more".to_owned()));
+        // Compared once more, at the last moment; what it uses up is counted when it is done.
+        let mut spent = self.spent.clone();
+        let ready = match self.ready(kept, &mut spent).await {
+            Ok(ready) => ready,
+            Err(why) => return Ok(Some(format!("step {}: {why}", kept.step.step))),
         };
-        if prepared.argv != kept.step.argv {
-            return Ok(Some("the arguments are not those that were planned".to_owned()));
-        }
-        let ready = Ready { prepared, category };
-        let output = match self.call(&kept.step.call_id, &kept.step.name, &ready).await? {
-            Ok(output) => output,
-            Err(why) => return Ok(Some(why)),
-        };
+        let output =
+            match self.call(&kept.step.call_id, &kept.step.name, &ready, kept.step.category).await?
+            {
+                Ok(output) => output,
+                Err(why) => return Ok(Some(why)),
+            };
         let failed = output.error_kind.map(|kind| {
             format!(
                 "step {} ({}): {}: {}",
@@ -269,6 +323,7 @@ impl Apply {
         call_id: &CallId,
         name: &str,
         ready: &Ready,
+        most: Category,
     ) -> Result<Result<CallOutput, String>, RecordError> {
         let Some(tool) = self.toolbox.find(name).cloned() else {
             return Ok(Err("the tool is gone".to_owned()));
@@ -293,6 +348,9 @@ impl Apply {
             reason: decision.reason.clone(),
         };
         self.sink.record(Event::PolicyDecision(decided)).await?;
+        if decision.category > most {
+            return Ok(Err(format!("it is a call of category {} now", decision.category)));
+        }
         if !allowed {
             return Ok(Err(format!(
                 "refused by the rule `{}`: {}",

@@ -113,7 +113,7 @@ pub async fn execute(
     let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
     let mut servers = tokio::select! {
-        servers = Servers::start(&spec.config, &spec.job, &host, &around) => servers,
+        servers = Servers::start(&spec.config, &spec.job, spec.mode, &host, &around) => servers,
         // The session notices for itself that it is to end.
         _ = stopped.wait_for(Option::is_some) => Servers::default(),
     };
@@ -297,7 +297,11 @@ pub(super) fn session_start(
         model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),
         provider: model.map(|model| model.provider_word().to_owned()).unwrap_or_default(),
         profile: model.map(|model| model.profile.name.to_owned()).unwrap_or_default(),
-        tools: toolbox.offered().iter().map(|tool| tool.name.clone()).collect(),
+        tools: toolbox
+            .offered()
+            .iter()
+            .map(|tool| toolbox.canonical(&tool.name).to_owned())
+            .collect(),
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
         environment: "local".to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::execute::Host;
 use crate::agent::AgentTool;
-use crate::config::{Config, Job, Listed, MCP_SEPARATOR, McpServer, ReadPolicy};
+use crate::config::{Autonomy, Config, Job, Listed, MCP_SEPARATOR, McpServer, Mode, ReadPolicy};
 use crate::domain::Category;
 use crate::store::{DbError, Ledger};
 use crate::tools::{McpWarning, RunningServer, ToolSurroundings};
@@ -28,12 +28,15 @@ impl Servers {
     pub async fn start(
         config: &Config,
         job: &Job,
+        mode: Mode,
         host: &Host,
         around: &Arc<ToolSurroundings>,
     ) -> Self {
         let mut servers = Self::default();
-        let wanted =
-            config.mcp_servers.values().filter_map(|server| Some((server, rights(job, server)?)));
+        let wanted = config
+            .mcp_servers
+            .values()
+            .filter_map(|server| Some((server, rights(job, mode, server)?)));
         let starting = wanted.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
             (server, RunningServer::start(server, around, rights, lifetime).await)
@@ -99,7 +102,11 @@ impl Servers {
 
 /// Returns what was accepted of a server; what is seen for the first time is.
 async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins, DbError> {
-    let (ledger, _) = Ledger::open(host.state.root())?;
+    let (ledger, aside) = Ledger::open(host.state.root())?;
+    if let Some(aside) = aside {
+        // What was accepted is gone with it; it must not be taken for never seen.
+        return Err(DbError::SetAside(aside));
+    }
     let name = running.name.clone();
     match ledger.read(move |ledger| ledger.mcp_pins(&name)).await? {
         Some(pins) => Ok(pins),
@@ -112,16 +119,23 @@ async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins
 }
 
 /// Returns the highest category that the job lists of a server's tools; `None` if it can use none.
-fn rights(job: &Job, server: &McpServer) -> Option<Category> {
+fn rights(job: &Job, mode: Mode, server: &McpServer) -> Option<Category> {
+    let only_reads = mode == Mode::Plan || job.policy.autonomy == Autonomy::ReadOnly;
     let is_of = |name: &str| {
         name.split_once(MCP_SEPARATOR).is_some_and(|(prefix, _)| prefix == server.name)
     };
-    let lists = |list: &[Listed]| list.iter().any(|entry| is_of(entry.tool.as_str()));
-    if lists(&job.policy.admin) {
-        return Some(Category::Admin);
-    }
-    if lists(&job.policy.write) {
-        return Some(Category::Write);
+    let lists = |list: &[Listed]| {
+        let mut named = list.iter().map(|entry| entry.tool.as_str());
+        named.any(|name| is_of(name) && !job.policy.deny.contains(name))
+    };
+    let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
+        (true, _) => Some(Category::Admin),
+        (false, true) => Some(Category::Write),
+        (false, false) => None,
+    };
+    if let Some(category) = highest {
+        // Where nothing can be changed, nothing needs the right to.
+        return Some(if only_reads { Category::Read } else { category });
     }
     let reads = match &job.policy.read {
         ReadPolicy::All => server.may_read(),

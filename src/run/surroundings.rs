@@ -13,7 +13,9 @@ use crate::gate::{CommandRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
-use crate::tools::{BashTool, BuiltinTool, Cages, DeclaredTool, OutputStore, ToolSurroundings};
+use crate::tools::{
+    BashTool, BuiltinTool, Cages, DeclaredTool, KeptFile, OutputStore, ToolSurroundings,
+};
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
 ///
@@ -31,7 +33,12 @@ pub fn tool_surroundings(
         // If this fails, the preflight says so.
         let _ = create_private_dir(&working_dir);
     }
+    let working_dir = resolved(&working_dir).unwrap_or(working_dir);
     let temporary = host.state.make_temporary(run_id)?;
+    if let Some(run) = &outputs {
+        // Before the first cage is built, which allows what is there.
+        create_private_dir(&run.outputs())?;
+    }
     let mut env: BTreeMap<String, String> = config
         .settings
         .env_allowlist
@@ -159,8 +166,9 @@ pub fn toolbox(
 struct RunOutputs(RunDir);
 
 impl OutputStore for RunOutputs {
-    fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn io::Write + Send>)> {
+    fn create(&self, call_id: &CallId) -> io::Result<KeptFile> {
         let (name, file) = self.0.create_output(call_id)?;
-        Ok((name, Box::new(io::BufWriter::new(file))))
+        let path = resolved(&self.0.path().join(&name))?.display().to_string();
+        Ok(KeptFile { name, path, file: Box::new(io::BufWriter::new(file)) })
     }
 }

@@ -36,6 +36,9 @@ pub enum DbError {
         /// Ours.
         known: i64,
     },
+    /// It was damaged, and set aside.
+    #[error("it was damaged and set aside as {0}")]
+    SetAside(PathBuf),
     /// The writer thread has ended.
     #[error("{0}: its writer has ended")]
     Closed(PathBuf),
@@ -154,6 +157,9 @@ fn prepare(path: &Path, shape: Shape) -> Result<Connection, DbError> {
     }
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
+    // Another process may have been quicker.
+    let found: i64 =
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
     for migration in shape.migrations.iter().skip(usize::try_from(found).unwrap_or(0)) {
         transaction.execute_batch(migration).map_err(failed)?;
     }

@@ -36,16 +36,25 @@ impl Ledger {
         .await
     }
 
-    /// Claims a waiting plan: it is `to` from now on, until it is kept anew. Returns whether it was still waiting.
+    /// Claims a waiting plan: it is `to` from now on, until it is kept anew. Returns it as it was; `None` if it did not wait any more.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn claim_plan(&self, plan_id: String, to: PlanState) -> Result<bool, DbError> {
+    pub async fn claim_plan(
+        &self,
+        plan_id: String,
+        to: PlanState,
+    ) -> Result<Option<Plan>, DbError> {
         self.write(move |transaction| {
             let changed = transaction.execute(
                 "UPDATE plans SET state = ?2 WHERE plan_id = ?1 AND state = 'waiting'",
                 params![plan_id, to.as_str()],
             )?;
-            Ok(changed == 1)
+            if changed == 0 {
+                return Ok(None);
+            }
+            let mut query =
+                transaction.prepare("SELECT state, plan FROM plans WHERE plan_id = ?1")?;
+            query.query_row([plan_id], plan).optional()
         })
         .await
     }

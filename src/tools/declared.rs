@@ -161,17 +161,25 @@ impl AgentTool for DeclaredTool {
     }
 
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        match &self.tool.program.path {
-            Some(path) => digest_of_file(path.clone()).await,
-            None => Ok(String::new()),
-        }
+        let program = match &self.tool.program.path {
+            Some(path) => digest_of_file(path.clone()).await?,
+            None => String::new(),
+        };
+        let Tool { env, category, sandbox, .. } = self.tool.as_ref();
+        Ok(format!("{program} {env:?} {category} {sandbox:?}"))
     }
 
-    async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> Option<CallOutput> {
+    fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let more = self.tool.dry_run_args.as_ref()?;
-        let argv = call.argv.iter().chain(more).cloned().collect();
-        let call = PreparedCall { argv, ..call.clone() };
-        Some(self.execute(&call, context, Category::Read).await)
+        // Behind a `--` they would be names instead of options.
+        let end = call.argv.iter().position(|word| word == "--").unwrap_or(call.argv.len());
+        let mut argv = call.argv.clone();
+        argv.splice(end..end, more.iter().cloned());
+        Some(PreparedCall { argv, ..call.clone() })
+    }
+
+    async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        self.execute(call, context, Category::Read).await
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

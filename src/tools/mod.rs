@@ -16,4 +16,4 @@ pub use builtin::{BashTool, BuiltinTool, JudgedCall, prepare_builtin};
 pub use cages::Cages;
 pub use declared::{DeclaredTool, ToolSurroundings};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};
-pub use output::{Collected, Collector, INLINE_LIMIT, OutputStore};
+pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};

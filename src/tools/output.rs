@@ -20,12 +20,22 @@ const TAIL_BYTES: usize = 1024 * 1024;
 /// Lines of a program's output that a model sees.
 pub(super) const VIEW_LINES: usize = 256;
 
+/// The file of an output.
+pub struct KeptFile {
+    /// Its name relative to the run's directory, for the record.
+    pub name: String,
+    /// Its whole path, for the model.
+    pub path: String,
+    /// Where it is written.
+    pub file: Box<dyn Write + Send>,
+}
+
 /// Keeps whole outputs.
 pub trait OutputStore: Send + Sync {
-    /// Makes the file of a call's output; returns its name for the record.
+    /// Makes the file of a call's output; returns its name for the record, and the one under which it can be read.
     ///
     /// *Errors*: what the kernel says.
-    fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn Write + Send>)>;
+    fn create(&self, call_id: &CallId) -> io::Result<KeptFile>;
 }
 
 /// What was collected.
@@ -56,7 +66,7 @@ pub struct Collector<'a> {
     limit: ViewLimit,
     keep: u64,
     inline: Vec<u8>,
-    file: Option<(String, Box<dyn Write + Send>)>,
+    file: Option<KeptFile>,
     kept: u64,
     dropped: u64,
     tail: VecDeque<u8>,
@@ -110,7 +120,7 @@ impl<'a> Collector<'a> {
         if would_cut && self.file.is_none() && self.store.is_some() {
             self.spill()?;
         }
-        if let Some((_, file)) = &mut self.file {
+        if let Some(KeptFile { file, .. }) = &mut self.file {
             if self.dropped > 0 {
                 let lost = self.dropped - self.tail.len() as u64;
                 write!(file, "\n[dutyd: {lost} bytes were dropped here]\n")?;
@@ -120,8 +130,8 @@ impl<'a> Collector<'a> {
             }
             file.flush()?;
         }
-        let name = self.file.map(|(name, _)| name);
-        let whole = name.as_deref().unwrap_or("no file (it was not kept)");
+        let (name, path) = self.file.map(|kept| (kept.name, kept.path)).unzip();
+        let whole = path.as_deref().unwrap_or("no file (it was not kept)");
         let lossy = self.view.is_lossy();
         let (view, truncated) = self.view.finish(self.limit, whole);
         let inline = name.is_none().then(|| String::from_utf8_lossy(&self.inline).into_owned());
@@ -164,7 +174,7 @@ impl<'a> Collector<'a> {
             .unwrap_or(usize::MAX)
             .min(clean.len());
         let (keep, over) = clean.split_at(room);
-        if let Some((_, file)) = &mut self.file {
+        if let Some(KeptFile { file, .. }) = &mut self.file {
             file.write_all(keep)?;
         }
         self.kept += keep.len() as u64;
@@ -199,8 +209,9 @@ mod tests {
     }
 
     impl OutputStore for Memory {
-        fn create(&self, call_id: &CallId) -> io::Result<(String, Box<dyn Write + Send>)> {
-            Ok((format!("output/{call_id}.txt"), Box::new(self.clone())))
+        fn create(&self, call_id: &CallId) -> io::Result<KeptFile> {
+            let name = format!("output/{call_id}.txt");
+            Ok(KeptFile { path: name.clone(), name, file: Box::new(self.clone()) })
         }
     }
 

@@ -102,14 +102,14 @@ fn a_job_in_plan_mode_changes_nothing_and_leaves_a_plan() {
     // The dry run cannot write: its own note of the call was refused by the kernel.
     assert_eq!(
         steps[0]["dry_run_output"].as_str().unwrap().lines().last().unwrap(),
-        "would: scale --replicas=3 -- web --dry-run=server"
+        "would: scale --replicas=3 --dry-run=server -- web"
     );
     assert_eq!(steps[1]["dry_run_output"], Value::Null);
     assert_eq!(steps[0]["rests_on"].as_array().unwrap().len(), 1);
     let shown = world.place.json(&["show", "last"]);
     let events = shown["events"].as_array().unwrap();
     let of = |kind: &str| events.iter().filter(|event| event["type"] == kind).count();
-    assert_eq!((of("plan_step"), of("tool_call_start"), of("policy_decision")), (3, 1, 4));
+    assert_eq!((of("plan_step"), of("tool_call_start"), of("policy_decision")), (3, 2, 4));
     assert!(!world.place.state().join("workspace/j/note").exists());
 }
 
@@ -198,4 +198,60 @@ fn one_step_or_none_can_be_chosen() {
     // Without the wish, the same job acts.
     assert_eq!(world.place.dutyd(&["run", "j"]).code, 0);
     assert!(world.file("world").contains("scale"));
+}
+
+#[test]
+fn what_the_job_may_not_do_any_more_is_refused_before_anything_is_done() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    let jobs = std::fs::read_to_string(world.place.config().join("jobs.yaml")).unwrap();
+    // Only the last step is no longer listed; the first must not be done either.
+    world.place.write("jobs.yaml", &jobs.replace(", write_file]", "]"));
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("step 3"), "{done:?}");
+    assert_eq!(
+        (world.file("world").as_str(), &world.plan()["state"]),
+        ("web 1\n", &json!("waiting"))
+    );
+    world.place.write("jobs.yaml", &jobs);
+    // What the program sees of its surroundings is part of what was planned.
+    let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
+    world.place.write(
+        "tools.yaml",
+        &tools.replace("    dry_run_args", "    env: {KUBECONFIG: /other}\n    dry_run_args"),
+    );
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("is not what was planned"), "{done:?}");
+    world.place.write("tools.yaml", &tools);
+    // A read that has become something else is not made again.
+    world.place.write("tools.yaml", &tools.replace("Get, category: read", "Get, category: write"));
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert_eq!((done.code, world.file("world").as_str()), (1, "web 1\n"), "{done:?}");
+}
+
+// proves WEB-6
+#[test]
+fn two_who_apply_at_once_do_each_step_once() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    std::fs::write(world.bin.join("calls"), "").unwrap();
+    let appliers: Vec<_> =
+        [&["apply", "last"][..], &["apply", "last", "--only", "1"], &["apply", "last"]]
+            .iter()
+            .map(|args| {
+                world
+                    .place
+                    .command(args)
+                    .stderr(std::process::Stdio::null())
+                    .stdout(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+    for mut applier in appliers {
+        applier.wait().unwrap();
+    }
+    let calls = world.file("calls");
+    let made = calls.lines().filter(|line| line.starts_with("scale")).count();
+    assert_eq!(made, 1, "{calls}");
 }

@@ -79,18 +79,19 @@ impl Session {
             }
             Work::Run { category, prepared } => {
                 let done = self.run_tool(plan, *category, prepared, cancel).await;
-                if let (
-                    Category::Read,
-                    Ok(CallOutput { error_kind: None, digest: Some(digest), .. }),
-                ) = (category, &done)
-                {
-                    planned = Planned::Read(PlanRead {
-                        call_id: plan.call_id.clone(),
-                        name: plan.name.clone(),
-                        arguments: prepared.arguments.clone(),
-                        digest: digest.clone(),
-                    });
-                }
+                planned = match (category, &done) {
+                    (Category::Read, Ok(output)) => {
+                        output.read_digest().map_or(Planned::Nothing, |digest| {
+                            Planned::Read(PlanRead {
+                                call_id: plan.call_id.clone(),
+                                name: plan.name.clone(),
+                                arguments: prepared.arguments.clone(),
+                                digest,
+                            })
+                        })
+                    }
+                    _ => Planned::Changed,
+                };
                 done
             }
             Work::Plan { .. } => self.plan_step(plan, cancel).await.map(|(output, step)| {
@@ -116,8 +117,19 @@ impl Session {
             name: plan.shown_as.clone(),
             content: output.content.clone(),
             error_kind: output.error_kind,
-            modified: output.modified.clone(),
-            lines_changed: output.lines_changed,
+            // A step counts as if it had been made, so that a plan stays within the budgets of its run.
+            modified: match (&planned, &plan.work) {
+                (Planned::Step(_), Work::Plan { prepared, .. } | Work::Ask { prepared, .. }) => {
+                    self.parts.machine.rules().gate.written(&prepared.touches).collect()
+                }
+                _ => output.modified.clone(),
+            },
+            lines_changed: match (&planned, &plan.work) {
+                (Planned::Step(_), Work::Plan { prepared, .. } | Work::Ask { prepared, .. }) => {
+                    prepared.lines
+                }
+                _ => output.lines_changed,
+            },
             planned,
         };
         let end = output.end(&plan.call_id, &plan.name, millis(started.elapsed()));
@@ -228,12 +240,21 @@ impl Session {
             Err(error) => return Ok((CallOutput::of_error(&error), None)),
         };
         let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };
-        let dry_run = tool.dry_run(prepared, &context).await;
-        let said = dry_run.as_ref().map(|output| output.content.clone());
-        if let Some(failed) = dry_run.filter(|output| output.error_kind.is_some()) {
-            // What would not work is no step.
-            let content = self.parts.marker.wrap(&plan.call_id, &failed.content);
-            return Ok((CallOutput { content, ..failed }, None));
+        // What nobody has said yes to is not tried either.
+        let is_asked = matches!(plan.work, Work::Ask { .. });
+        let dry = tool.dry_run_of(prepared).filter(|_| !is_asked);
+        let (mut said, mut survivors) = (None, 0);
+        if let Some(dry) = dry {
+            let start = call_start(plan, Category::Read, &dry);
+            self.parts.sink.record(Event::ToolCallStart(start)).await?;
+            let output = tool.dry_run(&dry, &context).await;
+            if output.error_kind.is_some() {
+                // What would not work is no step.
+                let content = self.parts.marker.wrap(&plan.call_id, &output.content);
+                return Ok((CallOutput { content, ..output }, None));
+            }
+            survivors = output.survivors;
+            said = Some(output.content);
         }
         let planned = PlanStep {
             step: *step,
@@ -259,6 +280,7 @@ impl Session {
             output_bytes: text.len() as u64,
             output: Some(text.clone()),
             content: text,
+            survivors,
             ..CallOutput::default()
         };
         Ok((output, Some(planned)))
@@ -277,19 +299,23 @@ impl Session {
                 "The tool is gone.",
             )));
         };
-        let start = CallStart {
-            call_id: plan.call_id.clone(),
-            name: plan.name.clone(),
-            category,
-            arguments: prepared.arguments.clone(),
-            argv: prepared.argv.clone(),
-            working_dir: prepared.working_dir.clone(),
-            sandboxed: prepared.sandboxed,
-        };
+        let start = call_start(plan, category, prepared);
         self.parts.sink.record(Event::ToolCallStart(start)).await?;
         let context = CallContext { call_id: plan.call_id.clone(), cancel: cancel.clone() };
         let mut output = tool.run(prepared, &context).await;
         output.content = self.parts.marker.wrap(&plan.call_id, &output.content);
         Ok(output)
+    }
+}
+
+fn call_start(plan: &PlannedCall, category: Category, prepared: &PreparedCall) -> CallStart {
+    CallStart {
+        call_id: plan.call_id.clone(),
+        name: plan.name.clone(),
+        category,
+        arguments: prepared.arguments.clone(),
+        argv: prepared.argv.clone(),
+        working_dir: prepared.working_dir.clone(),
+        sandboxed: prepared.sandboxed,
     }
 }

@@ -15,7 +15,7 @@ use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::Described;
+use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
 use crate::process::{Piped, ProcessSpec};
@@ -65,7 +65,8 @@ impl Connection {
         match &server.transport {
             McpTransport::Http { url, headers } => {
                 let transport = http(url, headers)?;
-                let service = serve_client(Client, transport).await.map_err(|e| e.to_string())?;
+                let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
+                let service = served.map_err(|_| silent())?.map_err(|e| e.to_string())?;
                 Ok(Self { service, process: Mutex::new(None) })
             }
             McpTransport::Stdio { program, args, env, sandbox } => {
@@ -91,9 +92,17 @@ impl Connection {
                 };
                 let started = around.spawner.start_piped(&spec).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
-                let service =
-                    serve_client(Client, (output, input)).await.map_err(|e| e.to_string())?;
-                Ok(Self { service, process: Mutex::new(Some(process)) })
+                let served = serve_client(Client, (output, input));
+                let error = match tokio::time::timeout(PATIENCE, served).await {
+                    Ok(Ok(service)) => {
+                        return Ok(Self { service, process: Mutex::new(Some(process)) });
+                    }
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => silent(),
+                };
+                // Nothing of a server that cannot be used is left.
+                process.end().await;
+                Err(error)
             }
         }
     }
@@ -173,6 +182,10 @@ impl Connection {
             None => 0,
         }
     }
+}
+
+fn silent() -> String {
+    format!("it did not answer within {} s", PATIENCE.as_secs())
 }
 
 fn http(

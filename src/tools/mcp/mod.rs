@@ -5,6 +5,7 @@
 //! its own calls only (MCP-5). The protocol is the official library's.
 
 mod connection;
+mod schema;
 mod tool;
 
 use std::collections::BTreeMap;
@@ -90,16 +91,17 @@ impl RunningServer {
         rights: Category,
         lifetime: Duration,
     ) -> Result<Self, String> {
-        let start = async {
-            let connection = Connection::connect(server, around, rights, lifetime).await?;
-            let described = connection.tools(MOST_TOOLS).await?;
-            Ok((connection, described))
+        let failed = |error| format!("the MCP server `{}` cannot be used: {error}", server.name);
+        let connection =
+            Connection::connect(server, around, rights, lifetime).await.map_err(failed)?;
+        let described = match tokio::time::timeout(PATIENCE, connection.tools(MOST_TOOLS)).await {
+            Ok(Ok(described)) => described,
+            other => {
+                connection.end().await;
+                let error = other.unwrap_or_else(|_| Err("it does not list its tools".to_owned()));
+                return Err(failed(error.err().unwrap_or_default()));
+            }
         };
-        let started = tokio::time::timeout(PATIENCE, start).await;
-        let (connection, described) = started
-            .map_err(|_| format!("it did not answer within {} s", PATIENCE.as_secs()))
-            .and_then(|result| result)
-            .map_err(|error| format!("the MCP server `{}` cannot be used: {error}", server.name))?;
         Ok(Self { name: server.name.clone(), described, connection: Arc::new(connection) })
     }
 
@@ -152,8 +154,14 @@ impl RunningServer {
                 continue;
             }
             let category = server.category_of(&described.name);
-            match McpTool::new(&name, described, category, self.connection.clone(), around.clone())
-            {
+            match McpTool::new(
+                server,
+                &name,
+                described,
+                category,
+                self.connection.clone(),
+                around.clone(),
+            ) {
                 Err(error) => warn("mcp_schema", &format!("is left out: {error}")),
                 Ok(_) if tools.contains_key(&name) => {
                     warn("mcp_name", "stands twice; the second is left out")

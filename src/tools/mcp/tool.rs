@@ -11,6 +11,7 @@ use super::connection::Connection;
 use super::{Described, shown};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::Parameters;
+use crate::config::{McpServer, McpTransport};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::text::truncate::{Keep, ViewLimit};
 
@@ -21,6 +22,10 @@ const TEXT_BYTES: usize = 1 << 20;
 pub(super) struct McpTool {
     /// The name without the server's.
     own_name: String,
+    /// How its server is talked with, and what it was described as.
+    server: String,
+    digest: String,
+    is_process: bool,
     definition: ToolDefinition,
     parameters: Parameters,
     category: Category,
@@ -33,20 +38,28 @@ impl McpTool {
     ///
     /// *Errors*: its schema is none.
     pub(super) fn new(
+        server: &McpServer,
         name: &str,
         described: &Described,
         category: Category,
         connection: Arc<Connection>,
         around: Arc<ToolSurroundings>,
     ) -> Result<Self, String> {
+        if !super::schema::is_bounded(&described.schema) {
+            return Err("its schema refers to itself, or too often".to_owned());
+        }
         let parameters = Parameters::of_schema(described.schema.clone())?;
+        let clean = |text: &str| shown(&around.redactor.text(text));
         let definition = ToolDefinition {
             name: name.to_owned(),
-            description: shown(&described.description),
-            parameters: described.schema.clone(),
+            description: clean(&described.description),
+            parameters: super::schema::visible(&described.schema, &clean),
         };
         Ok(Self {
             own_name: described.name.clone(),
+            server: format!("{:?}", server.transport),
+            digest: described.digest(),
+            is_process: matches!(server.transport, McpTransport::Stdio { .. }),
             definition,
             parameters,
             category,
@@ -73,15 +86,20 @@ impl AgentTool for McpTool {
             argv: Vec::new(),
             working_dir: self.around.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.around.cages.are_on(),
+            sandboxed: self.is_process && self.around.cages.are_on(),
             touches: Vec::new(),
             lines: 0,
         })
     }
 
+    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
+        Ok(format!("{} {} {}", self.server, self.digest, self.category))
+    }
+
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let limit = self.around.timeout;
         let done = tokio::select! {
+            biased;
             () = context.cancel.cancelled() => {
                 let message = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
                 return CallOutput::of_error(&CallError::new(ErrorKind::Interrupted, message));
@@ -99,7 +117,7 @@ impl AgentTool for McpTool {
                 return output;
             }
             Ok(Err(error)) => {
-                let error = self.around.redactor.text(&shown(&error)).into_owned();
+                let error = shown(&self.around.redactor.text(&error));
                 return CallOutput::of_error(&CallError::new(ErrorKind::Tool, error));
             }
             Ok(Ok((text, failed))) => (text, failed.then_some(ErrorKind::Tool)),

@@ -1,0 +1,115 @@
+//! Schemas that a server declares: whether validating against one stays cheap, and how a model is shown one.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Parts of a schema once every reference in it is followed.
+const MOST_PARTS: u64 = 20_000;
+
+/// Tells whether a schema, with its references followed, is small: none refers to itself, and none multiplies.
+pub(super) fn is_bounded(schema: &Value) -> bool {
+    let mut known = BTreeMap::new();
+    parts(schema, schema, &mut known, 0).is_some_and(|parts| parts <= MOST_PARTS)
+}
+
+/// Counts the parts of `value`; `None` where a reference leads to itself, or nowhere that is known.
+fn parts(
+    root: &Value,
+    value: &Value,
+    known: &mut BTreeMap<String, Option<u64>>,
+    depth: usize,
+) -> Option<u64> {
+    const DEEPEST: usize = 128;
+    if depth > DEEPEST {
+        return None;
+    }
+    let mut count: u64 = 1;
+    match value {
+        Value::Array(items) => {
+            for item in items {
+                count = count.saturating_add(parts(root, item, known, depth + 1)?);
+            }
+        }
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                let more = match (key.as_str(), field) {
+                    ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
+                        referred(root, reference, known, depth)?
+                    }
+                    _ => parts(root, field, known, depth + 1)?,
+                };
+                count = count.saturating_add(more);
+            }
+        }
+        _ => {}
+    }
+    Some(count)
+}
+
+fn referred(
+    root: &Value,
+    reference: &str,
+    known: &mut BTreeMap<String, Option<u64>>,
+    depth: usize,
+) -> Option<u64> {
+    if let Some(known) = known.get(reference) {
+        return *known;
+    }
+    // While it is being counted, it refers to itself.
+    known.insert(reference.to_owned(), None);
+    let target = root.pointer(reference.strip_prefix('#')?)?;
+    let count = parts(root, target, known, depth + 1)?;
+    known.insert(reference.to_owned(), Some(count));
+    Some(count)
+}
+
+/// Returns a schema with every text in it as a model is shown it.
+pub(super) fn visible(schema: &Value, clean: &impl Fn(&str) -> String) -> Value {
+    match schema {
+        Value::String(text) => Value::String(clean(text)),
+        Value::Array(items) => items.iter().map(|item| visible(item, clean)).collect(),
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| (crate::text::escape::one_line(key), visible(value, clean)))
+            .collect::<serde_json::Map<String, Value>>()
+            .into(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    // proves MCP-5
+    #[test]
+    fn a_schema_that_multiplies_is_not_bounded() {
+        assert!(is_bounded(
+            &json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"type": "string"}}})
+        ));
+        let mut defs = serde_json::Map::new();
+        for n in 0..30 {
+            let next = json!({"$ref": format!("#/$defs/d{}", n + 1)});
+            defs.insert(format!("d{n}"), json!({"anyOf": [next, next]}));
+        }
+        defs.insert("d30".into(), json!({"type": "string"}));
+        assert!(!is_bounded(&json!({"$ref": "#/$defs/d0", "$defs": defs})));
+        assert!(!is_bounded(
+            &json!({"$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}]}}, "$ref": "#/$defs/x"})
+        ));
+        assert!(!is_bounded(&json!({"$ref": "#"})));
+        assert!(!is_bounded(&json!({"$ref": "http://elsewhere/"})));
+    }
+
+    // proves LLM-3
+    #[test]
+    fn what_is_hidden_in_a_schema_is_shown() {
+        let schema =
+            json!({"properties": {"a\u{202e}": {"description": "x\u{e0041}", "enum": ["y"]}}});
+        let shown = visible(&schema, &|text| crate::text::escape::for_model(text)).to_string();
+        assert!(shown.is_ascii(), "{shown}");
+    }
+}
