@@ -48,7 +48,14 @@ fn item(name: &str, ok: bool, detail: impl Into<String>) -> PreflightItem {
 
 fn sandbox() -> PreflightItem {
     match crate::process::sandbox_support() {
-        Ok(abi) => item("sandbox", true, format!("Landlock {abi} and seccomp: tools can be held")),
+        Ok(abi) => item(
+            "sandbox",
+            true,
+            format!(
+                "Landlock {abi} and seccomp: tools can be held{}",
+                crate::process::sandbox_gaps(abi)
+            ),
+        ),
         Err(error) => item("sandbox", false, format!("{error}; jobs need `sandbox: best_effort`")),
     }
 }

@@ -15,7 +15,9 @@ mod wire;
 
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::{descends_from_shim, end_leftovers};
-pub use sandbox::{Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_support};
+pub use sandbox::{
+    Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_gaps, sandbox_support,
+};
 pub use spawner::{Exit, Piped, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
 /// The argument by which this binary is started as the fork server.

@@ -28,16 +28,11 @@ use serde::{Deserialize, Serialize};
 const LEAST_ABI: u32 = 3;
 
 /// Devices that every program may use; the rest of `/dev` is closed, because behind it is the disk itself.
-const DEVICES: &[&str] = &[
-    "/dev/null",
-    "/dev/zero",
-    "/dev/full",
-    "/dev/random",
-    "/dev/urandom",
-    "/dev/tty",
-    "/dev/ptmx",
-    "/dev/pts",
-];
+const DEVICES: &[&str] =
+    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+
+/// Terminals, for tools that change things: others of the same user are among them.
+const TERMINALS: &[&str] = &["/dev/ptmx", "/dev/pts"];
 
 /// What the processes of a tool may touch. All paths are absolute and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,6 +88,15 @@ pub fn landlock_abi() -> Option<u32> {
     u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
+/// The first Landlock version that keeps signals within a cage.
+const SIGNAL_ABI: u32 = 6;
+
+/// Returns what a kernel that can hold tools cannot hold them to; empty if nothing.
+#[must_use]
+pub fn sandbox_gaps(abi: u32) -> &'static str {
+    if abi < SIGNAL_ABI { "; signals to other processes are not held (Linux 6.12)" } else { "" }
+}
+
 /// Tells whether this kernel can hold a tool.
 ///
 /// *Errors*: [`SandboxError::Kernel`].
@@ -143,7 +147,8 @@ fn ruleset(confinement: &Confinement) -> Result<RulesetCreated, SandboxError> {
     let mut closed: Vec<&Path> = confinement.closed.iter().map(PathBuf::as_path).collect();
     closed.push(Path::new("/dev"));
     allow(&mut rules, Path::new("/"), &closed, read_rights())?;
-    for path in DEVICES {
+    let terminals = TERMINALS.iter().filter(|_| confinement.metadata);
+    for path in DEVICES.iter().chain(terminals) {
         let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
         allow(&mut rules, Path::new(path), &[], rights)?;
     }
@@ -321,6 +326,8 @@ const METADATA: &[libc::c_long] = &[
     SYS_FILE_SETATTR,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
     libc::SYS_sethostname,
     libc::SYS_setdomainname,
 ];
@@ -354,14 +361,12 @@ impl Filter {
         let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
             NEVER.iter().chain(metadata).map(|number| (*number, Vec::new())).collect();
         if !self.network {
-            let family = SeccompCondition::new(
-                0,
-                SeccompCmpArgLen::Dword,
-                SeccompCmpOp::Ne,
-                u64::from(libc::AF_UNIX.unsigned_abs()),
-            )?;
-            rules.insert(libc::SYS_socket, vec![SeccompRule::new(vec![family])?]);
+            // Local sockets as well: behind one of them is a daemon that starts processes without a cage.
+            rules.insert(libc::SYS_socket, Vec::new());
         }
+        // The limits of other processes of the same user: as good as a signal.
+        let others = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0)?;
+        rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![others])?]);
         if !self.metadata {
             let by_ioctl = |request| {
                 let request =

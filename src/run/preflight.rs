@@ -4,7 +4,7 @@ use crate::agent::Toolbox;
 use crate::config::SandboxMode;
 use crate::config::{Config, Job, Listed};
 use crate::domain::PreflightItem;
-use crate::process::{landlock_abi, sandbox_support};
+use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::ToolSurroundings;
 
 /// Returns the checklist of a job.
@@ -61,7 +61,7 @@ fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
     let mode = job.sandbox.as_str();
     match (job.sandbox, sandbox_support()) {
         (SandboxMode::Off, _) => item(true, "off: tools have every right of this user".to_owned()),
-        (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}")),
+        (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}{}", sandbox_gaps(abi))),
         (SandboxMode::BestEffort, Err(error)) => {
             let abi = landlock_abi().unwrap_or(0);
             item(true, format!("{mode}, Landlock {abi}: {error}"))

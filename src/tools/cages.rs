@@ -70,8 +70,9 @@ impl Cages {
         let opened: Vec<PathBuf> = own.read.iter().map(real).collect();
         let closed = self.rules.denied.iter().chain(&self.rules.own);
         let closed: Vec<PathBuf> = closed.filter(|path| !opened.contains(path)).cloned().collect();
+        let is_denied =
+            |path: &PathBuf| self.rules.denied.iter().any(|denied| path.starts_with(denied));
         let mut readable = self.rules.readable.clone();
-        readable.extend(opened);
         let mut writable = Vec::new();
         if category == Category::Read {
             readable.extend(self.rules.writable.iter().cloned());
@@ -81,8 +82,8 @@ impl Cages {
             writable.extend(own.write.iter().map(real));
         }
         // A closed tree stays closed, also where something within it is allowed by name.
-        let is_denied =
-            |path: &PathBuf| self.rules.denied.iter().any(|denied| path.starts_with(denied));
+        readable.retain(|path| !is_denied(path));
+        readable.extend(opened);
         writable.retain(|path| !is_denied(path));
         writable.push(self.temporary.clone());
         Confinement {

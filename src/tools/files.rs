@@ -22,6 +22,9 @@ use crate::gate::{Access, PathRefusal, PathRules, shown};
 /// Bytes of a file that is changed: more would not fit into a model's view many times over.
 const LARGEST_TEXT: u64 = 16 << 20;
 
+/// File systems that are the kernel speaking: `/proc` and `/sys`.
+const KERNEL_FILES: &[rustix::fs::FsWord] = &[0x9fa0, 0x6265_6572];
+
 /// The files of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files<'a> {
@@ -111,6 +114,11 @@ impl<'a> Files<'a> {
         let name = shown(path.as_os_str());
         self.rules.judge(&path, access).map_err(refused)?;
         let meta = file.metadata().map_err(|error| failed(&name, &error))?;
+        // Opened by us, they would tell of us (FS-4).
+        let kind = rustix::fs::fstatfs(&file).map(|stat| stat.f_type);
+        if kind.is_ok_and(|kind| KERNEL_FILES.contains(&kind)) {
+            return Err(refused(PathRefusal::Denied(path)));
+        }
         if !meta.is_file() && !meta.is_dir() {
             let message = format!("`{name}` is neither a file nor a directory.");
             return Err(CallError::new(ErrorKind::Denied, message));
@@ -162,6 +170,7 @@ impl<'a> Files<'a> {
     pub(crate) fn place(&self, text: &str) -> Result<Place, CallError> {
         let named = self.rules.absolute(text).map_err(refused)?;
         self.rules.judge(&named, Access::Write).map_err(refused)?;
+        let asked = named.clone();
         let (path, old) = match self.open_path(&named, Access::Write) {
             Ok(opened) if opened.is_dir => {
                 let message = format!("`{}` is a directory.", shown(opened.path.as_os_str()));
@@ -184,6 +193,12 @@ impl<'a> Files<'a> {
         let real = real_path(directory.as_fd()).map_err(|error| failed("the directory", &error))?;
         let path = real.join(&name);
         self.rules.judge(&path, Access::Write).map_err(refused)?;
+        if self.rules.is_system(&path) && !self.rules.is_system(&asked) {
+            // The gate judged what was named.
+            let name = shown(path.as_os_str());
+            let message = format!("`{name}` belongs to the system: name it by its own path.");
+            return Err(CallError::new(ErrorKind::Denied, message));
+        }
         Ok(Place { directory, name, path, old })
     }
 
@@ -256,6 +271,16 @@ impl Place {
             fchmod(&file, mode)?;
         }
         file.sync_all()
+    }
+
+    /// Removes the file, if there is one.
+    ///
+    /// *Errors*: `io`.
+    pub(crate) fn remove_if_there(&self) -> Result<(), CallError> {
+        match self.remove() {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
     /// Removes the file.

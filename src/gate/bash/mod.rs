@@ -8,6 +8,7 @@
 
 mod code;
 mod destructive;
+mod options;
 mod syntax;
 mod wrapper;
 
@@ -147,8 +148,16 @@ impl Judge<'_> {
 
     /// A variable that changes which program runs or what it loads.
     fn assigned(&mut self, name: &str) {
-        const EXECUTION: &[&str] =
-            &["PATH", "SHELLOPTS", "BASHOPTS", "CDPATH", "GLOBIGNORE", "HOME"];
+        const EXECUTION: &[&str] = &[
+            "PATH",
+            "SHELLOPTS",
+            "BASHOPTS",
+            "CDPATH",
+            "GLOBIGNORE",
+            "HOME",
+            "BASH_CMDS",
+            "BASH_ALIASES",
+        ];
         if name.is_empty() {
             self.destructive("a variable is set whose name is made at run time");
         } else if EXECUTION.contains(&name) || crate::config::is_hijacking(name) {
@@ -171,15 +180,20 @@ impl Judge<'_> {
 
 /// Tells whether a path is below `/dev` and is not one of the harmless entries.
 fn is_device(path: &str) -> bool {
+    if !path.starts_with('/') && !path.contains("..") {
+        return false;
+    }
     const HARMLESS: &[&str] = &["null", "zero", "full", "stdin", "stdout", "stderr", "tty"];
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     match parts.as_slice() {
         ["dev", name] => !HARMLESS.contains(name),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
-        ["dev", ..] => true,
+        ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
+        // A process's view of the root is the root.
+        ["proc", _, "root", rest @ ..] => is_device(&format!("/{}", rest.join("/"))),
         // A way round that ends there.
-        parts => path.starts_with('/') && parts.contains(&"..") && parts.contains(&"dev"),
+        parts => parts.contains(&"..") && parts.contains(&"dev"),
     }
 }
 

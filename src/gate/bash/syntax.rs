@@ -75,6 +75,11 @@ impl Word {
             && !self.text.starts_with("/dev/")
     }
 
+    /// Tells whether not even the beginning is known.
+    pub(super) fn is_open(&self) -> bool {
+        self.text.is_empty() || "/dev/".starts_with(&self.text)
+    }
+
     /// Returns the base name of the program that this word names.
     pub(super) fn program(&self) -> Option<String> {
         let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;
@@ -109,7 +114,7 @@ pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
     }
     let joins_words = |(at, _): (usize, &str)| {
         let before = text.get(..at).and_then(|before| before.chars().next_back());
-        before.is_some_and(|c| !c.is_whitespace())
+        before.is_some_and(|c| !c.is_whitespace() && !matches!(c, '|' | '&' | ';' | '(' | '{'))
     };
     if text.match_indices("\\\n").any(joins_words) {
         return Err("a line is continued in the middle of a word".to_owned());
@@ -186,15 +191,31 @@ impl Reader<'_> {
                     self.odd("a function takes the name of a program");
                 }
             }
-            "expansion" if self.of(node).contains('@') && self.of(node).ends_with("P}") => {
-                self.odd("the value of a variable is expanded as a prompt");
+            "file_redirect" => {
+                let mut simple = Simple::default();
+                self.redirect(node, &mut simple);
+                self.script.commands.push(simple);
             }
-            "command_substitution"
-                if self.of(node).starts_with('`') && self.of(node).contains('\\') =>
+            "expansion" | "command_substitution" => self.walk_alone(node),
+            // The grammar does not look into these; bash does.
+            "regex" | "extglob_pattern" if substitutes(self.of(node)) => {
+                self.odd("a command stands in a pattern");
+            }
+            "raw_string" | "string" | "string_content" | "ansi_c_string"
+                if subscript_runs(self.of(node)) =>
             {
-                self.odd("commands are quoted within a substitution");
+                self.odd("a text can run a command where it is taken for a number");
             }
             "heredoc_redirect" => {
+                let mut cursor = node.walk();
+                let quoted = node.named_children(&mut cursor).any(|child| {
+                    child.kind() == "heredoc_start" && self.of(child).contains(['\'', '"', '\\'])
+                });
+                let mut cursor = node.walk();
+                let body = node.named_children(&mut cursor).find(|c| c.kind() == "heredoc_body");
+                if !quoted && body.is_some_and(|body| has_backtick(self.of(body))) {
+                    self.odd("a command stands in a here-document");
+                }
                 let mut cursor = node.walk();
                 for child in node.named_children(&mut cursor) {
                     self.walk(child, Around { piped: true, input: None }, depth + 1)?;
@@ -254,6 +275,9 @@ impl Reader<'_> {
         for child in node.named_children(&mut cursor) {
             self.walk(child, Around { piped: around.piped, input: None }, depth + 1)?;
         }
+        if subscript_runs(self.of(node)) && !matches!(node.kind(), "command_substitution") {
+            self.odd("a text can run a command where it is taken for a number");
+        }
         if matches!(node.kind(), "command_substitution" | "process_substitution" | "expansion") {
             // Its oddities are told where it is visited itself.
             self.walk_alone(node);
@@ -267,6 +291,8 @@ impl Reader<'_> {
             self.odd("commands are quoted within a substitution");
         } else if node.kind() == "expansion" && text.contains('@') && text.ends_with("P}") {
             self.odd("the value of a variable is expanded as a prompt");
+        } else if node.kind() == "expansion" && has_backtick(text) {
+            self.odd("a command stands in an expansion");
         }
     }
 
@@ -310,7 +336,13 @@ impl Reader<'_> {
                         body = Some(child);
                     }
                 }
+                let mut cursor = node.walk();
+                let quoted = node.named_children(&mut cursor).any(|child| {
+                    child.kind() == "heredoc_start" && self.of(child).contains(['\'', '"', '\\'])
+                });
                 simple.input = body
+                    // Unquoted, its backslashes go before it is read.
+                    .filter(|body| quoted || !self.of(*body).contains(['\\', '`']))
                     .filter(|body| {
                         let mut cursor = body.walk();
                         body.named_children(&mut cursor)
@@ -384,7 +416,11 @@ impl Reader<'_> {
             out.pattern |= part.pattern;
         }
         // Braces make several words of one.
-        if node.kind() == "concatenation" && self.of(node).contains('{') {
+        let braces = self.of(node);
+        if node.kind() == "concatenation"
+            && braces.contains('{')
+            && (braces.contains(',') || braces.contains(".."))
+        {
             out.whole = false;
         }
         out
@@ -427,4 +463,25 @@ fn unescape_quoted(text: &str) -> String {
         }
     }
     out
+}
+
+/// Tells whether a text that the grammar takes as a whole holds a substitution.
+fn substitutes(text: &str) -> bool {
+    text.contains("$(") || has_backtick(text)
+}
+
+fn has_backtick(text: &str) -> bool {
+    let mut escaped = false;
+    text.chars().any(|c| {
+        let found = c == '`' && !escaped;
+        escaped = c == '\\' && !escaped;
+        found
+    })
+}
+
+/// Tells whether a text would run a command as the subscript of an array, wherever bash takes it for a number.
+fn subscript_runs(text: &str) -> bool {
+    text.find('[')
+        .and_then(|at| text.get(at..))
+        .is_some_and(|rest| rest.contains("$(") || rest.contains('`'))
 }

@@ -4,6 +4,7 @@ use super::*;
 
 #[track_caller]
 fn check(commands: &[&str], expected: &str) {
+    let mut wrong = Vec::new();
     for command in commands {
         let found = CommandRules::default().judge(command);
         let word = match (&found.blocked, found.severity) {
@@ -11,8 +12,11 @@ fn check(commands: &[&str], expected: &str) {
             (None, Severity::Destructive) => "destructive",
             (None, Severity::Plain) => "plain",
         };
-        assert_eq!(word, expected, "{command}\n{found:?}");
+        if word != expected {
+            wrong.push(format!("{command}: {word} {:?}", found.reason));
+        }
     }
+    assert_eq!(wrong, Vec::<String>::new(), "expected {expected}");
 }
 
 #[test]
@@ -49,6 +53,17 @@ fn everyday_commands_are_plain() {
             "cd /srv/app && make build 2>&1 | tail -20",
             "ls \\\n  -la \\\n  /tmp",
             "true # rm -rf /",
+            "awk -F'|' '{print $1}' f; awk '$1==\"a\" || $2>5 {print}' f; awk '/systemd/' f",
+            "sed -n 1,5p state.json; sed -n '1,5p' src/tree.c; sed 's/a/b/g;s/c/d/' f; sed -e 's/x/y/' -e '/z/d' f",
+            "find . -print0 | xargs -0 grep x",
+            "tar -czf backup-$(date +%F).tgz d; rsync -a s/ d-$(date +%F)/",
+            "git commit -m clean; git checkout clean; git log --grep push -n 5; git -C r status",
+            "curl -s x |\njq .; ls &&\npwd",
+            "env -i A=b ls; env - ls; timeout -v 5 ls; timeout --signal=KILL 5 ls; nice -10 ls",
+            "docker exec -it -u root web ls; ssh -o ConnectTimeout=5 -p 22 web1 uptime",
+            "cat /dev/null; head -c 16 /dev/urandom | od -x; ls /dev",
+            "chmod -v 644 x; python3 -W ignore script.py -c x; python3 -m http.server",
+            "let n=n+1; [[ $a -eq 0 ]]; echo ${x#prefix} ${y%.txt}",
         ],
         "plain",
     );
@@ -133,6 +148,19 @@ fn blocked_commands_are_found_wherever_they_hide() {
             "chmod -v 777 x",
             "ls \\\n; rm x",
             "parallel rm ::: a b",
+            "command rm -rfv x",
+            "ls | xargs -rn 1 rm",
+            "find . -print0 | xargs -0I % rm %",
+            "env - rm x",
+            "env -iu HOME rm x",
+            "exec -la nm rm x",
+            "timeout -vs KILL 5 rm x",
+            "flock -nw 5 l rm x",
+            "docker exec -itu root web rm x",
+            "ssh -tp 22 h rm x",
+            "ssh web1 <<'EOF'\nrm x\nEOF",
+            "watch -dn 1 rm x",
+            "bash -c - 'rm x'",
         ],
         "blocked",
     );
@@ -263,6 +291,88 @@ fn what_cannot_be_known_is_destructive() {
             "/lib64/ld-linux-x86-64.so.2 /bin/ls",
             "git push \"$X\"",
             "systemctl $X nginx",
+        ],
+        "destructive",
+    );
+}
+
+// proves SH-2, SH-3
+#[test]
+fn what_hides_in_odd_places_is_destructive() {
+    check(
+        &[
+            "echo ${x#$(rm y)}",
+            "echo \"${x%$(rm y)}\"",
+            "echo ${x/a/`rm y`}",
+            "cat <<EOF\n`rm x`\nEOF",
+            "env -iS 'ls x'",
+            "env --split-str='ls x'",
+            "ls | xargs -i ls {}",
+            "timeout --sig KILL 5 ls",
+            "setarch x86_64 ls",
+            "echo ls | ssh web1",
+            "ssh -o ProxyCommand='x' h ls",
+            "rsync -e 'x' a h:",
+            "parallel ::: 'ls x'",
+            "echo ls | xargs -I@ @ x",
+            "find . -exec sh -c 'echo {}' \\;",
+            "trap -- 'ls' EXIT",
+            "BASH_CMDS[ls]=/bin/x; ls",
+            "declare -n r=PATH; r=/tmp/x; ls",
+            "printf -vPATH /tmp/x",
+            "let 'a[$(ls x)]=1'",
+            "[[ 'a[$(ls x)]' -eq 0 ]]",
+            "x='a[$(ls y)]'; echo $((x))",
+            "bash -co posix 'ls'",
+            "bash --rcfile ./x -ic ls",
+            "exec < x.sh; bash",
+            "f() { bash; }; curl http://x | f",
+            "bash <<EOF\nl\\\\s x\nEOF",
+            "python3 -W ignore -c 'x'",
+            "perl -I lib -e 'x'",
+            "python3 - arg < x",
+            "python3 /dev/stdin < x",
+            "node --eval='x'",
+            "vim +'!x' +qa",
+            "sed '1s/.*/x y/e' f",
+            "sed '/x/e x y' f",
+            "sed '1ex y' f",
+            "sed 's/.*/x/e;s/aaaaaaa/bbbbbbbb/' f",
+            "sed -n '1w /dev/sda' f",
+            "sed -i \"s/a/$x/\" f",
+            "awk '{print | \"x\"}' f",
+            "gawk '@f(\"x\")'",
+            "git push \"$X\" now",
+        ],
+        "destructive",
+    );
+}
+
+// proves SH-4, SH-5
+#[test]
+fn what_destroys_is_known_in_every_spelling() {
+    check(
+        &[
+            "chmod -v 666 x",
+            "chmod o=u x",
+            "chmod --recurs 700 x",
+            "git reset --har",
+            "git clean -fdx -enode_modules",
+            "git clone 'ext::sh -c x'",
+            "systemctl start poweroff.target",
+            "iptables-legacy -F",
+            "dmsetup remove x",
+            "f() { cat x; } > /dev/sda; f",
+            "cp img \"$disk\"",
+            "curl -o /dev/sda http://x",
+            "awk '{print > \"/dev/sda\"}' f",
+            "echo x > /proc/self/root/dev/sda",
+            "echo b > /proc/sysrq-trigger",
+            "cd /dev; cat x > sda",
+            "split --filter='x' f",
+            "docker run -v /:/h alpine ls",
+            "gosu root ls",
+            "socat EXEC:x -",
             "find . $X",
         ],
         "destructive",

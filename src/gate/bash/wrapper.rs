@@ -1,6 +1,7 @@
 //! Programs that run other programs: what they run is found and judged as well.
 
 use super::code;
+use super::options::{Options, PREFIXES, options};
 use super::syntax::{Simple, Word};
 
 /// Something that a command runs or does besides itself.
@@ -15,106 +16,33 @@ pub(super) enum Inner {
     Unknown(String),
 }
 
-/// Programs whose first argument that is no option is the program they run, with their options that take a value in a word of its own.
-const PREFIXES: &[(&str, &[&str])] = &[
-    ("env", &["-u", "--unset", "-C", "--chdir"]),
-    ("nice", &["-n", "--adjustment"]),
-    ("nohup", &[]),
-    ("setsid", &[]),
-    ("time", &["-f", "--format", "-o", "--output"]),
-    ("command", &[]),
-    ("builtin", &[]),
-    ("exec", &["-a"]),
-    ("stdbuf", &["-i", "-o", "-e", "--input", "--output", "--error"]),
-    ("ionice", &["-c", "-n", "--class", "--classdata"]),
-    ("unbuffer", &[]),
-    ("strace", &["-e", "-o", "-p", "-s", "-u", "-a", "-O", "-S", "-P", "-I", "-b", "-E", "-X"]),
-    ("ltrace", &["-e", "-o", "-p", "-s", "-u", "-a", "-n", "-l", "-x"]),
-    ("catchsegv", &[]),
-    (
-        "systemd-run",
-        &[
-            "-p",
-            "--property",
-            "-u",
-            "--unit",
-            "-M",
-            "--machine",
-            "-H",
-            "--host",
-            "-E",
-            "--setenv",
-            "--uid",
-            "--gid",
-            "--slice",
-            "--description",
-            "--working-directory",
-            "--on-active",
-            "--on-calendar",
-        ],
-    ),
-    ("dbus-run-session", &[]),
-    ("xvfb-run", &["-n", "-s", "-e", "-f", "-p", "-w"]),
-    ("proxychains", &["-f"]),
-    ("systemd-inhibit", &["--what", "--who", "--why", "--mode"]),
-    ("setarch", &[]),
-    ("linux64", &[]),
-    ("linux32", &[]),
-    ("cpulimit", &["-l", "-p", "-e", "-P"]),
-    ("prlimit", &["-p", "-o"]),
-    ("numactl", &["-N", "-m", "-C", "-i", "-p"]),
-    (
-        "parallel",
-        &[
-            "-j",
-            "--jobs",
-            "-n",
-            "-N",
-            "-I",
-            "-L",
-            "-a",
-            "--arg-file",
-            "--joblog",
-            "--delay",
-            "--timeout",
-            "-d",
-        ],
-    ),
-    (
-        "xargs",
-        &[
-            "-n",
-            "-P",
-            "-I",
-            "-i",
-            "-L",
-            "-l",
-            "-s",
-            "-d",
-            "-a",
-            "-E",
-            "-e",
-            "--max-args",
-            "--max-procs",
-            "--max-lines",
-            "--max-chars",
-            "--delimiter",
-            "--arg-file",
-            "--eof",
-            "--replace",
-            "--process-slot-var",
-        ],
-    ),
-    ("busybox", &[]),
-    ("toybox", &[]),
-];
-
-/// The same with a number of words of their own before the program.
-const COUNTED: &[(&str, usize, &[&str])] = &[
-    ("timeout", 1, &["-s", "--signal", "-k", "--kill-after"]),
-    ("taskset", 1, &["-p", "-c", "--cpu-list"]),
-    ("chrt", 1, &["-T", "-P", "-D"]),
-    ("flock", 1, &["-w", "--timeout", "-E", "--conflict-exit-code", "-c", "--command"]),
+/// Programs that run another one in a way that is not followed here.
+const OPAQUE: &[&str] = &[
+    "parallel",
+    "setarch",
+    "numactl",
+    "prlimit",
+    "cpulimit",
+    "proxychains",
+    "proxychains4",
+    "gosu",
+    "su-exec",
+    "fakeroot",
+    "bwrap",
+    "firejail",
+    "runcon",
+    "faketime",
+    "torsocks",
+    "socat",
+    "unlinkat",
+    "entr",
+    "rlwrap",
+    "start-stop-daemon",
+    "daemonize",
+    "npx",
+    "bunx",
+    "pipx",
+    "uvx",
 ];
 
 /// Returns what `program` runs.
@@ -123,11 +51,18 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     if let Some(inner) = code::inner(program, arguments, outer) {
         return inner;
     }
-    if let Some((name, valued)) = PREFIXES.iter().find(|(name, _)| *name == program) {
-        return prefixed(name, arguments, valued, 0);
+    if let Some((name, options)) = PREFIXES.iter().find(|(name, _)| *name == program) {
+        return prefixed(name, arguments, options);
     }
-    if let Some((name, count, valued)) = COUNTED.iter().find(|(name, _, _)| *name == program) {
-        return prefixed(name, arguments, valued, *count);
+    if OPAQUE.contains(&program) {
+        let mut inner = unknown("runs other programs in a way that is not followed");
+        // So that what is blocked is found where it stands openly.
+        inner.extend((0..arguments.len()).filter_map(|at| {
+            let word = arguments.get(at)?.known()?;
+            let first = word.split_whitespace().next()?;
+            super::destructive::is_program(first).then(|| Inner::Script(word.to_owned()))
+        }));
+        return inner;
     }
     if program.starts_with("ld-linux") || program.starts_with("ld-musl") || program == "ld.so" {
         return unknown("loads a program of its own choice");
@@ -148,8 +83,11 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
             Vec::new()
         }
         "alias" => unknown("keeps code for later"),
+        "trap" if arguments.first().and_then(Word::known) == Some("--") => {
+            inner("trap", arguments.get(1..).unwrap_or_default(), outer)
+        }
         "trap" => match arguments.first().map(Word::known) {
-            None | Some(Some("-" | "" | "-p" | "-l" | "--")) => Vec::new(),
+            None | Some(Some("-" | "" | "-p" | "-l")) => Vec::new(),
             _ => unknown("keeps code for later"),
         },
         "coproc" => vec![
@@ -161,33 +99,68 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         }
         "mapfile" | "readarray" if has(arguments, &["-C"]) => unknown("runs code for each line"),
         "jobs" if has(arguments, &["-x"]) => unknown("runs a command"),
-        "printf" if !has(arguments, &["-v"]) => Vec::new(),
-        "printf" => names(arguments.get(..2).unwrap_or_default()),
+        "printf" => match arguments.first().and_then(Word::known) {
+            Some("-v") => names(arguments.get(1..2).unwrap_or_default()),
+            Some(first) if first.starts_with("-v") => {
+                vec![Inner::Assigned(first.trim_start_matches("-v").to_owned())]
+            }
+            _ => Vec::new(),
+        },
+        "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
+            unknown("makes another name for a variable")
+        }
         "read" | "getopts" | "mapfile" | "readarray" | "local" | "declare" | "typeset"
         | "export" | "readonly" | "let" => names(arguments),
         "watch" => {
-            let words = after_options(arguments, &["-n", "--interval", "-d", "-q", "--equexit"]);
-            let words: Option<Vec<&str>> = words.iter().map(|word| word.known()).collect();
+            let words = options("bcdegtxwr", "nq").rest(arguments);
+            let words = words
+                .and_then(|words| words.iter().map(Word::known).collect::<Option<Vec<&str>>>());
             match words {
                 Some(words) => vec![Inner::Script(words.join(" "))],
                 None => unknown("runs what is made at run time"),
             }
         }
         "script" if has(arguments, &["-c", "--command"]) => unknown("runs text as code"),
+        _ => program_of(program, arguments, outer),
+    }
+}
+
+/// Returns what a program runs that is no builtin of the shell.
+fn program_of(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
+    let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
+    match program {
         "find" => find(arguments),
-        "ssh" => remote(after_options(
-            arguments,
-            &[
-                "-b", "-c", "-D", "-E", "-e", "-F", "-I", "-i", "-J", "-L", "-l", "-m", "-O", "-o",
-                "-p", "-Q", "-R", "-S", "-W", "-w",
-            ],
-        )),
+        "ssh" => remote(arguments, outer),
+        "rsync"
+            if arguments.iter().any(|word| {
+                word.known().is_some_and(|text| {
+                    text.starts_with("-e")
+                        || text.starts_with("--rsh")
+                        || text.starts_with("--rsync-path")
+                })
+            }) =>
+        {
+            unknown("is told how to reach other hosts")
+        }
+        "split" | "sort"
+            if arguments.iter().any(|word| {
+                word.known().is_some_and(|text| {
+                    text.starts_with("--filter") || text.starts_with("--compress-program")
+                })
+            }) =>
+        {
+            unknown("runs a program for its output")
+        }
+        "docker" | "podman" | "nerdctl"
+            if arguments.iter().any(|word| word.known() == Some("run")) =>
+        {
+            unknown("runs a container that may hold the host's files")
+        }
         "docker" | "podman" | "nerdctl" | "kubectl" | "oc" => exec(arguments),
         "tmux" | "screen" | "dtach" if !arguments.is_empty() => unknown("runs a command elsewhere"),
         "nc" | "ncat" | "netcat" if has(arguments, &["-e", "-c", "--exec", "--sh-exec"]) => {
             unknown("gives a program to the network")
         }
-        "socat" => unknown("can run programs"),
         "tar" | "bsdtar"
             if arguments.iter().any(|word| {
                 let begins = |text: &str| {
@@ -204,7 +177,7 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
                     .iter()
                     .any(|option| text.starts_with(option))
                 };
-                word.known().is_none_or(begins)
+                word.known().map_or(!word.begins_known(), begins)
             }) =>
         {
             unknown("may run a program")
@@ -229,39 +202,42 @@ pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
     })
 }
 
-/// Returns the words from the first that is no option on.
-fn after_options<'a>(words: &'a [Word], valued: &[&str]) -> &'a [Word] {
-    let mut at = 0;
-    while let Some(word) = words.get(at).and_then(Word::known) {
-        match word {
-            "--" => return words.get(at + 1..).unwrap_or_default(),
-            option if option.starts_with('-') && option.len() > 1 => {
-                at += 1 + usize::from(valued.contains(&option));
-            }
-            _ => break,
-        }
+fn prefixed(name: &str, arguments: &[Word], options: &Options) -> Vec<Inner> {
+    let first = arguments.first().and_then(Word::known);
+    if name == "command"
+        && first.is_some_and(|first| first.starts_with('-') && first.contains(['v', 'V']))
+    {
+        return Vec::new();
     }
-    words.get(at..).unwrap_or_default()
-}
-
-fn prefixed(name: &str, arguments: &[Word], valued: &[&str], count: usize) -> Vec<Inner> {
     let mut inner = Vec::new();
-    if name == "env" && has(arguments, &["-S", "--split-string"]) {
-        inner.push(Inner::Unknown("`env` splits a text into a command".to_owned()));
-    }
-    if name == "command" && has(arguments, &["-v", "-V"]) {
+    // A lone dash empties the environment.
+    let arguments = match first {
+        Some("-") if name == "env" => arguments.get(1..).unwrap_or_default(),
+        _ => arguments,
+    };
+    let Some(rest) = options.rest(arguments) else {
+        inner.push(Inner::Unknown(format!("`{name}` is given an option that is not known here")));
+        // What is blocked is looked for all the same.
+        let words = arguments.iter().position(|word| {
+            word.program().is_some_and(|program| super::destructive::is_program(&program))
+        });
+        let words = words.and_then(|at| arguments.get(at..)).unwrap_or_default();
+        if !words.is_empty() {
+            inner.push(Inner::Words(words.to_vec()));
+        }
         return inner;
+    };
+    let mut rest = rest.get(options.own_words..).unwrap_or_default();
+    if rest.first().and_then(Word::known) == Some("--") {
+        rest = rest.get(1..).unwrap_or_default();
     }
-    if name == "flock" && has(arguments, &["-c", "--command"]) {
+    if name == "flock"
+        && rest.first().and_then(Word::known).is_some_and(|word| matches!(word, "-c" | "--command"))
+    {
         inner.push(Inner::Unknown("`flock` runs text as code".to_owned()));
     }
-    let mut rest = after_options(arguments, valued).get(count..).unwrap_or_default();
-    rest = match rest.first().and_then(Word::known) {
-        Some("--") => rest.get(1..).unwrap_or_default(),
-        _ => rest,
-    };
-    if name == "env" || name == "systemd-run" {
-        while let Some((set, _)) = rest.first().and_then(|word| word.text_before('=')) {
+    if name == "env" {
+        while let Some(set) = rest.first().and_then(Word::name_set) {
             inner.push(Inner::Assigned(set));
             rest = rest.get(1..).unwrap_or_default();
         }
@@ -270,12 +246,31 @@ fn prefixed(name: &str, arguments: &[Word], valued: &[&str], count: usize) -> Ve
     if words.is_empty() {
         return inner;
     }
-    if matches!(name, "xargs" | "parallel") {
+    if name == "xargs" {
+        let before = arguments.len() - rest.len();
+        let mark = replaced(arguments.get(..before).unwrap_or_default());
+        for word in &mut words {
+            if mark.as_ref().is_some_and(|mark| word.beginning().contains(mark.as_str())) {
+                *word = Word::unknown();
+            }
+        }
         // What it adds is known only when it runs.
         words.push(Word::unknown());
     }
     inner.push(Inner::Words(words));
     inner
+}
+
+/// Returns what `xargs -I` replaces.
+fn replaced(options: &[Word]) -> Option<String> {
+    let at = options.iter().position(|word| {
+        word.known().is_some_and(|text| {
+            text.starts_with('-') && !text.starts_with("--") && text.contains('I')
+        })
+    })?;
+    let text = options.get(at)?.known()?;
+    let attached = text.split_once('I').map(|(_, mark)| mark).filter(|mark| !mark.is_empty());
+    attached.map(str::to_owned).or_else(|| options.get(at + 1)?.known().map(str::to_owned))
 }
 
 /// Variables that a builtin sets.
@@ -305,7 +300,7 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
             let words = rest.get(..end).unwrap_or_default();
             // `{}` becomes a name that nobody knows yet.
             let words = words.iter().map(|word| {
-                if word.known() == Some("{}") { Word::unknown() } else { word.clone() }
+                if word.beginning().contains("{}") { Word::unknown() } else { word.clone() }
             });
             inner.push(Inner::Words(words.collect()));
             at += end;
@@ -315,15 +310,32 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
 }
 
 /// A command for another host, which a shell reads there.
-fn remote(arguments: &[Word]) -> Vec<Inner> {
-    let words = arguments.get(1..).unwrap_or_default();
+fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
+    let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];
+    let runs = |word: &Word| {
+        word.known()
+            .is_none_or(|text| text.to_lowercase().contains("command") || text.starts_with("-F"))
+    };
+    let options = options("46AaCfGgKkMNnqsTtVvXxYy", "BbcDEeIiJLlmOopQRSWw");
+    let Some(rest) = options.rest(arguments) else {
+        return unknown("is given an option that is not known here");
+    };
+    let before = arguments.get(..arguments.len() - rest.len()).unwrap_or_default();
+    if before.iter().any(runs) {
+        return unknown("is given settings that may run commands");
+    }
+    let words = rest.get(1..).unwrap_or_default();
     if words.is_empty() {
-        return Vec::new();
+        return match (&outer.input, outer.piped) {
+            (Some(text), _) => vec![Inner::Script(text.clone())],
+            (None, true) => unknown("runs what is piped into it"),
+            (None, false) => Vec::new(),
+        };
     }
     let words: Option<Vec<&str>> = words.iter().map(Word::known).collect();
     match words {
         Some(words) => vec![Inner::Script(words.join(" "))],
-        None => vec![Inner::Unknown("a command for another host is made at run time".to_owned())],
+        None => unknown("runs what is made at run time"),
     }
 }
 
@@ -336,20 +348,26 @@ fn exec(arguments: &[Word]) -> Vec<Inner> {
     let words = match rest.iter().position(|word| word.known() == Some("--")) {
         Some(at) => rest.get(at + 1..).unwrap_or_default(),
         None => {
-            let valued = [
-                "-e",
-                "--env",
-                "-u",
-                "--user",
-                "-w",
-                "--workdir",
-                "--env-file",
-                "-n",
-                "--namespace",
-                "-c",
-                "--container",
-            ];
-            after_options(rest, &valued).get(1..).unwrap_or_default()
+            let known = Options {
+                long_flags: &["--interactive", "--tty", "--detach", "--privileged", "--stdin"],
+                long_valued: &[
+                    "--env",
+                    "--user",
+                    "--workdir",
+                    "--env-file",
+                    "--namespace",
+                    "--container",
+                ],
+                ..options("itd", "euwnc")
+            };
+            match known.rest(rest) {
+                Some(rest) => rest.get(1..).unwrap_or_default(),
+                None => {
+                    return vec![Inner::Unknown(
+                        "an option of `exec` is not known here".to_owned(),
+                    )];
+                }
+            }
         }
     };
     if words.is_empty() { Vec::new() } else { vec![Inner::Words(words.to_vec())] }
@@ -357,20 +375,11 @@ fn exec(arguments: &[Word]) -> Vec<Inner> {
 
 fn git(arguments: &[Word]) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`git` {why}"))];
-    let rest = after_options(
-        arguments,
-        &["-C", "--git-dir", "--work-tree", "--namespace", "-c", "--config-env", "--exec-path"],
-    );
-    let before = arguments.len() - rest.len();
-    let globals = arguments.get(..before).unwrap_or_default();
-    if globals.iter().any(|word| {
-        word.known().is_some_and(|text| {
-            text.starts_with("-c")
-                || text.starts_with("--exec-path")
-                || text.starts_with("--config-env")
-        })
-    }) {
+    let Some(rest) = git_command(arguments) else {
         return unknown("is given settings that may run commands");
+    };
+    if rest.iter().any(|word| word.known().is_some_and(|text| text.starts_with("ext::"))) {
+        return unknown("is given an address that runs a command");
     }
     match rest.first().map(Word::known) {
         None => Vec::new(),
@@ -389,10 +398,26 @@ fn git(arguments: &[Word]) -> Vec<Inner> {
     }
 }
 
+/// Returns git's command with its arguments; `None` where the options before it may run something.
+pub(super) fn git_command(arguments: &[Word]) -> Option<&[Word]> {
+    let known = Options {
+        long_flags: &[
+            "--no-pager",
+            "--bare",
+            "--no-optional-locks",
+            "--literal-pathspecs",
+            "--version",
+            "--help",
+        ],
+        long_valued: &["--git-dir", "--work-tree", "--namespace"],
+        ..options("Pp", "C")
+    };
+    known.rest(arguments)
+}
+
 impl Word {
-    /// Returns what stands before and whether anything follows the first `mark`.
-    fn text_before(&self, mark: char) -> Option<(String, ())> {
-        let text = self.known().unwrap_or_else(|| self.beginning());
-        text.split_once(mark).map(|(name, _)| (name.to_owned(), ()))
+    /// Returns the name that a word such as `NAME=value` sets.
+    fn name_set(&self) -> Option<String> {
+        self.beginning().split_once('=').map(|(name, _)| name.to_owned())
     }
 }

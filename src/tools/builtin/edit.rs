@@ -69,6 +69,7 @@ pub(super) fn edit_file(
         0 => match unusual(&old, wanted) {
             Some(range) => {
                 let (head, tail) = (old.get(..range.start), old.get(range.end..));
+                let new = in_place_of(old.get(range).unwrap_or_default(), new);
                 format!("{}{new}{}", head.unwrap_or_default(), tail.unwrap_or_default())
             }
             None => {
@@ -96,10 +97,15 @@ pub(super) fn edit_file(
 
 /// Returns where `wanted` stands in whole lines, if typographic characters are taken as plain ones, and only if that is one place.
 fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
-    let wanted: Vec<String> = wanted.trim_end_matches('\n').lines().map(patch::plain).collect();
+    // White space at the beginning of a line means something; at its end it is often lost.
+    let plain = |line: &str| {
+        let indent: String = line.chars().take_while(|c| c.is_whitespace()).collect();
+        format!("{indent}{}", patch::plain(line))
+    };
+    let wanted: Vec<String> = wanted.trim_end_matches('\n').lines().map(plain).collect();
     let mut starts = vec![0];
     starts.extend(text.match_indices('\n').map(|(at, _)| at + 1));
-    let lines: Vec<String> = text.split('\n').map(patch::plain).collect();
+    let lines: Vec<String> = text.split('\n').map(plain).collect();
     let mut found = lines.windows(wanted.len().max(1)).enumerate().filter(|(_, w)| *w == wanted);
     let (at, _) = found.next()?;
     if found.next().is_some() || wanted.iter().all(String::is_empty) {
@@ -107,6 +113,15 @@ fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
     }
     let end = starts.get(at + wanted.len()).map_or(text.len(), |next| next - 1);
     Some(*starts.get(at)?..end)
+}
+
+/// Returns what takes the place of whole lines without their last line end, in the file's own line ends.
+fn in_place_of(lines: &str, new: &str) -> String {
+    let new = new.strip_suffix('\n').unwrap_or(new);
+    if lines.ends_with('\r') {
+        return format!("{}\r", new.replace("\r\n", "\n").replace('\n', "\r\n"));
+    }
+    new.to_owned()
 }
 
 fn changed(text: String, places: Vec<Place>, changes: Diff) -> Answer {
@@ -167,9 +182,16 @@ pub(super) fn apply_patch(
             }
         })?);
     }
-    let mut places = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
     for path in after.keys() {
-        places.push(work.files().place(path)?);
+        let place = work.files().place(path)?;
+        if places.iter().any(|other| other.path == place.path) {
+            let message = format!(
+                "Nothing was changed: `{path}` is another name of a file that the patch changes too."
+            );
+            return Err(CallError::new(ErrorKind::Tool, message));
+        }
+        places.push(place);
     }
     put(&places, &before, &after)?;
     let mut all = Diff::default();
@@ -207,14 +229,21 @@ fn plan(
     let missing = |path: &str| {
         Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` is not there.")))
     };
+    // By one spelling, so that a file is not taken for two.
+    let spelled = |path: String| match work.around.paths.absolute(&path) {
+        Ok(path) => path.to_str().map_or_else(|| path.display().to_string(), str::to_owned),
+        Err(_) => path,
+    };
     let mut said = String::new();
     match change {
         FilePatch::Add { path, content } => {
+            let path = spelled(path);
             let old = load(&path, after).map_err(Unfit::Call)?;
             let _ = write!(said, "{} {path}", if old.is_some() { "replaced" } else { "added" });
             after.insert(path, Some(content));
         }
         FilePatch::Delete { path } => {
+            let path = spelled(path);
             if load(&path, after).map_err(Unfit::Call)?.is_none() {
                 return Err(missing(&path));
             }
@@ -222,6 +251,7 @@ fn plan(
             after.insert(path, None);
         }
         FilePatch::Update { path, move_to, hunks } => {
+            let (path, move_to) = (spelled(path), move_to.map(spelled));
             let old = load(&path, after).map_err(Unfit::Call)?.ok_or_else(|| missing(&path))?;
             let new = patch::apply(&path, &old, &hunks).map_err(Unfit::Patch)?;
             let _ = write!(said, "updated {path}");
@@ -246,19 +276,23 @@ fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError>
         None if place.is_taken() => place.remove(),
         None => Ok(()),
     };
-    for (at, (place, new)) in places.iter().zip(after.values()).enumerate() {
+    // Files are removed last: what moves is in its new place before it leaves the old one.
+    let mut order: Vec<(&Place, &String, &Option<String>)> =
+        places.iter().zip(after).map(|(place, (path, new))| (place, path, new)).collect();
+    order.sort_by_key(|(_, _, new)| new.is_none());
+    for (at, (place, _, new)) in order.iter().enumerate() {
         let Err(error) = set(place, Some(new)) else { continue };
         let mut message = format!("Nothing was changed: {}", error.message);
-        for (path, place) in after.keys().zip(places).take(at) {
-            let back = match before.get(path).and_then(Option::as_deref) {
+        // The one that failed as well: it may have been put in its place before the error.
+        for (place, path, _) in order.iter().take(at + 1) {
+            let back = match before.get(*path).and_then(Option::as_deref) {
                 Some(old) => place.write(old.as_bytes()),
-                None => place.remove(),
+                None => place.remove_if_there(),
             };
             if let Err(error) = back {
                 message = format!(
-                    "{}, and what was changed before could not be put back: {}",
-                    message.replace("Nothing was changed", "A file could not be written"),
-                    error.message
+                    "A file could not be written, and what was changed before could not be put back: {}; {}",
+                    message, error.message
                 );
             }
         }

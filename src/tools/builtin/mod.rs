@@ -234,8 +234,20 @@ fn state_of(around: &ToolSurroundings, touches: &[Touch]) -> Result<String, Call
     let mut state = String::new();
     for touch in touches {
         let Touch::File { path, access: Access::Write } = touch else { continue };
-        let text = match Files::new(&around.paths).text(path) {
-            Ok(text) => hex::encode(Sha256::digest(text)),
+        let text = match Files::new(&around.paths).open(path) {
+            Ok(mut opened) if !opened.is_dir => {
+                let mut digest = Sha256::new();
+                let mut buffer = vec![0; 256 * 1024];
+                loop {
+                    let read = std::io::Read::read(&mut opened.file, &mut buffer);
+                    let count = read.map_err(|error| super::files::failed(path, &error))?;
+                    if count == 0 {
+                        break hex::encode(digest.finalize());
+                    }
+                    digest.update(buffer.get(..count).unwrap_or_default());
+                }
+            }
+            Ok(_) => "directory".to_owned(),
             Err(error) if error.kind == ErrorKind::NotFound => "absent".to_owned(),
             Err(error) => return Err(error),
         };

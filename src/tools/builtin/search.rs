@@ -27,6 +27,9 @@ const LINE_CHARACTERS: usize = 500;
 /// Bytes of one line that are held in memory; a longer one ends the search of its file.
 const LINE_BYTES: usize = 16 << 20;
 
+/// Bytes of what is found after which a search stops.
+const FOUND_BYTES: u64 = 4 << 20;
+
 /// Files that are remembered to find the newest.
 const REMEMBERED: usize = 200_000;
 
@@ -68,6 +71,7 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
         context: asked.context,
         matches: AtomicU64::new(0),
         most,
+        bytes: AtomicU64::new(0),
     };
     let mut found = search.all(&root, glob.as_ref());
     work.go_on()?;
@@ -111,6 +115,12 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     if found.is_empty() {
         answer.text = "[no file matches]".to_owned();
     }
+    if found.len() >= REMEMBERED {
+        let _ = writeln!(
+            answer.text,
+            "[more than {REMEMBERED} files match, and there may be newer ones: narrow the pattern]"
+        );
+    }
     if found.len() > limit {
         let _ = write!(answer.text, "[{} more: raise `limit`]", found.len() - limit);
         answer.details.insert("match_limit_reached".to_owned(), Value::from(limit));
@@ -149,6 +159,8 @@ struct Search<'a> {
     context: usize,
     matches: AtomicU64,
     most: u64,
+    /// Bytes of what was found.
+    bytes: AtomicU64,
 }
 
 /// What was found in a file.
@@ -202,7 +214,8 @@ impl Search<'_> {
             .line_number(true)
             .build();
         // A file that cannot be read to its end gives what was found before.
-        let _ = searcher.search_file(self.matcher, &file, &mut lines);
+        let guarded = Guarded { file, work: self.work };
+        let _ = searcher.search_reader(self.matcher, guarded, &mut lines);
         lines.found
     }
 
@@ -229,6 +242,19 @@ impl Search<'_> {
     }
 }
 
+/// A file that is read only as long as the call goes on.
+struct Guarded<'a> {
+    file: File,
+    work: &'a Work<'a>,
+}
+
+impl io::Read for Guarded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.work.go_on().map_err(|error| io::Error::other(error.message))?;
+        self.file.read(buffer)
+    }
+}
+
 struct Lines<'a> {
     search: &'a Search<'a>,
     name: Option<String>,
@@ -245,6 +271,8 @@ impl Lines<'_> {
         let dots = if cut.len() < text.len() { "…" } else { "" };
         self.found.cut_lines += u64::from(cut.len() < text.len());
         let number = number.unwrap_or(0);
+        let length = (name.len() + cut.len()) as u64;
+        self.search.bytes.fetch_add(length, Ordering::Relaxed);
         let _ = writeln!(self.found.text, "{name}{mark}{number}{mark} {cut}{dots}");
     }
 }
@@ -253,6 +281,11 @@ impl Sink for Lines<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
+        if self.search.bytes.load(Ordering::Relaxed) > FOUND_BYTES {
+            // As good as the limit of matches.
+            self.search.matches.fetch_max(self.search.most, Ordering::Relaxed);
+            return Ok(false);
+        }
         if self.search.matches.fetch_add(1, Ordering::Relaxed) >= self.search.most {
             return Ok(false);
         }
