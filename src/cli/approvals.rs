@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde_json::json;
 use tokio::sync::{Mutex, mpsc};
 
@@ -72,7 +72,7 @@ fn story(request: &ApprovalRequest) -> String {
     text.push_str(&format!(
         "  in {}, until {}\n",
         request.working_dir,
-        request.expires_at.to_rfc3339()
+        request.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true)
     ));
     for_terminal(&text)
 }

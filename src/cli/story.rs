@@ -61,13 +61,22 @@ impl Story {
                     text("rule"),
                     text("reason")
                 );
-                self.entry(line, "refused", Tone::Bad, &what)
+                if text("decision") == "ask" {
+                    self.entry(line, "asked", Tone::Odd, &what)
+                } else {
+                    self.entry(line, "refused", Tone::Bad, &what)
+                }
             }
             // What starts no program is told by its call and its end.
             "tool_call_start" if argv(event).is_empty() => String::new(),
             "tool_call_start" => {
                 self.entry(line, "run", Tone::Plain, &format!("$ {}", argv(event)))
             }
+            "approval_requested" => {
+                let what = format!("{} until {}", text("approval_id"), text("expires_at"));
+                self.entry(line, "waits", Tone::Odd, &what)
+            }
+            "approval_resolved" => self.resolved(line),
             "plan_step" => {
                 let what = match argv(event) {
                     argv if argv.is_empty() => text("name").to_owned(),
@@ -146,6 +155,23 @@ impl Story {
             }
         }
         out
+    }
+
+    fn resolved(&self, line: &ReadLine) -> String {
+        let event = &line.event;
+        let text = |field: &str| event.get(field).and_then(Value::as_str);
+        let waited = event.get("waited_ms").and_then(Value::as_u64).unwrap_or_default();
+        let mut what = match text("by") {
+            Some(by) => format!("by {by} after {waited} ms"),
+            None => format!("nobody answered within {waited} ms"),
+        };
+        if let Some(reason) = text("reason") {
+            let _ = write!(what, ": {reason}");
+        }
+        match event.get("approved").and_then(Value::as_bool) {
+            Some(true) => self.entry(line, "approved", Tone::Good, &what),
+            _ => self.entry(line, "denied", Tone::Bad, &what),
+        }
     }
 
     fn answer(&self, line: &ReadLine) -> String {

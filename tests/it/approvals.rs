@@ -78,6 +78,9 @@ fn a_call_waits_for_a_person_s_answer() {
         (&json!(true), &json!(id))
     );
     assert!(of("approval_resolved")["by"].as_str().unwrap().starts_with("uid "));
+    let told = place.dutyd(&["show", "last"]).stdout;
+    assert!(told.contains("  asked     "), "{told}");
+    assert!(told.contains("approved  by uid "), "{told}");
     let late = place.dutyd(&["deny", id]);
     assert_eq!((late.code, late.stderr.contains("decided already")), (1, true), "{late:?}");
     std::fs::remove_file(&made).unwrap();
