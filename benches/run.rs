@@ -16,12 +16,16 @@ use axum::response::IntoResponse as _;
 use axum::routing::post;
 use criterion::{Criterion, criterion_group, criterion_main};
 use dutyd::clock::{Clock as _, SystemClock};
-use dutyd::config::{Config, Environment, FileSet, SecretsMode, Trust, load};
-use dutyd::domain::{RunId, StopReason, Trigger};
+use dutyd::config::{
+    Config, Environment, FileSet, SandboxMode, SecretsMode, ToolSandbox, Trust, load,
+};
+use dutyd::domain::{Category, RunId, StopReason, Trigger};
+use dutyd::gate::PathRules;
 use dutyd::process::{ForkServer, ProcessSpec, Spawner};
 use dutyd::run::{Host, RunSpec, TriggerFacts, execute};
 use dutyd::sinks::Observers;
 use dutyd::store::StateDir;
+use dutyd::tools::Cages;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -114,11 +118,18 @@ fn process(criterion: &mut Criterion) {
         cage: None,
     };
     let cancel = tokio_util::sync::CancellationToken::new();
-    criterion.bench_function("a process of /bin/true", |bencher| {
-        bencher.iter(|| {
-            runtime.block_on(spawner.run(&spec, &cancel, &mut |_| Ok(()))).unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let rules = PathRules { writable: vec![temp.path().to_owned()], ..PathRules::default() };
+    let cages = Cages::new(SandboxMode::Enforce, rules, temp.path().to_owned(), true);
+    let cage = cages.of(Category::Read, &ToolSandbox::default(), temp.path()).unwrap();
+    let caged = ProcessSpec { cage, ..spec.clone() };
+    for (name, spec) in [("a process of /bin/true", spec), ("the same in a cage", caged)] {
+        criterion.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                runtime.block_on(spawner.run(&spec, &cancel, &mut |_| Ok(()))).unwrap();
+            });
         });
-    });
+    }
 }
 
 /// Answers the n-th request of a run with a call, and the last with a text.

@@ -1,0 +1,77 @@
+//! What a judgement costs: a decision over a file and the lists of a job, and a command line of 1 KB for bash.
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot be set up is to stop at once")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use dutyd::config::{Autonomy, Listed, Policy, ReadPolicy};
+use dutyd::domain::{Category, DecisionKind, ToolName};
+use dutyd::gate::{
+    Access, CommandRules, Facts, GateRules, PathRules, Severity, Spent, Touch, decide,
+};
+use serde_json::{Map, json};
+
+fn rules() -> GateRules {
+    let listed = (0..20)
+        .map(|n| Listed { tool: ToolName::parse(&format!("tool_{n}")).unwrap(), args: None })
+        .chain([Listed { tool: ToolName::parse("edit_file").unwrap(), args: None }])
+        .collect();
+    GateRules {
+        job: "j".to_owned(),
+        has_person: false,
+        policy: Policy {
+            autonomy: Autonomy::Supervised,
+            read: ReadPolicy::All,
+            write: listed,
+            admin: Vec::new(),
+            approve: Default::default(),
+            deny: ["reboot".to_owned()].into(),
+            narrowed: Vec::new(),
+        },
+        paths: PathRules {
+            working_dir: "/srv/app".into(),
+            writable: vec!["/srv/app".into(), "/etc/app".into()],
+            denied: ["/root/.ssh", "/root/.gnupg", "/etc/shadow", "/srv/app/keys"]
+                .map(Into::into)
+                .to_vec(),
+            own: vec!["/etc/dutyd".into(), "/var/lib/dutyd".into()],
+            ..PathRules::default()
+        },
+        commands: CommandRules::default(),
+        max_tool_calls: 200,
+        max_files_modified: 50,
+        max_lines_changed: 5000,
+    }
+}
+
+fn decision(criterion: &mut Criterion) {
+    let (rules, spent) = (rules(), Spent::default());
+    let touches = [Touch::file("src/deep/in/the/tree/main.rs", Access::Write)];
+    let mut arguments = Map::new();
+    arguments.insert("file_path".to_owned(), json!("src/deep/in/the/tree/main.rs"));
+    let facts = Facts {
+        tool: "edit_file",
+        category: Category::Write,
+        destructive_when: &[],
+        touches: &touches,
+        lines: 3,
+        spent: &spent,
+    };
+    assert_eq!(decide(&rules, facts, &arguments).kind, DecisionKind::Allow);
+    criterion.bench_function("a decision over a file", |bencher| {
+        bencher.iter(|| decide(black_box(&rules), black_box(facts), &arguments));
+    });
+}
+
+fn command(criterion: &mut Criterion) {
+    let rules = CommandRules::default();
+    let part = "grep -rn 'needle' src | sort | head -n 20 && for f in a b; do wc -l \"$f\"; done; ";
+    let line = part.repeat(1024 / part.len() + 1);
+    assert_eq!(rules.judge(&line).severity, Severity::Plain);
+    criterion.bench_function("a command line of 1 KB", |bencher| {
+        bencher.iter(|| rules.judge(black_box(&line)));
+    });
+}
+
+criterion_group!(benches, decision, command);
+criterion_main!(benches);
