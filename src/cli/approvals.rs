@@ -141,3 +141,41 @@ impl Approver for Terminal {
         self.yes("Begin?").await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::domain::{CallId, Category};
+
+    // proves WEB-7
+    #[test]
+    fn a_person_sees_what_would_run_and_no_disguise() {
+        let long = format!("head{}tail", "x".repeat(5_000));
+        let request = ApprovalRequest {
+            approval_id: "a-1".to_owned(),
+            run_id: "r".to_owned(),
+            job: "j".to_owned(),
+            call_id: CallId::parse("call_1_1").unwrap(),
+            tool: "note".to_owned(),
+            category: Category::Write,
+            arguments: Map::new(),
+            argv: vec![
+                "/bin/rm".to_owned(),
+                "a\n  argv[2] harmless\u{1b}[2K\u{202e}".to_owned(),
+                long,
+            ],
+            working_dir: "/srv".to_owned(),
+            reason: "because".to_owned(),
+            expires_at: DateTime::UNIX_EPOCH,
+        };
+        let told = story(&request);
+        assert!(told.contains("argv[0] /bin/rm\n"), "{told}");
+        assert!(!told.contains(['\u{1b}', '\u{202e}']), "{told}");
+        assert_eq!(told.lines().filter(|line| line.starts_with("  argv[2]")).count(), 1, "{told}");
+        let folded = told.lines().find(|line| line.starts_with("  argv[2]")).unwrap();
+        assert!(folded.contains("head") && folded.ends_with("tail"), "{folded}");
+        assert!(folded.contains("[… 4608 characters …]"), "{folded}");
+    }
+}

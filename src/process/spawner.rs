@@ -322,3 +322,17 @@ fn is_ours(pid: i32, own: i32, binary: &Path) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves SEC-4
+    #[test]
+    fn the_daemon_s_memory_is_closed_and_leaves_no_image() {
+        use rustix::process::{DumpableBehavior, dumpable_behavior};
+        assert_ne!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        prepare_daemon().unwrap();
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+    }
+}

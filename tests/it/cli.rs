@@ -268,6 +268,7 @@ fn a_preflight_that_fails_ends_the_run_before_a_model_is_called() {
     assert!(row["error"].as_str().unwrap().contains("no-such-program"), "{row}");
 }
 
+// proves LOG-5
 #[test]
 fn the_index_is_made_again_from_the_transcripts() {
     let place = place();

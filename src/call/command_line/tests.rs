@@ -273,3 +273,13 @@ proptest! {
         }
     }
 }
+
+// proves ENV-3
+#[test]
+fn what_is_no_parameter_cannot_be_set() {
+    for name in ["env", "cwd", "working_dir", "user", "timeout", "stdin"] {
+        let mut arguments = json!({"resource": "pods"});
+        arguments[name] = json!("x");
+        refused(&get(), arguments, &format!("('{name}' was unexpected)"));
+    }
+}

@@ -459,3 +459,20 @@ fn wrong_defaults_are_told_once_and_there() {
     let fields: Vec<&str> = report.errors.iter().map(|error| error.field.as_str()).collect();
     assert_eq!(fields, ["defaults.model", "defaults.timezone"]);
 }
+
+// proves ENV-5
+#[test]
+fn variables_that_hijack_programs_are_never_inherited_and_warned_of() {
+    let loaded = load_texts(&[
+        ("config.yaml", "security: {env_allowlist: [LD_PRELOAD, GIT_SSH_COMMAND, KUBECONFIG]}\n"),
+        (
+            "tools.yaml",
+            "version: 1\ntools:\n  - {name: df, description: d, category: read, cmd: df, env: {PYTHONPATH: /srv}}\n",
+        ),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: Look.}\n"),
+    ]);
+    let told = loaded.report.render();
+    assert_eq!(loaded.report.errors.len(), 2, "{told}");
+    assert_eq!(told.matches("never inherited").count(), 2, "{told}");
+    assert!(told.contains("`PYTHONPATH` changes what the program loads"), "{told}");
+}
