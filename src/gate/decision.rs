@@ -370,9 +370,9 @@ mod tests {
             has_person: false,
             policy: policy.clone(),
             paths: PathRules {
-                working_dir: "/work".into(),
-                writable: vec!["/work".into(), "/etc/app".into()],
-                denied: vec!["/work/keys".into()],
+                working_dir: "/app".into(),
+                writable: vec!["/app".into(), "/etc/app".into()],
+                denied: vec!["/app/keys".into()],
                 ..PathRules::default()
             },
             commands: CommandRules::default(),
@@ -508,19 +508,19 @@ mod tests {
         };
         use Access::{Read, Write};
         check(Category::Write, "a", Write, ("allowed", Category::Write));
-        check(Category::Read, "/work/keys/k", Read, ("denied_path", Category::Read));
+        check(Category::Read, "/app/keys/k", Read, ("denied_path", Category::Read));
         check(Category::Read, "/srv/x", Read, ("path", Category::Read));
         check(Category::Write, "../x", Write, ("path", Category::Write));
         // A system path makes it an admin call, which is not listed; that it is allowed comes too late.
         check(Category::Write, "/etc/app/x", Write, ("category", Category::Admin));
         // A closed path speaks before the category.
-        check(Category::Admin, "/work/keys/k", Write, ("denied_path", Category::Admin));
+        check(Category::Admin, "/app/keys/k", Write, ("denied_path", Category::Admin));
     }
 
     #[test]
     fn changed_files_and_lines_are_budgets() {
         let spent = Spent {
-            files: ["/work/a".into(), "/work/b".into()].into(),
+            files: ["/app/a".into(), "/app/b".into()].into(),
             lines: 90,
             ..Spent::default()
         };
