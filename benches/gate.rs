@@ -38,6 +38,8 @@ fn rules() -> GateRules {
             ..PathRules::default()
         },
         commands: CommandRules::default(),
+        domains: Default::default(),
+        rate: None,
         max_tool_calls: 200,
         max_files_modified: 50,
         max_lines_changed: 5000,

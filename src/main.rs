@@ -1,4 +1,4 @@
-//! The thin binary: the fork server's verb, else the command line.
+//! The thin binary: the verbs of its own processes, else the command line.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::FORK_SERVER_VERB) {
         let code = dutyd::process::run_fork_server();
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::tools::CONVERTER_VERB) {
+        return dutyd::tools::run_converter(std::env::args().nth(2).as_deref());
     }
     dutyd::cli::main()
 }

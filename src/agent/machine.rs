@@ -9,6 +9,7 @@ mod reply;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::counters::Counters;
 use super::model::{ErrorClass, ModelError, ModelReply};
@@ -67,6 +68,8 @@ pub enum Input {
         price: Option<Price>,
         /// Tokens that it can take in.
         context_window: u64,
+        /// From the start of the run to now.
+        elapsed: Duration,
     },
     /// It did not, after all retries.
     ModelFailed(ModelError),
@@ -237,7 +240,8 @@ impl Machine {
                 self.say(text, InputSource::Job, &mut events);
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms, price, context_window } => {
+            Input::Reply { reply, latency_ms, first_token_ms, price, context_window, elapsed } => {
+                self.counters.spent.refill(self.rules.gate.rate, elapsed);
                 // The one that answered is asked next.
                 (self.rules.price, self.rules.context_window) = (price, context_window);
                 self.on_reply(*reply, (latency_ms, first_token_ms), price, &mut events)
@@ -431,7 +435,7 @@ impl Machine {
                 super::plan::Work::Run { .. }
                 | super::plan::Work::Plan { .. }
                 | super::plan::Work::Ask { .. } => {
-                    self.counters.spent.calls += 1;
+                    self.counters.spent.count_call();
                     self.counters.tools_used.insert(plan.name.clone());
                 }
                 super::plan::Work::Reject(_) => {

@@ -122,9 +122,7 @@ pub(super) fn plan_calls(
             | Work::Ask { prepared, .. } = &work
             {
                 // What earlier calls of the same answer will use up counts for the later ones.
-                spent.calls += 1;
-                spent.lines += prepared.lines;
-                spent.files.extend(rules.gate.written(&prepared.touches));
+                spent.count(&rules.gate, &prepared.touches, prepared.lines);
             }
             PlannedCall {
                 call_id: call.call_id.clone(),

@@ -70,6 +70,7 @@ pub struct ModelInUse {
 pub struct Session {
     parts: SessionParts,
     survivors: AtomicU64,
+    started: Instant,
     /// Which of the models answers; one that was found unavailable is not asked again in this run.
     at: AtomicUsize,
 }
@@ -91,7 +92,12 @@ impl Session {
     /// Returns a session that has not begun.
     #[must_use]
     pub fn new(parts: SessionParts) -> Self {
-        Self { parts, survivors: AtomicU64::new(0), at: AtomicUsize::new(0) }
+        Self {
+            parts,
+            survivors: AtomicU64::new(0),
+            started: Instant::now(),
+            at: AtomicUsize::new(0),
+        }
     }
 
     /// Works off one task.
@@ -206,6 +212,7 @@ impl Session {
                         first_token_ms: (first != u64::MAX).then_some(first),
                         price: model.price,
                         context_window: model.context_window,
+                        elapsed: self.started.elapsed(),
                     });
                 }
                 Err(error) => error,

@@ -13,7 +13,7 @@ mod pattern;
 pub use arguments::parse_arguments;
 pub use command_line::{ARGV_BYTES_LIMIT, CommandLine, Declaration, Rendered, STDIN_BYTES_LIMIT};
 pub use condition::ArgumentConditions;
-pub use parameters::{DEFAULT_STRING_BYTES, Parameters};
+pub use parameters::{DEFAULT_STRING_BYTES, Names, Parameters};
 
 /// What is wrong with a declaration, and where within it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,13 @@
 //! Validation is stricter than the schema alone: default byte limits, no empty text unless allowed, no keyword that would be ignored. What
 //! passes here is rendered, judged, recorded and shown as it is.
 
+mod format;
+mod value;
 mod whole;
+
+pub use format::Names;
+pub(crate) use value::plain_number;
+use value::{numbers, texts};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,9 +60,6 @@ const SCHEMA_KEYWORDS: &[&str] = &[
 const OWN_KEYWORDS: &[&str] =
     &["optional", "default", "allow_leading_dash", "multiline", "unsafe_interpreter"];
 
-const FORMATS: &[&str] =
-    &["date", "date-time", "time", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "regex"];
-
 /// What kind of value a parameter takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -74,6 +77,8 @@ pub(crate) struct Parameter {
     pub(crate) allow_leading_dash: bool,
     pub(crate) multiline: bool,
     pub(crate) unsafe_interpreter: bool,
+    /// What a value names for the program, where the gate has a say in that.
+    names: Option<Names>,
     /// The texts of `enum` or `const`; empty if there is none.
     pub(crate) choices: Vec<String>,
     /// Whether a value can begin with a dash as far as the schema knows.
@@ -241,18 +246,6 @@ impl Parameters {
     }
 }
 
-/// Returns the number in plain decimal, without exponent; `None` if that cannot be done exactly (ARG-9).
-pub(crate) fn plain_number(number: &serde_json::Number) -> Option<String> {
-    /// Above this, not every integer has a floating-point number of its own.
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.is_i64() || number.is_u64() {
-        return Some(number.to_string());
-    }
-    let float = number.as_f64().filter(|f| f.is_finite() && f.abs() < EXACT)?;
-    let plain = format!("{float}");
-    Some(if plain == "-0" { "0".to_owned() } else { plain })
-}
-
 /// Returns a fault for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
 pub(crate) fn check_applies(
     schema: &Map<String, Value>,
@@ -336,17 +329,14 @@ pub(crate) fn tighten(
                     continue;
                 }
             },
-            ("format", Value::String(format)) if matches!(format.as_str(), "path" | "url") => {
-                faults.push(Fault::new(&here, format!("format `{format}` is not in this version")));
-                continue;
-            }
-            ("format", Value::String(format)) if !FORMATS.contains(&format.as_str()) => {
-                faults.push(
-                    Fault::new(&here, format!("unknown format `{format}`"))
-                        .hint(format!("known are {}", FORMATS.join(", "))),
-                );
-                continue;
-            }
+            ("format", Value::String(format)) => match format::is_checked(format, &here) {
+                Ok(true) => value.clone(),
+                Ok(false) => continue,
+                Err(fault) => {
+                    faults.push(fault);
+                    continue;
+                }
+            },
             ("items" | "not", Value::Object(inner)) => {
                 Value::Object(tighten(inner, &here, &[], faults))
             }
@@ -406,6 +396,10 @@ fn compile_one(
     } else {
         schema.clone()
     };
+    if format::is_hidden(declaration) {
+        let message = "the formats `path` and `url` stand at the parameter itself or at its items";
+        faults.push(Fault::new(pointer, message));
+    }
     let kind = kind_of(
         &element,
         if list { "items of an array parameter" } else { "a parameter" },
@@ -452,6 +446,11 @@ fn compile_one(
         allow_leading_dash,
         multiline,
         unsafe_interpreter,
+        names: Names::of(if list {
+            declaration.get("items").and_then(Value::as_object)
+        } else {
+            Some(declaration)
+        }),
         dash_possible,
         has_max_length: element.contains_key("maxLength"),
         may_be_empty: element.get("minLength").and_then(Value::as_u64) == Some(0)
@@ -479,22 +478,5 @@ fn kind_of(
             );
             None
         }
-    }
-}
-
-fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
-    match value {
-        Value::String(text) => Box::new(std::iter::once(text.as_str())),
-        Value::Array(items) => Box::new(items.iter().flat_map(texts)),
-        Value::Object(fields) => Box::new(fields.values().flat_map(texts)),
-        _ => Box::new(std::iter::empty()),
-    }
-}
-
-fn numbers(value: &Value) -> Box<dyn Iterator<Item = &serde_json::Number> + '_> {
-    match value {
-        Value::Number(number) => Box::new(std::iter::once(number)),
-        Value::Array(items) => Box::new(items.iter().flat_map(numbers)),
-        _ => Box::new(std::iter::empty()),
     }
 }

@@ -215,6 +215,7 @@ pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
         system_prompt: None,
         working_dir: None,
         allowed_paths: Vec::new(),
+        allowed_domains: Vec::new(),
         sandbox: config.settings.security.sandbox,
         network: true,
         skills: Vec::new(),

@@ -10,7 +10,7 @@ use crate::config::{Builtin, Config, MCP_SEPARATOR, McpServer, Tool};
 use crate::domain::{CallError, Category, ToolName};
 use crate::gate::{Decision, Facts, GateRules, Spent, decide};
 use crate::text::near::nearest;
-use crate::tools::{JudgedCall, prepare_builtin};
+use crate::tools::{JudgedCall, declared_touches, prepare_builtin};
 
 /// A tool as a verb names it.
 #[derive(Debug, Clone, Copy)]
@@ -112,7 +112,8 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(tool) => {
                 let arguments = tool.command.validate(arguments)?;
-                Ok(JudgedCall { arguments, ..JudgedCall::default() })
+                let touches = declared_touches(tool, &arguments)?;
+                Ok(JudgedCall { arguments, touches, lines: 0 })
             }
             Self::Builtin(tool) => prepare_builtin(tool.name, arguments),
             Self::Mcp { .. } => {

@@ -154,6 +154,7 @@ impl Walk<'_> {
             && matches!(
                 segments,
                 ["models", _, "api_key"]
+                    | ["web_search", "api_key"]
                     | ["models" | "mcp_servers", _, "headers", _]
                     | [.., "token"]
             )

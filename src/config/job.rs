@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
-use super::{Environment, McpServer, SandboxMode, Settings, Skill};
+use super::web::hosts;
+use super::{AllowedHost, Environment, McpServer, SandboxMode, Settings, Skill};
 use crate::call::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
@@ -133,6 +134,17 @@ pub struct Limits {
     pub max_output_bytes: u64,
     /// Read calls of one response that run at once.
     pub parallel_reads: usize,
+    /// Tool calls in time.
+    pub rate: Option<Rate>,
+}
+
+/// Tool calls in time: a bucket that is full at the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// How many calls a minute brings.
+    pub per_minute: u64,
+    /// How many may be made at once.
+    pub burst: u64,
 }
 
 impl Default for Limits {
@@ -151,6 +163,7 @@ impl Default for Limits {
             output_limit: 30_000,
             max_output_bytes: 64 << 20,
             parallel_reads: 4,
+            rate: None,
         }
     }
 }
@@ -184,6 +197,8 @@ pub struct Job {
     pub working_dir: Option<PathBuf>,
     /// Trees that it may use besides its working directory.
     pub allowed_paths: Vec<PathBuf>,
+    /// Hosts that it may reach besides the daemon's.
+    pub allowed_domains: Vec<AllowedHost>,
     /// How the kernel holds its tools.
     pub sandbox: SandboxMode,
     /// Whether its tools have a network.
@@ -258,6 +273,8 @@ impl Job {
         let (allowed_paths, faults) =
             paths("/allowed_paths", raw.allowed_paths.as_ref(), around.environment);
         check.faults.extend(faults);
+        let (allowed_domains, faults) = hosts("/allowed_domains", raw.allowed_domains.as_ref());
+        check.faults.extend(faults);
         let mut policy = check.policy(raw);
         let skills = check.skills(raw.skills.as_deref().unwrap_or_default());
         policy.narrowed = skills
@@ -265,6 +282,7 @@ impl Job {
             .filter_map(|skill| Some((skill.directory.clone(), skill.allowed_tools.clone()?)))
             .collect();
         check.closed_paths(working_dir.as_deref(), &allowed_paths, &policy);
+        check.web(&policy, !allowed_domains.is_empty());
         let approval = Approval {
             timeout: check.positive(
                 "/approval/timeout",
@@ -296,6 +314,7 @@ impl Job {
                 system_prompt: raw.system_prompt.clone(),
                 working_dir,
                 allowed_paths,
+                allowed_domains,
                 sandbox: raw.sandbox.map_or(around.settings.security.sandbox, SandboxMode::of),
                 network: raw.network.unwrap_or(true),
                 mode: match raw.mode {

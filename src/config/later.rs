@@ -4,8 +4,7 @@
 
 /// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["budget", "web_search", "server", "retention", "notifications"]),
-    ("config.security", &["allowed_domains"]),
+    ("config", &["budget", "server", "retention", "notifications"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -16,7 +15,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "pause_after_failures",
             "precheck",
             "recall",
-            "allowed_domains",
             "budget",
             "subagents",
             "verify",
@@ -25,7 +23,6 @@ const KEYS: &[(&str, &[&str])] = &[
             "notify",
         ],
     ),
-    ("jobs.jobs[].limits", &["rate"]),
     ("tools.tools[]", &["probe"]),
 ];
 
@@ -76,7 +73,7 @@ mod tests {
 
     #[test]
     fn places_are_found_by_pointer() {
-        assert!(is_later_key(&place_of("jobs", "/jobs/3/limits"), "rate"));
+        assert!(is_later_key(&place_of("jobs", "/jobs/3"), "verify"));
         assert!(is_later_key(&place_of("config", ""), "retention"));
         assert!(is_later_value(&place_of("jobs", "/jobs/0/environment"), "ssh:web1"));
         assert!(!is_later_key(&place_of("jobs", "/jobs/0"), "colour"));

@@ -47,6 +47,8 @@ pub(crate) struct RawSettings {
     pub(crate) mcp_servers: Option<BTreeMap<String, RawMcpServer>>,
     /// What tools get and how they are held.
     pub(crate) security: Option<RawSecurity>,
+    /// Who answers `web_search`. Without it there is no such tool.
+    pub(crate) web_search: Option<RawWebSearch>,
     /// The daemon's own log.
     pub(crate) telemetry: Option<RawTelemetry>,
 }
@@ -188,8 +190,39 @@ pub(crate) struct RawSecurity {
     pub(crate) blocked_commands: Option<Vec<String>>,
     /// Commands that make a call of bash an admin call, besides the built-in ones.
     pub(crate) destructive_commands: Option<Vec<String>>,
+    /// Hosts that web_fetch and parameters of `format: url` may name. None if not set.
+    pub(crate) allowed_domains: Option<Vec<RawHost>>,
     /// How the kernel holds tools. enforce if not set.
     pub(crate) sandbox: Option<RawSandbox>,
+}
+
+/// A host by its name (`*.` before it means every name below), or with more to say about it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum RawHost {
+    Name(String),
+    Internal(RawInternalHost),
+}
+
+/// A host that may lie in a network that is not public.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawInternalHost {
+    /// Its name or its address.
+    pub(crate) host: String,
+    /// true opens it although its addresses are not public. false if not set.
+    pub(crate) internal: Option<bool>,
+}
+
+/// Who answers `web_search`.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawWebSearch {
+    /// The key, best as `${credential:NAME}`. Without one there is no `web_search`.
+    #[schemars(required, length(min = 1))]
+    pub(crate) api_key: Option<String>,
+    /// The address of the service up to `/search`. <https://api.exa.ai> if not set.
+    pub(crate) base_url: Option<String>,
 }
 
 /// How the kernel holds tools.

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Environment;
 use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
+use super::web::hosts;
+use super::{AllowedHost, Environment};
 use crate::call::Fault;
 
 /// Closed to every tool, where the operator says nothing. `~` is the daemon's home.
@@ -59,6 +60,8 @@ pub struct Security {
     pub blocked_commands: Vec<String>,
     /// Commands that make a call of bash an admin call.
     pub destructive_commands: Vec<String>,
+    /// Hosts that jobs may reach.
+    pub allowed_domains: Vec<AllowedHost>,
     /// How tools are held where a job says nothing.
     pub sandbox: SandboxMode,
 }
@@ -98,12 +101,16 @@ impl Security {
             commands("blocked_commands", raw.and_then(|raw| raw.blocked_commands.as_ref()));
         let destructive_commands =
             commands("destructive_commands", raw.and_then(|raw| raw.destructive_commands.as_ref()));
+        let raw_domains = raw.and_then(|raw| raw.allowed_domains.as_ref());
+        let (allowed_domains, faults) = hosts("/security/allowed_domains", raw_domains);
+        faults.into_iter().for_each(|fault| complain(&fault.pointer, fault.message));
         let sandbox = raw.and_then(|security| security.sandbox);
         Self {
             allowed_paths,
             denied_paths,
             blocked_commands,
             destructive_commands,
+            allowed_domains,
             sandbox: sandbox.map_or(SandboxMode::Enforce, SandboxMode::of),
         }
     }

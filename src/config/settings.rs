@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
-use super::{Environment, Security};
+use super::{Environment, Security, WebSearch};
 use crate::text::quantity;
 
 /// Variables of the daemon that every tool gets, where they are set.
@@ -57,6 +57,8 @@ pub struct Settings {
     pub env_allowlist: BTreeSet<String>,
     /// What holds for the tools of every job.
     pub security: Security,
+    /// Who answers `web_search`, if anybody.
+    pub web_search: Option<WebSearch>,
     /// The daemon's own log.
     pub log: LogSettings,
 }
@@ -108,6 +110,10 @@ impl Settings {
             default_model: raw.default_model.clone(),
             env_allowlist,
             security: Security::from_raw(raw.security.as_ref(), environment, &mut complain),
+            web_search: raw
+                .web_search
+                .as_ref()
+                .and_then(|raw| WebSearch::from_raw(raw, &mut complain)),
             log: LogSettings {
                 format: match log.and_then(|log| log.format) {
                     Some(RawLogFormat::Json) => LogFormat::Json,

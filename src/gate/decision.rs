@@ -1,17 +1,19 @@
 //! The rules, in their order.
 //!
 //! *Source*: `design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
-//! 5 category and arguments, 6 skills, 7 paths, 8 budgets. The others come with what they are about.
+//! 5 category and arguments, 6 skills, 7 paths and domains, 8 rate and budgets.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::bash::{CommandRules, Severity};
+use super::domain::DomainRules;
 use super::path::{Access, PathRefusal, PathRules};
 use crate::call::ArgumentConditions;
-use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
+use crate::config::{Autonomy, Listed, Policy, Rate, ReadPolicy};
 use crate::domain::{Category, DecisionKind};
 
 /// What a run may do; frozen at its start.
@@ -27,6 +29,10 @@ pub struct GateRules {
     pub paths: PathRules,
     /// What of commands is blocked or destructive besides the built-in lists.
     pub commands: CommandRules,
+    /// What may be fetched.
+    pub domains: DomainRules,
+    /// How fast calls may follow each other.
+    pub rate: Option<Rate>,
     /// The most tool calls.
     pub max_tool_calls: u64,
     /// The most files that are changed.
@@ -47,6 +53,8 @@ pub enum Touch {
     },
     /// A command for bash; hostile.
     Command(String),
+    /// An address of the web; hostile.
+    Url(String),
 }
 
 impl Touch {
@@ -58,7 +66,7 @@ impl Touch {
 }
 
 /// What a run has used up of what the gate counts.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spent {
     /// Calls that were let through.
     pub calls: u64,
@@ -66,6 +74,44 @@ pub struct Spent {
     pub files: BTreeSet<PathBuf>,
     /// Lines that were changed.
     pub lines: u64,
+    /// How far the bucket of the rate is used up.
+    bucket: Bucket,
+}
+
+/// The bucket of a rate, as it was when it was looked at last.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Bucket {
+    /// Calls until it is full again.
+    lacking: f64,
+    /// From the start of the run.
+    looked_at: Duration,
+}
+
+impl Spent {
+    /// Counts a call that is let through.
+    pub fn count(&mut self, rules: &GateRules, touches: &[Touch], lines: u64) {
+        self.count_call();
+        self.lines += lines;
+        self.files.extend(rules.written(touches));
+    }
+
+    /// Counts a call whose changes are counted when it is done.
+    pub fn count_call(&mut self) {
+        self.calls += 1;
+        self.bucket.lacking += 1.0;
+    }
+
+    /// Fills the bucket of the rate with what the time has brought; `now` is counted from the start of the run.
+    pub fn refill(&mut self, rate: Option<Rate>, now: Duration) {
+        let passed = now.saturating_sub(self.bucket.looked_at).as_secs_f64();
+        let brought = rate.map_or(0.0, |rate| passed * per_second(rate));
+        self.bucket = Bucket { lacking: (self.bucket.lacking - brought).max(0.0), looked_at: now };
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "at most 100,000")]
+fn per_second(rate: Rate) -> f64 {
+    rate.per_minute as f64 / 60.0
 }
 
 impl GateRules {
@@ -179,6 +225,12 @@ fn refusal(
     if let Some(refusal) = paths.first() {
         return Err((refusal.rule(), refusal.to_string()));
     }
+    for touch in facts.touches {
+        if let Touch::Url(url) = touch {
+            rules.domains.target(url).map_err(|refusal| ("domain", refusal.to_string()))?;
+        }
+    }
+    rate(rules, facts.spent)?;
     budget(rules, facts)?;
     Ok(ask)
 }
@@ -186,7 +238,7 @@ fn refusal(
 fn path_refusals(rules: &GateRules, facts: Facts<'_>) -> Vec<PathRefusal> {
     let files = facts.touches.iter().filter_map(|touch| match touch {
         Touch::File { path, access } => Some((path, *access)),
-        Touch::Command(_) => None,
+        Touch::Command(_) | Touch::Url(_) => None,
     });
     files
         .filter_map(|(path, access)| {
@@ -196,9 +248,26 @@ fn path_refusals(rules: &GateRules, facts: Facts<'_>) -> Vec<PathRefusal> {
         .collect()
 }
 
+fn rate(rules: &GateRules, spent: &Spent) -> Result<(), Refusal> {
+    let Some(rate) = rules.rate else { return Ok(()) };
+    let Rate { per_minute, burst } = rate;
+    #[expect(clippy::cast_precision_loss, reason = "at most 100,000")]
+    let over = spent.bucket.lacking + 1.0 - burst as f64;
+    if over <= 0.0 {
+        return Ok(());
+    }
+    let wait = (over / per_second(rate)).max(0.1);
+    Err((
+        "rate",
+        format!(
+            "the run may make {burst} calls at once and then {per_minute} a minute; the next one in {wait:.1} s"
+        ),
+    ))
+}
+
 fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
     let refused = |reason| Err(("budget", reason));
-    let Spent { calls, files, lines } = facts.spent;
+    let Spent { calls, files, lines, .. } = facts.spent;
     let most = rules.max_tool_calls;
     if *calls >= most {
         return refused(format!("the run has made {calls} of {most} tool calls"));
@@ -265,7 +334,7 @@ fn effective_category(
             let is_system = rules.paths.is_system(&path);
             is_system.then(|| format!("`{}` belongs to the system", path.display()))
         }
-        Touch::File { .. } => None,
+        Touch::File { .. } | Touch::Url(_) => None,
     };
     match by_arguments().or_else(|| facts.touches.iter().find_map(by_touch)) {
         Some(why) => (Category::Admin, Some(why)),
@@ -376,13 +445,20 @@ mod tests {
                 ..PathRules::default()
             },
             commands: CommandRules::default(),
+            domains: Default::default(),
+            rate: None,
             max_tool_calls: 10,
             max_files_modified: 2,
             max_lines_changed: 100,
         }
     }
 
-    static NOTHING: Spent = Spent { calls: 0, files: BTreeSet::new(), lines: 0 };
+    static NOTHING: Spent = Spent {
+        calls: 0,
+        files: BTreeSet::new(),
+        lines: 0,
+        bucket: Bucket { lacking: 0.0, looked_at: Duration::ZERO },
+    };
 
     fn facts(tool: &str, category: Category) -> Facts<'_> {
         Facts { tool, category, destructive_when: &[], touches: &[], lines: 0, spent: &NOTHING }
@@ -537,6 +613,45 @@ mod tests {
         check("a", 10, "allowed");
         check("c", 1, "budget");
         check("a", 11, "budget");
+    }
+
+    #[test]
+    fn addresses_are_judged_after_the_category() {
+        let mut rules = rules(&policy());
+        rules.domains.hosts = vec![crate::config::AllowedHost::new("good.example", false).unwrap()];
+        let check = |category, url: &str, expected| {
+            let touches = [Touch::Url(url.to_owned())];
+            let facts = Facts { touches: &touches, ..facts("fetch", category) };
+            assert_eq!(decide(&rules, facts, &Map::new()).rule, expected, "{url}");
+        };
+        check(Category::Read, "https://good.example/x", "allowed");
+        check(Category::Read, "https://evil.test/x", "domain");
+        check(Category::Write, "https://evil.test/x", "category");
+    }
+
+    #[test]
+    fn calls_follow_each_other_at_the_rate() {
+        let rate = Rate { per_minute: 30, burst: 2 };
+        let rules = GateRules { rate: Some(rate), ..rules(&policy()) };
+        let mut spent = Spent::default();
+        let mut call = |at: u64| {
+            spent.refill(rules.rate, Duration::from_millis(at));
+            let facts = Facts { spent: &spent, ..facts("df", Category::Read) };
+            let decision = decide(&rules, facts, &Map::new());
+            if decision.kind == DecisionKind::Allow {
+                spent.count(&rules, &[], 0);
+            }
+            (decision.rule, decision.reason)
+        };
+        assert_eq!((call(0).0, call(0).0), ("allowed", "allowed"));
+        let refused = call(500);
+        assert!(refused.0 == "rate" && refused.1.ends_with("the next one in 1.5 s"), "{refused:?}");
+        assert_eq!((call(2000).0, call(2001).0, call(4000).0), ("allowed", "rate", "allowed"));
+        // It holds no more than the burst, however long nothing was asked.
+        assert_eq!(
+            (call(900_000).0, call(900_000).0, call(900_000).0),
+            ("allowed", "allowed", "rate")
+        );
     }
 
     #[test]

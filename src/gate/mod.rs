@@ -5,9 +5,11 @@
 
 mod bash;
 mod decision;
+mod domain;
 mod path;
 
 pub use bash::{CommandRules, Judgement, Severity};
 pub use decision::{Decision, Facts, GateRules, Spent, Touch, decide, is_visible};
+pub use domain::{DomainRefusal, DomainRules, Target};
 pub(crate) use path::HIDDEN;
 pub use path::{Access, PathRefusal, PathRules, shown};

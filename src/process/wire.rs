@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::sandbox::Filter;
 
-/// The largest frame; an order holds at most the argv, the environment and a text for standard input.
-pub(crate) const FRAME_LIMIT: usize = 8 * 1024 * 1024;
+/// The largest frame; an order holds at most the argv, the environment and a text for standard input, which is a page of 5 MiB at most.
+pub(crate) const FRAME_LIMIT: usize = 16 * 1024 * 1024;
 
 /// What the shim is to run.
 #[derive(Debug, Clone, Serialize, Deserialize)]

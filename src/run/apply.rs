@@ -285,9 +285,7 @@ impl Apply {
         if decision.category > step.category {
             return Err(format!("it is a call of category {} now", decision.category));
         }
-        spent.calls += 1;
-        spent.lines += prepared.lines;
-        spent.files.extend(self.rules.written(&prepared.touches));
+        spent.count(&self.rules, &prepared.touches, prepared.lines);
         Ok(Ready { prepared, category: tool.category() })
     }
 

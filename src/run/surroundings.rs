@@ -9,12 +9,13 @@ use super::execute::Host;
 use crate::agent::{AgentTool, Toolbox};
 use crate::config::{Builtin, Config, Job, Profile};
 use crate::domain::{CallId, RunId};
-use crate::gate::{CommandRules, GateRules, PathRules, is_visible};
+use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
     BashTool, BuiltinTool, Cages, DeclaredTool, KeptFile, OutputStore, ToolSurroundings,
+    WebFetchTool, WebSearchTool,
 };
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
@@ -58,6 +59,8 @@ pub fn tool_surroundings(
         redactor,
         cages: Cages::new(job.sandbox, rules.clone(), temporary, job.network),
         paths: rules,
+        domains: domain_rules(config, job),
+        web_search: config.settings.web_search.clone(),
         todos: Default::default(),
         skills: job.skills.clone(),
         shell: (host.environment.find_program("bash"), profile_of(config, job).shell_timeout),
@@ -110,9 +113,20 @@ pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
             blocked: security.blocked_commands.clone(),
             destructive: security.destructive_commands.clone(),
         },
+        domains: domain_rules(config, job),
+        rate: job.limits.rate,
         max_tool_calls: job.limits.max_tool_calls,
         max_files_modified: job.limits.max_files_modified,
         max_lines_changed: job.limits.max_lines_changed,
+    }
+}
+
+/// Returns what a run may fetch.
+fn domain_rules(config: &Config, job: &Job) -> DomainRules {
+    let general = &config.settings.security.allowed_domains;
+    DomainRules {
+        hosts: job.allowed_domains.iter().chain(general).cloned().collect(),
+        is_offline: !job.network,
     }
 }
 
@@ -132,11 +146,15 @@ pub fn tools(
     });
     let files = BuiltinTool::all(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
     let bash = BashTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let fetch = WebFetchTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let search = WebSearchTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
     // A declared tool may take the place of a built-in one.
     let is_free =
         |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
     // Names of servers' tools hold a separator; one that is taken all the same stays the declared tool's (MCP-2).
-    declared.chain(files.chain(bash).chain(of_servers).filter(is_free)).collect()
+    declared
+        .chain(files.chain(bash).chain(fetch).chain(search).chain(of_servers).filter(is_free))
+        .collect()
 }
 
 /// Returns the tools of a run; the model is shown those that it could use, under the names that its family knows.

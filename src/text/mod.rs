@@ -4,6 +4,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod escape;
+pub mod html;
 pub(crate) mod near;
 pub mod patch;
 pub(crate) mod quantity;

@@ -8,15 +8,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
+use super::builtin::judged_addresses;
 use super::cages::Cages;
 use super::output::OutputStore;
 use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
-use crate::call::ArgumentConditions;
-use crate::config::{Skill, Tool};
+use crate::call::{ArgumentConditions, Names};
+use crate::config::{Skill, Tool, WebSearch};
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::gate::PathRules;
-use crate::process::{Exit, Spawner};
+use crate::gate::{Access, DomainRules, PathRefusal, PathRules, Touch};
+use crate::process::{Exit, Spawner, resolved};
 use crate::text::redact::Redactor;
 
 /// What a run gives its tools.
@@ -41,12 +42,45 @@ pub struct ToolSurroundings {
     pub cages: Cages,
     /// Where files may lie.
     pub paths: PathRules,
+    /// What may be fetched.
+    pub domains: DomainRules,
+    /// Who answers searches.
+    pub web_search: Option<WebSearch>,
     /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
     pub shell: (Option<PathBuf>, Duration),
     /// The skills of the job.
     pub skills: Vec<Arc<Skill>>,
     /// What is to be done in the run.
     pub todos: Mutex<Vec<Value>>,
+}
+
+/// Returns what a call touches, as far as the tool's parameters say what their values name (ARG-12).
+///
+/// *Errors*: `invalid_arguments`: an address that programs read in more than one way.
+pub fn declared_touches(
+    tool: &Tool,
+    arguments: &Map<String, Value>,
+) -> Result<Vec<Touch>, CallError> {
+    let access = if tool.category == Category::Read { Access::Read } else { Access::Write };
+    let named = tool.command.parameters().named(arguments);
+    let touch = |(name, names, text): (&str, Names, &str)| match (names, &tool.working_dir) {
+        (Names::Url, _) => match url::Url::parse(text).map(String::from) {
+            Ok(normal) if normal != text && normal.strip_suffix('/') != Some(text) => {
+                let message = format!(
+                    "{name}: programs read this address in different ways, so that nothing was run. Write it as {normal} and call again."
+                );
+                Err(CallError::new(ErrorKind::InvalidArguments, message))
+            }
+            // What is none is refused by the gate.
+            _ => Ok(Touch::Url(text.to_owned())),
+        },
+        // The program reads it from where it starts. What is refused by its spelling stays as it is.
+        (Names::Path, Some(working_dir)) if !text.starts_with('~') => {
+            Ok(Touch::file(&working_dir.join(text).to_string_lossy(), access))
+        }
+        (Names::Path, _) => Ok(Touch::file(text, access)),
+    };
+    named.map(touch).collect()
 }
 
 /// A declared tool.
@@ -68,6 +102,36 @@ impl DeclaredTool {
         Self { tool, definition, around }
     }
 
+    /// Judges once more what a call names, as it is found now: a path behind its links, an address behind its name.
+    ///
+    /// *Errors*: `denied`, `not_found` for a host that nobody knows.
+    async fn judge_named(&self, call: &PreparedCall) -> Result<(), CallError> {
+        let denied = |rule: &str, refusal: &dyn std::fmt::Display| {
+            let message = format!("Refused by the rule `{rule}`: {refusal}. Nothing was run.");
+            CallError::new(ErrorKind::Denied, message)
+        };
+        for touch in &call.touches {
+            match touch {
+                Touch::File { path, access } => {
+                    let rules = &self.around.paths;
+                    let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
+                    let path = rules.absolute(path).map_err(refused)?;
+                    // One that is not there yet is judged by what leads to it.
+                    let real = resolved(&path).ok().filter(|real| !real.is_symlink());
+                    let astray = || denied("path", &"the links of a path lead nowhere");
+                    rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
+                }
+                Touch::Url(url) => {
+                    let target = self.around.domains.target(url);
+                    let target = target.map_err(|refusal| denied("domain", &refusal))?;
+                    judged_addresses(&target).await?;
+                }
+                Touch::Command(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     async fn execute(
         &self,
         call: &PreparedCall,
@@ -83,6 +147,9 @@ impl DeclaredTool {
                 ),
             ));
         };
+        if let Err(error) = self.judge_named(call).await {
+            return CallOutput::of_error(&error);
+        }
         let mut env = self.around.env.clone();
         env.extend(self.tool.env.iter().map(|(name, value)| (name.clone(), value.clone())));
         let process = Process {
@@ -143,6 +210,7 @@ impl AgentTool for DeclaredTool {
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         let arguments = self.tool.command.validate(arguments)?;
         let rendered = self.tool.command.render(&arguments)?;
+        let touches = declared_touches(&self.tool, &arguments)?;
         let program =
             self.tool.program.path.as_ref().map_or_else(
                 || self.tool.program.written.clone(),
@@ -155,7 +223,7 @@ impl AgentTool for DeclaredTool {
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
             sandboxed: self.around.cages.are_on(),
-            touches: Vec::new(),
+            touches,
             lines: 0,
         })
     }

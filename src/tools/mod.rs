@@ -12,8 +12,11 @@ mod output;
 mod process;
 mod walk;
 
-pub use builtin::{BashTool, BuiltinTool, JudgedCall, prepare_builtin};
+pub use builtin::{
+    BashTool, BuiltinTool, CONVERTER_VERB, JudgedCall, WebFetchTool, WebSearchTool,
+    prepare_builtin, run_converter,
+};
 pub use cages::Cages;
-pub use declared::{DeclaredTool, ToolSurroundings};
+pub use declared::{DeclaredTool, ToolSurroundings, declared_touches};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};

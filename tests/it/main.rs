@@ -21,3 +21,4 @@ mod project;
 mod provider;
 mod sandbox;
 mod support;
+mod web;

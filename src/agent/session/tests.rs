@@ -245,6 +245,8 @@ impl Bench {
                 policy,
                 paths: PathRules::default(),
                 commands: CommandRules::default(),
+                domains: Default::default(),
+                rate: None,
                 max_tool_calls: self.limits.max_tool_calls,
                 max_files_modified: self.limits.max_files_modified,
                 max_lines_changed: self.limits.max_lines_changed,

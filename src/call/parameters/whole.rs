@@ -51,6 +51,7 @@ fn parameter(property: &Value, optional: bool) -> Parameter {
         allow_leading_dash: true,
         multiline: true,
         unsafe_interpreter: false,
+        names: None,
         choices: Vec::new(),
         dash_possible: false,
         has_max_length: property.get("maxLength").is_some(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, ReadPolicy};
+use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, Rate, ReadPolicy};
 use crate::call::{ArgumentConditions, Fault};
 use crate::config::raw::{
     RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
@@ -283,6 +283,32 @@ impl Check<'_> {
         }
     }
 
+    /// Warns of tools of the web that the job names and that can do nothing.
+    pub(super) fn web(&mut self, policy: &Policy, has_domains: bool) {
+        let settings = self.around.settings;
+        let can_fetch = has_domains || !settings.security.allowed_domains.is_empty();
+        for (tool, is_usable, why) in [
+            (
+                "web_fetch",
+                can_fetch,
+                "there are no `allowed_domains`, so that it can fetch nothing",
+            ),
+            (
+                "web_search",
+                settings.web_search.is_some(),
+                "config.yaml has no `web_search`, so that it is not there",
+            ),
+        ] {
+            if policy.names(tool) && !is_usable {
+                self.warnings.push(Fault {
+                    pointer: "/tools/read".to_owned(),
+                    message: format!("`{tool}` is listed, and {why}"),
+                    hint: None,
+                });
+            }
+        }
+    }
+
     pub(super) fn listed(&mut self, kind: &str, entries: Option<&[RawListed]>) -> Vec<Listed> {
         let mut listed = Vec::new();
         for (at, entry) in entries.unwrap_or_default().iter().enumerate() {
@@ -404,6 +430,9 @@ impl Check<'_> {
             output_limit: count(raw.output_limit, defaults.output_limit),
             max_output_bytes,
             parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
+            rate: raw.rate.and_then(|rate| {
+                Some(Rate { per_minute: rate.per_minute?, burst: rate.burst.unwrap_or(10) })
+            }),
         }
     }
 }

@@ -147,8 +147,8 @@ fn a_later_key_is_never_read_and_ignored() {
         ),
         (
             "jobs.yaml",
-            "version: 1\njobs:\n  - {name: a, prompt: x, limits: {rate: {per_minute: 1}}}\n",
-            "rate",
+            "version: 1\njobs:\n  - {name: a, prompt: x, verify_retries: 1}\n",
+            "verify_retries",
         ),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, on_crash: resume}\n", "resume"),
         ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{DURATION, JOB_NAME, RawOff, RawSandbox, SIZE};
+use super::{DURATION, JOB_NAME, RawHost, RawOff, RawSandbox, SIZE};
 
 /// jobs.yaml: what to do, when, and what it may touch.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -88,6 +88,8 @@ pub(crate) struct RawJob {
     pub(crate) network: Option<bool>,
     /// Paths that the job may use besides its working directory; denied ones stay denied.
     pub(crate) allowed_paths: Option<Vec<String>>,
+    /// Hosts that the job may fetch from besides those of config.yaml.
+    pub(crate) allowed_domains: Option<Vec<RawHost>>,
     /// `local` in this version.
     #[serde(rename = "environment")]
     pub(crate) _environment: Option<RawEnvironment>,
@@ -280,6 +282,20 @@ pub(crate) struct RawLimits {
     /// Read calls of one response that run at once. 4 if not set.
     #[schemars(range(min = 1, max = 64))]
     pub(crate) parallel_reads: Option<u64>,
+    /// Tool calls in time. No limit if not set.
+    pub(crate) rate: Option<RawRate>,
+}
+
+/// Tool calls in time: `burst` at once, and then `per_minute`.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawRate {
+    /// How many calls a minute brings.
+    #[schemars(required, range(min = 1, max = 100_000))]
+    pub(crate) per_minute: Option<u64>,
+    /// How many may be made at once. 10 if not set.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) burst: Option<u64>,
 }
 
 /// Whether repetitions are noticed.

@@ -9,8 +9,11 @@ mod list;
 mod read;
 mod search;
 mod todo;
+mod web;
 
 pub use bash::BashTool;
+pub(super) use web::judged_addresses;
+pub use web::{CONVERTER_VERB, WebFetchTool, WebSearchTool, run_converter};
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -224,6 +227,7 @@ pub fn prepare_builtin(
     let (touches, lines) = match KINDS.iter().find(|kind| kind.name == name) {
         Some(kind) => ((kind.touches)(&arguments), (kind.lines)(&arguments)),
         None if name == bash::NAME => (bash::touches(&arguments), 0),
+        None if web::is_one(name) => (web::touches(name, &arguments), 0),
         None => return Err(unknown()),
     };
     Ok(JudgedCall { arguments, touches, lines })
@@ -281,45 +285,46 @@ impl BuiltinTool {
             Some(Self { declared, kind: *kind, definition, around: around.clone() })
         })
     }
+}
 
-    fn view(&self) -> ViewLimit {
-        match self.around.output_limit {
-            set if set != Limits::default().output_limit => {
-                ViewLimit { characters: set, ..self.kind.view }
-            }
-            _ => self.kind.view,
-        }
-    }
-
-    fn collected(&self, context: &CallContext, answer: Answer) -> CallOutput {
-        let mut collector = Collector::new(
-            self.around.outputs.as_deref(),
-            &context.call_id,
-            &self.around.redactor,
-            self.view(),
-            self.around.max_output_bytes,
-        );
-        let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
-        let redacted = |text: String| self.around.redactor.text(&text).into_owned();
-        match collected {
-            Ok(collected) => CallOutput {
-                content: collected.view,
-                output: collected.inline,
-                output_file: collected.file,
-                output_bytes: collected.bytes,
-                truncated: collected.truncated,
-                digest: Some(collected.digest),
-                diff: answer.diff.map(redacted),
-                modified: answer.modified,
-                lines_changed: answer.lines_changed,
-                details: answer.details,
-                ..CallOutput::default()
-            },
-            Err(error) => CallOutput::of_error(&CallError::new(
-                ErrorKind::Io,
-                format!("The output could not be kept: {error}."),
-            )),
-        }
+/// Keeps an answer, and returns what the record and the model are told of it.
+fn collected(
+    around: &ToolSurroundings,
+    context: &CallContext,
+    view: ViewLimit,
+    answer: Answer,
+) -> CallOutput {
+    let view = match around.output_limit {
+        set if set != Limits::default().output_limit => ViewLimit { characters: set, ..view },
+        _ => view,
+    };
+    let mut collector = Collector::new(
+        around.outputs.as_deref(),
+        &context.call_id,
+        &around.redactor,
+        view,
+        around.max_output_bytes,
+    );
+    let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
+    let redacted = |text: String| around.redactor.text(&text).into_owned();
+    match collected {
+        Ok(collected) => CallOutput {
+            content: collected.view,
+            output: collected.inline,
+            output_file: collected.file,
+            output_bytes: collected.bytes,
+            truncated: collected.truncated,
+            digest: Some(collected.digest),
+            diff: answer.diff.map(redacted),
+            modified: answer.modified,
+            lines_changed: answer.lines_changed,
+            details: answer.details,
+            ..CallOutput::default()
+        },
+        Err(error) => CallOutput::of_error(&CallError::new(
+            ErrorKind::Io,
+            format!("The output could not be kept: {error}."),
+        )),
     }
 }
 
@@ -362,7 +367,7 @@ impl AgentTool for BuiltinTool {
             work(&arguments, &Work { around: &around, cancel, until })
         });
         match done.await {
-            Ok(Ok(answer)) => self.collected(context, answer),
+            Ok(Ok(answer)) => collected(&self.around, context, self.kind.view, answer),
             Ok(Err(error)) => {
                 let message = self.around.redactor.text(&error.message).into_owned();
                 CallOutput::of_error(&CallError::new(error.kind, message))

@@ -1,0 +1,25 @@
+//! Any text as an address, and as a page: only listed hosts get through, and whatever a page is, it is turned into text.
+#![no_main]
+
+use dutyd::config::AllowedHost;
+use dutyd::gate::DomainRules;
+use dutyd::text::html;
+use libfuzzer_sys::fuzz_target;
+
+/// Bytes of a page that nothing is nested too deep in.
+const PAGE: usize = 8192;
+
+fuzz_target!(|text: &str| {
+    let entries = [("good.example", false), ("*.good.example", false), ("127.0.0.1", true)];
+    let hosts = entries.iter().filter_map(|(host, internal)| AllowedHost::new(host, *internal).ok());
+    let rules = DomainRules { hosts: hosts.collect(), is_offline: false };
+    if let Ok(target) = rules.target(text) {
+        assert!(matches!(target.url.scheme(), "http" | "https") && target.url.username().is_empty());
+        let host = target.host.to_string();
+        let host = host.strip_suffix('.').unwrap_or(&host);
+        assert!(host == "good.example" || host.ends_with(".good.example") || host == "127.0.0.1");
+    }
+    if text.len() <= PAGE {
+        assert!(html::markdown(text).is_ok() && html::words(text).is_ok());
+    }
+});

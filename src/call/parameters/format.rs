@@ -1,0 +1,78 @@
+//! The formats of texts, and which of them are judged by the gate instead of the schema.
+
+use serde_json::{Map, Value};
+
+use super::value::texts;
+use super::{Fault, Parameters};
+
+/// Formats that the schema checks.
+const CHECKED: &[&str] =
+    &["date", "date-time", "time", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "regex"];
+
+/// What a parameter names for the tool's program (ARG-12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// A file or directory, judged as for the file tools.
+    Path,
+    /// An address, judged as for `web_fetch`.
+    Url,
+}
+
+impl Names {
+    fn of_word(word: &str) -> Option<Self> {
+        match word {
+            "path" => Some(Self::Path),
+            "url" => Some(Self::Url),
+            _ => None,
+        }
+    }
+
+    /// Returns what the values of a parameter name, by the `format` of its elements.
+    pub(super) fn of(element: Option<&Map<String, Value>>) -> Option<Self> {
+        element?.get("format")?.as_str().and_then(Self::of_word)
+    }
+}
+
+/// Tells whether the schema keeps the format; one that the gate judges is taken out of it.
+///
+/// *Errors*: it is none.
+pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Fault> {
+    if Names::of_word(format).is_some() {
+        return Ok(false);
+    }
+    if CHECKED.contains(&format) {
+        return Ok(true);
+    }
+    Err(Fault::new(here, format!("unknown format `{format}`"))
+        .hint(format!("known are path, url, {}", CHECKED.join(", "))))
+}
+
+/// Tells whether a format that the gate judges stands where it would not be seen.
+pub(super) fn is_hidden(schema: &Map<String, Value>) -> bool {
+    fn holds(value: &Value) -> bool {
+        match value {
+            Value::Object(schema) => {
+                Names::of(Some(schema)).is_some() || schema.values().any(holds)
+            }
+            Value::Array(items) => items.iter().any(holds),
+            _ => false,
+        }
+    }
+    let within = |schema: &Map<String, Value>| {
+        ["not", "anyOf", "allOf", "oneOf"].iter().any(|key| schema.get(*key).is_some_and(holds))
+    };
+    within(schema) || schema.get("items").and_then(Value::as_object).is_some_and(within)
+}
+
+impl Parameters {
+    /// Returns what validated arguments name.
+    pub fn named<'a>(
+        &'a self,
+        arguments: &'a Map<String, Value>,
+    ) -> impl Iterator<Item = (&'a str, Names, &'a str)> {
+        self.list.iter().flat_map(|(name, parameter)| {
+            let values = arguments.get(name).into_iter().flat_map(texts);
+            values.filter_map(|text| Some((name.as_str(), parameter.names?, text)))
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! What the web tools may reach: the hosts of `allowed_domains`, and the service of `web_search`.
+
+use std::fmt;
+
+use url::{Host, Url};
+
+use super::raw::{RawHost, RawInternalHost, RawWebSearch};
+use crate::call::Fault;
+
+/// Where searches go if the operator says nothing.
+const SEARCH: &str = "https://api.exa.ai";
+
+/// Who answers `web_search`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebSearch {
+    /// The key.
+    pub api_key: String,
+    /// The address up to `/search`, without a slash at its end.
+    pub base_url: String,
+}
+
+impl fmt::Debug for WebSearch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebSearch").field("base_url", &self.base_url).finish_non_exhaustive()
+    }
+}
+
+impl WebSearch {
+    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
+    pub(crate) fn from_raw(
+        raw: &RawWebSearch,
+        complain: &mut impl FnMut(&str, String),
+    ) -> Option<Self> {
+        let base_url = raw.base_url.as_deref().unwrap_or(SEARCH);
+        let is_address = Url::parse(base_url)
+            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        if !is_address {
+            complain(
+                "/web_search/base_url",
+                format!("`{base_url}` is no address: write it up to /search, such as {SEARCH}"),
+            );
+        }
+        let api_key = raw.api_key.clone()?;
+        if reqwest::header::HeaderValue::try_from(&api_key).is_err() {
+            let message = "the key holds a line break or another control character";
+            complain("/web_search/api_key", message.to_owned());
+        }
+        Some(Self { api_key, base_url: base_url.trim_end_matches('/').to_owned() })
+    }
+}
+
+/// Which hosts an entry means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Named {
+    /// This name or this address.
+    Exactly(Host),
+    /// Every name below this one.
+    Below(String),
+}
+
+/// An entry of `allowed_domains`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedHost {
+    named: Named,
+    /// Whether it may lie in a network that is not public (NET-7).
+    pub internal: bool,
+}
+
+impl AllowedHost {
+    /// Tells whether this entry names `host`. Names are compared as they are parsed: lower-case, in their ASCII form, by whole labels (NET-4).
+    #[must_use]
+    pub fn names(&self, host: &Host) -> bool {
+        match (&self.named, host) {
+            (Named::Below(name), Host::Domain(host)) => undotted(host)
+                .strip_suffix(name.as_str())
+                .is_some_and(|front| front.len() > 1 && front.ends_with('.')),
+            (Named::Exactly(Host::Domain(name)), Host::Domain(host)) => *name == undotted(host),
+            (Named::Exactly(name), host) => name == host,
+            (Named::Below(_), _) => false,
+        }
+    }
+
+    /// Returns the entry that `text` means.
+    ///
+    /// *Errors*: a sentence.
+    pub fn new(text: &str, internal: bool) -> Result<Self, String> {
+        let refused = || {
+            format!(
+                "`{text}` is no host: write a name such as status.example.org, `*.example.org` for every name below it, or an address, without scheme, port and path"
+            )
+        };
+        if let Some(name) = text.strip_prefix("*.") {
+            if internal {
+                return Err(format!(
+                    "`{text}` cannot be internal: internal hosts are named one by one"
+                ));
+            }
+            return match host(name) {
+                Some(Host::Domain(name)) => Ok(Self { named: Named::Below(name), internal }),
+                _ => Err(refused()),
+            };
+        }
+        let named = host(text).map(Named::Exactly).ok_or_else(refused)?;
+        Ok(Self { named, internal })
+    }
+}
+
+fn undotted(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+/// Returns the host that `text` names as it is compared.
+fn host(text: &str) -> Option<Host> {
+    if let Ok(address) = text.parse::<std::net::Ipv6Addr>() {
+        return Some(Host::Ipv6(address));
+    }
+    match Host::parse(text).ok()? {
+        Host::Domain(name) => {
+            let name = undotted(&name);
+            // A name is made of labels; what else a URL could hold is no name.
+            let is_name = name.len() <= 253
+                && name.split('.').all(|label| {
+                    !label.is_empty()
+                        && label
+                            .bytes()
+                            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+                });
+            is_name.then(|| Host::Domain(name.to_owned()))
+        }
+        address => Some(address),
+    }
+}
+
+/// Returns the hosts of a list, and what is wrong with those that are none, by pointers below `pointer`.
+pub(crate) fn hosts(pointer: &str, raw: Option<&Vec<RawHost>>) -> (Vec<AllowedHost>, Vec<Fault>) {
+    let mut faults = Vec::new();
+    let hosts = raw.into_iter().flatten().enumerate().filter_map(|(at, raw)| {
+        let parsed = match raw {
+            RawHost::Name(name) => AllowedHost::new(name, false),
+            RawHost::Internal(RawInternalHost { host, internal }) => {
+                AllowedHost::new(host, internal.unwrap_or(false))
+            }
+        };
+        parsed
+            .map_err(|message| {
+                faults.push(Fault { pointer: format!("{pointer}/{at}"), message, hint: None })
+            })
+            .ok()
+    });
+    let hosts = hosts.collect();
+    (hosts, faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(entry: &str, yes: &[&str], no: &[&str]) {
+        let entry = AllowedHost::new(entry, false).unwrap();
+        for (hosts, expected) in [(yes, true), (no, false)] {
+            for host in hosts {
+                let host = Host::parse(host).unwrap();
+                assert_eq!(entry.names(&host), expected, "{entry:?} {host}");
+            }
+        }
+    }
+
+    // proves NET-4
+    #[test]
+    fn hosts_are_compared_by_labels() {
+        check(
+            "Good.Example.",
+            &["good.example", "GOOD.example", "good.example.", "ｇood.example"],
+            &["good.example.evil.test", "notgood.example", "www.good.example", "good-example"],
+        );
+        check(
+            "*.good.example",
+            &["www.good.example", "a.b.good.example"],
+            &["good.example", "notgood.example", "www.good.example.evil.test"],
+        );
+        check("bücher.example", &["xn--bcher-kva.example", "BÜCHER.example"], &["bucher.example"]);
+        check("127.0.0.1", &["127.0.0.1", "127.1", "0x7f.1", "2130706433"], &["127.0.0.2"]);
+        check("::1", &["[::1]", "[0:0::1]"], &["[::2]"]);
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for text in [
+            "",
+            "*",
+            "*.",
+            "https://a.example",
+            "a.example/x",
+            "a.example:80",
+            "u@a.example",
+            "a..example",
+            "*.10.0.0.1",
+            "a b",
+            "*.*.example",
+        ] {
+            let entry = AllowedHost::new(text, false);
+            assert!(entry.is_err(), "{text}: {entry:?}");
+        }
+        assert!(AllowedHost::new("*.corp", true).is_err());
+    }
+}

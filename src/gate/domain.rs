@@ -1,0 +1,362 @@
+//! Which addresses of the web a run may fetch. Pure: whoever connects asks with the URL as it is named, and again with the addresses that its
+//! host turned out to have.
+//!
+//! *Source*: threat model, NET-1 to NET-4, NET-7; the IANA registries of special-purpose addresses for IPv4 and IPv6.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use url::{Host, Url};
+
+use crate::config::AllowedHost;
+
+/// Where a run may fetch from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DomainRules {
+    /// The hosts; none is none.
+    pub hosts: Vec<AllowedHost>,
+    /// Whether the job has no network at all.
+    pub is_offline: bool,
+}
+
+/// A URL whose host is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// What is fetched.
+    pub url: Url,
+    /// Its host.
+    pub host: Host,
+    /// Whether the host may lie in a network that is not public.
+    internal: bool,
+}
+
+/// Why a URL is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DomainRefusal {
+    /// It is none.
+    #[error("`{0}` is no URL")]
+    Malformed(String),
+    /// It is not of the web.
+    #[error("only http:// and https:// are fetched, not {0}:")]
+    Scheme(String),
+    /// It holds a name or a password.
+    #[error("a URL must not hold a user name or a password")]
+    UserInfo,
+    /// The job has no network.
+    #[error("the job has no network")]
+    Offline,
+    /// The host is not listed.
+    #[error("`{0}` is not among the allowed_domains of the job")]
+    NotListed(String),
+    /// The host is listed, and lies where only hosts may lie that are listed as internal.
+    #[error(
+        "`{host}` has the address {address}, which is not public, and is not listed as internal"
+    )]
+    Internal {
+        /// The host.
+        host: String,
+        /// One of its addresses.
+        address: IpAddr,
+    },
+    /// No host can have it.
+    #[error("`{host}` has the address {address}, which is no address of a host")]
+    Impossible {
+        /// The host.
+        host: String,
+        /// One of its addresses.
+        address: IpAddr,
+    },
+}
+
+impl DomainRules {
+    /// Returns what `text` names, if the run may fetch it as far as that can be told without a look at the network.
+    ///
+    /// *Errors*: [`DomainRefusal`].
+    pub fn target(&self, text: &str) -> Result<Target, DomainRefusal> {
+        let shown = || crate::text::escape::one_line(text).chars().take(200).collect();
+        let url = Url::parse(text).map_err(|_| DomainRefusal::Malformed(shown()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(DomainRefusal::Scheme(url.scheme().to_owned()));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(DomainRefusal::UserInfo);
+        }
+        let host = url.host().ok_or_else(|| DomainRefusal::Malformed(shown()))?.to_owned();
+        if self.is_offline {
+            return Err(DomainRefusal::Offline);
+        }
+        let mut naming = self.hosts.iter().filter(|allowed| allowed.names(&host)).peekable();
+        if naming.peek().is_none() {
+            return Err(DomainRefusal::NotListed(host.to_string()));
+        }
+        let internal = naming.any(|allowed| allowed.internal);
+        let target = Target { url, host, internal };
+        if let Some(address) = target.literal() {
+            target.judge(address)?;
+        }
+        Ok(target)
+    }
+}
+
+impl Target {
+    /// Returns the address, where the host is one.
+    #[must_use]
+    pub fn literal(&self) -> Option<IpAddr> {
+        match self.host {
+            Host::Ipv4(address) => Some(address.into()),
+            Host::Ipv6(address) => Some(address.into()),
+            Host::Domain(_) => None,
+        }
+    }
+
+    /// Judges an address of the host. One that is refused refuses the host (NET-2).
+    ///
+    /// *Errors*: [`DomainRefusal`].
+    pub fn judge(&self, address: IpAddr) -> Result<(), DomainRefusal> {
+        let host = self.host.to_string();
+        match kind(address) {
+            Kind::Public => Ok(()),
+            Kind::Internal if self.internal => Ok(()),
+            Kind::Internal => Err(DomainRefusal::Internal { host, address }),
+            Kind::Impossible => Err(DomainRefusal::Impossible { host, address }),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Public,
+    Internal,
+    /// Unspecified, multicast, reserved.
+    Impossible,
+}
+
+/// Blocks that are not public, with the bits that name them. 168.63.129.16 is where a large cloud keeps what other clouds keep at 169.254.
+const INTERNAL_V4: &[(Ipv4Addr, u32)] = &[
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+];
+
+const IMPOSSIBLE_V4: &[(Ipv4Addr, u32)] = &[
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(224, 0, 0, 0), 4),
+    (Ipv4Addr::new(240, 0, 0, 0), 4),
+];
+
+/// Blocks of 2000::/3 that are not public: protocol assignments with Teredo, documentation, 6to4, which embeds IPv4.
+const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
+];
+
+const GLOBAL_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+
+/// Where networks without IPv4 put the addresses of IPv4.
+const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+
+fn kind(address: IpAddr) -> Kind {
+    match address {
+        IpAddr::V4(address) => kind_v4(address),
+        IpAddr::V6(address) => kind_v6(address),
+    }
+}
+
+fn kind_v4(address: Ipv4Addr) -> Kind {
+    let is_in = |blocks: &[(Ipv4Addr, u32)]| {
+        blocks.iter().any(|(block, bits)| (block.to_bits() ^ address.to_bits()) >> (32 - bits) == 0)
+    };
+    if is_in(IMPOSSIBLE_V4) {
+        Kind::Impossible
+    } else if is_in(INTERNAL_V4) {
+        Kind::Internal
+    } else {
+        Kind::Public
+    }
+}
+
+fn kind_v6(address: Ipv6Addr) -> Kind {
+    let is_in = |(block, bits): &(Ipv6Addr, u32)| {
+        (block.to_bits() ^ address.to_bits()) >> (128 - bits) == 0
+    };
+    let [.., a, b, c, d] = address.octets();
+    if address.to_ipv4_mapped().is_some() || is_in(&NAT64) {
+        return kind_v4(Ipv4Addr::new(a, b, c, d));
+    }
+    if address.is_unspecified() || address.is_multicast() {
+        Kind::Impossible
+    } else if !is_in(&GLOBAL_V6) || INTERNAL_V6.iter().any(is_in) {
+        Kind::Internal
+    } else {
+        Kind::Public
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rules() -> DomainRules {
+        let public = ["good.example", "8.8.8.8", "10.0.0.7"].map(|host| (host, false));
+        let internal = ["127.0.0.1", "wiki.corp", "::1"].map(|host| (host, true));
+        let hosts = public.into_iter().chain(internal);
+        DomainRules {
+            hosts: hosts
+                .map(|(host, internal)| AllowedHost::new(host, internal).unwrap())
+                .collect(),
+            is_offline: false,
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, expected: &str) {
+        let judged = rules().target(text);
+        let said = judged.as_ref().map_or_else(ToString::to_string, |_| "allowed".to_owned());
+        assert!(said.contains(expected), "{text}: {said}");
+    }
+
+    // proves NET-1, NET-2, NET-4, NET-7
+    #[test]
+    fn urls_are_judged_as_they_are_parsed() {
+        for text in [
+            "http://good.example",
+            "https://GOOD.example:8443/a?b#c",
+            "http://8.8.8.8/",
+            "http://127.0.0.1:9/",
+            "http://2130706433/",
+            "http://127。0。0。1/",
+            "http://[::1]/",
+            "http://wiki.corp./",
+        ] {
+            check(text, "allowed");
+        }
+        for text in [
+            "file:///etc/shadow",
+            "ftp://good.example/",
+            "gopher://good.example/",
+            "data:text/html,x",
+            "javascript:1",
+        ] {
+            check(text, "only http");
+        }
+        for text in
+            ["http://u@good.example/", "http://good.example:x@evil.test/", "http://:p@good.example"]
+        {
+            check(text, "user name");
+        }
+        for text in [
+            "http://evil.test/",
+            "http://good.example.evil.test/",
+            "http://notgood.example/",
+            "http://www.good.example/",
+            "http://good.example%2eevil.test/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://127.0.0.2/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://0/",
+        ] {
+            check(text, "not among");
+        }
+        // Listed, and yet an address that only an internal host may have.
+        check("http://10.0.0.7/", "not public");
+        check("http:/\\good.example\\@evil.test/", "allowed");
+        for text in ["", "good.example", "//good.example", "http://", "http://a b/"] {
+            check(text, "no URL");
+        }
+        let offline = DomainRules { is_offline: true, ..rules() };
+        assert_eq!(offline.target("http://good.example"), Err(DomainRefusal::Offline));
+        assert!(DomainRules::default().target("http://good.example").is_err());
+    }
+
+    // proves NET-2
+    #[test]
+    fn every_address_that_is_not_public_is_known() {
+        let good = rules().target("http://good.example").unwrap();
+        let corp = rules().target("http://wiki.corp").unwrap();
+        for text in [
+            "8.8.8.8",
+            "1.1.1.1",
+            "172.32.0.1",
+            "2606:4700::1111",
+            "64:ff9b::808:808",
+            "::ffff:8.8.8.8",
+        ] {
+            let address = text.parse().unwrap();
+            assert!(good.judge(address).is_ok() && corp.judge(address).is_ok(), "{text}");
+        }
+        for text in [
+            "10.1.2.3",
+            "100.64.0.1",
+            "100.100.100.200",
+            "127.0.0.1",
+            "127.255.255.255",
+            "168.63.129.16",
+            "169.254.169.254",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.192",
+            "192.0.2.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "203.0.113.9",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "2001:db8::1",
+            "2001:0:1::1",
+            "2002:7f00:1::",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "64:ff9b:1::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+            "::7f00:1",
+            "100::1",
+            "5f00::1",
+            "3fff::1",
+        ] {
+            let address = text.parse().unwrap();
+            assert!(good.judge(address).is_err() && corp.judge(address).is_ok(), "{text}");
+        }
+        for text in [
+            "0.0.0.0",
+            "0.1.2.3",
+            "224.0.0.1",
+            "239.1.1.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "::",
+            "ff02::1",
+            "::ffff:0.0.0.0",
+        ] {
+            let address = text.parse().unwrap();
+            assert!(good.judge(address).is_err() && corp.judge(address).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_listed_hosts_gets_through(text in "(https?|ftp)://[a-z0-9.@:/\\\\%\\[\\]。]{0,30}|.{0,40}") {
+            if let Ok(target) = rules().target(&text) {
+                prop_assert!(matches!(target.url.scheme(), "http" | "https"));
+                prop_assert!(rules().hosts.iter().any(|host| host.names(&target.host)));
+                prop_assert!(target.url.username().is_empty());
+            }
+        }
+    }
+}

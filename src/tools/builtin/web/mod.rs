@@ -1,0 +1,205 @@
+//! `web_fetch`, `web_search`: what the web says, of hosts that the operator named.
+
+mod fetch;
+mod page;
+mod search;
+
+pub(in crate::tools) use fetch::judged_addresses;
+pub use page::{CONVERTER_VERB, run_converter};
+pub use search::WebSearchTool;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::super::ToolSurroundings;
+use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::config::Builtin;
+use crate::domain::{CallError, Category, ErrorKind};
+use crate::gate::Touch;
+use crate::text::truncate::{Keep, ViewLimit};
+use fetch::{Fetched, fetch};
+
+/// The tool's name.
+const NAME: &str = "web_fetch";
+
+/// Time of a call that asks for none.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Of a page, and of what was found, for the model.
+const VIEW: ViewLimit = view(50_000, usize::MAX, Keep::HeadAndTail);
+
+/// The forms in which a page is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Form {
+    #[default]
+    Markdown,
+    Text,
+    Html,
+}
+
+#[derive(Deserialize)]
+struct WebFetch {
+    url: String,
+    format: Option<Form>,
+    timeout: Option<u64>,
+}
+
+/// The `web_fetch` tool in a run.
+pub struct WebFetchTool {
+    declared: &'static Builtin,
+    definition: ToolDefinition,
+    around: Arc<ToolSurroundings>,
+}
+
+/// Returns what a call touches.
+pub(super) fn touches(name: &str, arguments: &Map<String, Value>) -> Vec<Touch> {
+    if name != NAME {
+        return Vec::new();
+    }
+    let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default();
+    vec![Touch::Url(url.to_owned())]
+}
+
+/// Tells whether this is one of the tools of this module.
+pub(super) fn is_one(name: &str) -> bool {
+    name == NAME || name == search::NAME
+}
+
+fn definition(declared: &Builtin) -> ToolDefinition {
+    ToolDefinition {
+        name: declared.name.to_owned(),
+        description: declared.description.clone(),
+        parameters: declared.parameters.schema().clone(),
+    }
+}
+
+fn prepared(
+    name: &str,
+    around: &ToolSurroundings,
+    arguments: &Map<String, Value>,
+) -> Result<PreparedCall, CallError> {
+    let JudgedCall { arguments, touches, lines } = prepare_builtin(name, arguments)?;
+    Ok(PreparedCall {
+        touches,
+        lines,
+        working_dir: around.working_dir.display().to_string(),
+        argv: Vec::new(),
+        stdin: None,
+        sandboxed: false,
+        arguments,
+    })
+}
+
+/// Waits for an answer, or for the end of the run.
+async fn unless_stopped<T>(
+    context: &CallContext,
+    work: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => {
+            Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."))
+        }
+        done = work => done,
+    }
+}
+
+fn failed(around: &ToolSurroundings, error: &CallError) -> CallOutput {
+    let message = around.redactor.text(&error.message).into_owned();
+    CallOutput::of_error(&CallError::new(error.kind, message))
+}
+
+impl WebFetchTool {
+    /// Returns the tool.
+    #[must_use]
+    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
+        let declared = Builtin::find(NAME)?;
+        Some(Self { declared, definition: definition(declared), around: around.clone() })
+    }
+
+    async fn fetched(
+        &self,
+        asked: &WebFetch,
+        context: &CallContext,
+    ) -> Result<(Answer, Option<ErrorKind>), CallError> {
+        let form = asked.format.unwrap_or_default();
+        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs);
+        let accept = match form {
+            Form::Markdown => "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1",
+            Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
+            Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
+        };
+        let domains = &self.around.domains;
+        let got = unless_stopped(context, fetch(domains, &asked.url, accept, total)).await?;
+        let text = page::text(&got, form, &self.around, context).await?;
+        Ok(told(&asked.url, got, text))
+    }
+}
+
+/// Says what came besides the text, to the model and to readers of the record.
+fn told(asked: &str, got: Fetched, text: String) -> (Answer, Option<ErrorKind>) {
+    let mut head = String::new();
+    let normal = url::Url::parse(asked).map(String::from);
+    if normal.is_ok_and(|asked| asked != got.url) {
+        head = format!("[the page lies at {}]\n", got.url);
+    }
+    let error = match got.status.as_u16() {
+        200..=299 => None,
+        404 | 410 => Some(ErrorKind::NotFound),
+        _ => Some(ErrorKind::Tool),
+    };
+    if error.is_some() {
+        head.push_str(&format!("[HTTP {}]\n", got.status));
+    }
+    let mut answer = Answer::of(head + &text);
+    answer.details = [
+        ("url", json!(got.url)),
+        ("http_status", json!(got.status.as_u16())),
+        ("content_type", json!(got.content_type)),
+        ("fetched_bytes", json!(got.bytes)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect();
+    (answer, error)
+}
+
+#[async_trait]
+impl AgentTool for WebFetchTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn category(&self) -> Category {
+        self.declared.category
+    }
+
+    /// Where nothing may be fetched, no model is shown a way to try.
+    fn is_available(&self) -> bool {
+        !self.around.domains.is_offline && !self.around.domains.hosts.is_empty()
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        prepared(NAME, &self.around, arguments)
+    }
+
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let done = match parsed::<WebFetch>(&call.arguments) {
+            Ok(asked) => self.fetched(&asked, context).await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok((answer, error_kind)) => {
+                let output = collected(&self.around, context, VIEW, answer);
+                CallOutput { error_kind: output.error_kind.or(error_kind), ..output }
+            }
+            Err(error) => failed(&self.around, &error),
+        }
+    }
+}

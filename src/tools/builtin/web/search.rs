@@ -1,0 +1,171 @@
+//! `web_search`: asks the service that the operator has a key for.
+//!
+//! *Source*: the search reference of Exa's API.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::redirect;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::super::super::ToolSurroundings;
+use super::super::{Answer, collected, parsed};
+use super::fetch::MOST_BYTES;
+use super::{VIEW, definition, failed, prepared, unless_stopped};
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::config::{Builtin, WebSearch};
+use crate::domain::{CallError, Category, ErrorKind};
+
+/// The tool's name.
+pub(super) const NAME: &str = "web_search";
+
+/// Results of a call that asks for no number.
+const RESULTS: u64 = 8;
+
+/// Characters of all results of a call that asks for no number.
+const CHARACTERS: u64 = 10_000;
+
+/// Time of a call.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+#[derive(Deserialize)]
+struct Asked {
+    query: String,
+    num_results: Option<u64>,
+    r#type: Option<String>,
+    livecrawl: Option<String>,
+    context_max_characters: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Found {
+    results: Vec<FoundPage>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct FoundPage {
+    title: Option<String>,
+    url: String,
+    published_date: Option<String>,
+    author: Option<String>,
+    text: Option<String>,
+}
+
+/// The `web_search` tool in a run.
+pub struct WebSearchTool {
+    declared: &'static Builtin,
+    definition: ToolDefinition,
+    around: Arc<ToolSurroundings>,
+    service: WebSearch,
+}
+
+impl WebSearchTool {
+    /// Returns the tool; `None` where there is no key for it, or no network.
+    #[must_use]
+    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
+        let service = around.web_search.clone().filter(|_| !around.domains.is_offline)?;
+        let declared = Builtin::find(NAME)?;
+        Some(Self { declared, definition: definition(declared), around: around.clone(), service })
+    }
+
+    async fn found(&self, asked: &Asked) -> Result<Answer, CallError> {
+        let io = |message: String| CallError::new(ErrorKind::Io, message);
+        let number = asked.num_results.unwrap_or(RESULTS);
+        let characters = asked.context_max_characters.unwrap_or(CHARACTERS);
+        let client = reqwest::Client::builder()
+            .redirect(redirect::Policy::none())
+            .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
+            .timeout(TIMEOUT.min(self.around.timeout))
+            .build()
+            .map_err(|error| super::fetch::failed(&error))?;
+        let mut response = client
+            .post(format!("{}/search", self.service.base_url))
+            .header("x-api-key", &self.service.api_key)
+            .json(&json!({
+                "query": asked.query,
+                "numResults": number,
+                "type": asked.r#type.as_deref().unwrap_or("auto"),
+                "contents": {
+                    "text": {"maxCharacters": (characters / number.max(1)).max(200)},
+                    "livecrawl": asked.livecrawl.as_deref().unwrap_or("fallback"),
+                },
+            }))
+            .send()
+            .await
+            .map_err(|error| super::fetch::failed(&error))?;
+        let status = response.status();
+        let mut body = Vec::new();
+        while let Some(piece) =
+            response.chunk().await.map_err(|error| super::fetch::failed(&error))?
+        {
+            if body.len() + piece.len() > MOST_BYTES {
+                return Err(io("[ERROR: The answer of the search service is too large.]".into()));
+            }
+            body.extend_from_slice(&piece);
+        }
+        if !status.is_success() {
+            let said: String = String::from_utf8_lossy(&body).chars().take(500).collect();
+            let message = format!("[ERROR: The search service answers HTTP {status}: {said}]");
+            return Err(CallError::new(ErrorKind::Tool, message));
+        }
+        let found: Found = serde_json::from_slice(&body).map_err(|error| {
+            io(format!("[ERROR: The answer of the search service cannot be read: {error}.]"))
+        })?;
+        Ok(told(asked, &found))
+    }
+}
+
+fn told(asked: &Asked, found: &Found) -> Answer {
+    let mut text = String::new();
+    for (at, page) in found.results.iter().enumerate() {
+        let title = page.title.as_deref().unwrap_or("(no title)");
+        let _ = writeln!(text, "{}. {title}\n   {}", at + 1, page.url);
+        let about = [page.published_date.as_deref(), page.author.as_deref()];
+        let about: Vec<&str> =
+            about.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        if !about.is_empty() {
+            let _ = writeln!(text, "   {}", about.join(", "));
+        }
+        if let Some(words) = page.text.as_deref().filter(|words| !words.trim().is_empty()) {
+            let _ = writeln!(text, "\n{}", words.trim());
+        }
+        text.push('\n');
+    }
+    if found.results.is_empty() {
+        text.push_str("[nothing was found]");
+    }
+    let mut answer = Answer::of(text.trim_end());
+    answer.details.insert("query".to_owned(), json!(asked.query));
+    answer.details.insert("results".to_owned(), json!(found.results.len()));
+    answer
+}
+
+#[async_trait]
+impl AgentTool for WebSearchTool {
+    fn definition(&self) -> &ToolDefinition {
+        &self.definition
+    }
+
+    fn category(&self) -> Category {
+        self.declared.category
+    }
+
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        prepared(NAME, &self.around, arguments)
+    }
+
+    async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
+        let done = match parsed::<Asked>(&call.arguments) {
+            Ok(asked) => unless_stopped(context, self.found(&asked)).await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(answer) => collected(&self.around, context, VIEW, answer),
+            Err(error) => failed(&self.around, &error),
+        }
+    }
+}
