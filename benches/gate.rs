@@ -67,7 +67,7 @@ fn decision(criterion: &mut Criterion) {
 
 fn command(criterion: &mut Criterion) {
     let rules = CommandRules::default();
-    let part = "grep -rn 'needle' src | sort | head -n 20 && for f in a b; do wc -l \"$f\"; done; ";
+    let part = "grep -rn --include='*.log' 'connection reset' /var/log/app /srv/app/log | sort -u | head -n 20 && for f in a b; do wc -l \"/srv/app/$f.log\"; done; ";
     let line = part.repeat(1024 / part.len() + 1);
     assert_eq!(rules.judge(&line).severity, Severity::Plain);
     criterion.bench_function("a command line of 1 KB", |bencher| {

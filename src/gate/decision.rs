@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::bash::{CommandRules, Severity};
+use super::bash::{CommandRules, Judgement, Severity};
 use super::domain::DomainRules;
 use super::path::{Access, PathRefusal, PathRules};
 use crate::call::ArgumentConditions;
@@ -160,8 +160,17 @@ type Refusal = (&'static str, String);
 /// Decides a call of a scheduled run.
 #[must_use]
 pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value>) -> Decision {
-    let (category, raised) = effective_category(rules, facts, arguments);
-    match refusal(rules, facts, arguments, category) {
+    // Each command is parsed once.
+    let commands: Vec<Judgement> = facts
+        .touches
+        .iter()
+        .filter_map(|touch| match touch {
+            Touch::Command(command) => Some(rules.commands.judge(command)),
+            Touch::File { .. } | Touch::Url(_) => None,
+        })
+        .collect();
+    let (category, raised) = effective_category(rules, facts, arguments, &commands);
+    match refusal(rules, facts, arguments, (category, &commands)) {
         Err((rule, reason)) => {
             let why = raised.map(|why| format!("; {why}")).unwrap_or_default();
             Decision { kind: DecisionKind::Deny, rule, category, reason: format!("{reason}{why}") }
@@ -181,7 +190,7 @@ fn refusal(
     rules: &GateRules,
     facts: Facts<'_>,
     arguments: &Map<String, Value>,
-    category: Category,
+    (category, commands): (Category, &[Judgement]),
 ) -> Result<Option<Refusal>, Refusal> {
     let GateRules { job, policy, .. } = rules;
     let tool = facts.tool;
@@ -194,12 +203,8 @@ fn refusal(
         return Err(("autonomy", reason));
     }
     let paths = path_refusals(rules, facts);
-    for touch in facts.touches {
-        if let Touch::Command(command) = touch
-            && let Some(reason) = rules.commands.judge(command).blocked
-        {
-            return Err(("blocked_command", reason));
-        }
+    if let Some(reason) = commands.iter().find_map(|judged| judged.blocked.clone()) {
+        return Err(("blocked_command", reason));
     }
     let closed = paths.iter().find(|refusal| matches!(refusal, PathRefusal::Denied(_)));
     if let Some(refusal) = closed {
@@ -317,6 +322,7 @@ fn effective_category(
     rules: &GateRules,
     facts: Facts<'_>,
     arguments: &Map<String, Value>,
+    commands: &[Judgement],
 ) -> (Category, Option<String>) {
     let by_arguments = || {
         let mut conditions = facts.destructive_when.iter();
@@ -325,18 +331,20 @@ fn effective_category(
             .then(|| "such arguments make it an admin call".to_owned())
     };
     let by_touch = |touch: &Touch| match touch {
-        Touch::Command(command) => {
-            let judged = rules.commands.judge(command);
-            (judged.severity == Severity::Destructive).then_some(judged.reason).flatten()
-        }
         Touch::File { path, access: Access::Write } => {
             let path = rules.paths.absolute(path).ok()?;
             let is_system = rules.paths.is_system(&path);
             is_system.then(|| format!("`{}` belongs to the system", path.display()))
         }
-        Touch::File { .. } | Touch::Url(_) => None,
+        _ => None,
     };
-    match by_arguments().or_else(|| facts.touches.iter().find_map(by_touch)) {
+    let by_command = || {
+        let mut destructive =
+            commands.iter().filter(|judged| judged.severity == Severity::Destructive);
+        destructive.find_map(|judged| judged.reason.clone())
+    };
+    let raised = by_arguments().or_else(by_command);
+    match raised.or_else(|| facts.touches.iter().find_map(by_touch)) {
         Some(why) => (Category::Admin, Some(why)),
         None => (facts.category, None),
     }

@@ -10,6 +10,7 @@ mod code;
 mod destructive;
 mod options;
 mod syntax;
+mod tree;
 mod wrapper;
 
 use syntax::{Shell, Simple, Word};

@@ -1,11 +1,11 @@
 //! From the text of a command to its simple commands.
 
-use std::cell::RefCell;
+use tree_sitter::Node;
 
-use tree_sitter::{Node, Parser};
+use super::tree::tree;
 
 /// Levels of a syntax tree that are looked at.
-const DEEPEST: usize = 150;
+pub(super) const DEEPEST: usize = 150;
 
 /// How a shell is fed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,38 +95,13 @@ impl Simple {
     }
 }
 
-thread_local! {
-    static PARSER: RefCell<Option<Parser>> = RefCell::new(new_parser());
-}
-
-fn new_parser() -> Option<Parser> {
-    let mut parser = Parser::new();
-    parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok()?;
-    Some(parser)
-}
-
 /// Finds the simple commands of a text.
 ///
 /// *Errors*: why it cannot be read.
 pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
-    if text.chars().any(|c| c != '\n' && c != '\t' && crate::text::escape::is_deceptive(c)) {
-        return Err("it holds control or invisible characters".to_owned());
-    }
-    let joins_words = |(at, _): (usize, &str)| {
-        let before = text.get(..at).and_then(|before| before.chars().next_back());
-        before.is_some_and(|c| !c.is_whitespace() && !matches!(c, '|' | '&' | ';' | '(' | '{'))
-    };
-    if text.match_indices("\\\n").any(joins_words) {
-        return Err("a line is continued in the middle of a word".to_owned());
-    }
-    let tree = PARSER.with_borrow_mut(|parser| parser.as_mut().and_then(|p| p.parse(text, None)));
-    let tree = tree.ok_or("it cannot be parsed")?;
-    let root = tree.root_node();
-    if root.has_error() {
-        return Err("it cannot be parsed as bash".to_owned());
-    }
+    let tree = tree(text)?;
     let mut reader = Reader { text, script: Script::default() };
-    reader.walk(root, Around { piped: shell.piped, ..Around::default() }, 0)?;
+    reader.walk(tree.root_node(), Around { piped: shell.piped, ..Around::default() }, 0)?;
     Ok(reader.script)
 }
 

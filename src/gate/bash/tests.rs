@@ -411,3 +411,26 @@ proptest! {
         prop_assert!(CommandRules::default().judge(&text).blocked.is_some(), "{}", text);
     }
 }
+
+/// Found by fuzzing: the parser's way on after an error doubled with each command that followed. Each of these takes it a moment now.
+// proves SH-3
+#[test]
+fn an_error_among_many_commands_ends_the_parsing() {
+    let tangled = "ls | | d2>&1 |ls | tail tbuild |ls | tail ts |ls.| tail tbuild | d2>&1 |ls | d2ild | d2>&1 |ls | d2>&1 | tayl ts | d2>&1 | tail ts | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | tail tbuild | d2>&1 |ls | d2>&1 |bui3>&1 |ls | d2>l|bui3>&1 |ls | d2>&1 | tail tbuil2>&1 | tail tbui 2>&1 a>&1 ";
+    for text in [
+        tangled.to_owned(),
+        tangled.repeat(20),
+        "{{{{{((((((".repeat(5000),
+        "`\"$".repeat(9000),
+        "<<a ".repeat(9000),
+        "if x; ".repeat(9000),
+        "[[ a ".repeat(9000),
+        "a=(".repeat(9000),
+        "${".repeat(9000),
+        "case a in b) ".repeat(3000),
+        "\"$(".repeat(9000),
+    ] {
+        let judged = CommandRules::default().judge(&text);
+        assert_eq!(judged.severity, Severity::Destructive);
+    }
+}
