@@ -327,6 +327,12 @@ impl CommandLine {
                 continue;
             };
             used.insert(name.to_owned());
+            if parameter.names.is_some() && pointer != "/stdin" && !is_whole(template) {
+                faults.push(
+                    Fault::new(pointer, format!("`{name}` names a path or an address, and the program would be given another one"))
+                        .hint(format!("let `{{{{{name}}}}}` stand alone, or at the end behind a text that ends with `=` or `@`")),
+                );
+            }
             if parameter.optional && parameter.default.is_none() && guard != Some(name) {
                 faults.push(
                     Fault::new(pointer, format!("`{name}` is optional without a default, so this would have a hole without it"))
@@ -382,6 +388,15 @@ fn invalid(message: String) -> CallError {
 }
 
 /// Returns a scalar as it stands in an argv; `None` for null, lists and objects.
+/// Tells whether a template gives the program one value as it is: alone, or as the value of an option.
+fn is_whole(template: &Template) -> bool {
+    match template.pieces() {
+        [Piece::Place(_)] => true,
+        [Piece::Literal(text), Piece::Place(_)] => text.ends_with(['=', '@']),
+        _ => false,
+    }
+}
+
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use jsonschema::Validator;
 use serde_json::{Map, Value};
 
-use super::parameters::{Parameters, build, check_applies, tighten};
+use super::parameters::{Parameters, build, check_applies, judged_formats, tighten};
 use super::{Fault, pointer_segment};
 use crate::text::near::nearest;
 
@@ -20,12 +20,12 @@ pub struct ArgumentConditions {
 }
 
 impl ArgumentConditions {
-    /// Compiles a condition over the parameters of a tool.
+    /// Compiles a condition over the parameters of a tool; `None` where they are not known before the tool runs.
     ///
     /// *Errors*: every fault, with pointers relative to the condition.
     pub fn compile(
         conditions: &Map<String, Value>,
-        parameters: &Parameters,
+        parameters: Option<&Parameters>,
     ) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
         let mut validators = BTreeMap::new();
@@ -34,7 +34,7 @@ impl ArgumentConditions {
         }
         for (name, schema) in conditions {
             let pointer = format!("/{}", pointer_segment(name));
-            if parameters.get(name).is_none() {
+            if let Some(parameters) = parameters.filter(|known| known.get(name).is_none()) {
                 let fault = Fault::new(&pointer, format!("the tool has no parameter `{name}`"));
                 faults.push(match nearest(name, parameters.iter().map(|(known, _)| known)) {
                     Some(known) => fault.hint(format!("did you mean `{known}`?")),
@@ -49,12 +49,17 @@ impl ArgumentConditions {
                 ));
                 continue;
             };
-            let (kind, of_items) = parameters.type_of(name);
-            check_applies(schema, kind, &pointer, &mut faults);
-            if let (Some(items), Some(kind)) =
-                (schema.get("items").and_then(Value::as_object), of_items)
-            {
-                check_applies(items, kind, &format!("{pointer}/items"), &mut faults);
+            if judged_formats(schema) > 0 {
+                let message = "the formats `path` and `url` are for parameters: as a condition they say nothing";
+                faults.push(Fault::new(&pointer, message));
+            }
+            if let Some((kind, of_items)) = parameters.map(|known| known.type_of(name)) {
+                check_applies(schema, kind, &pointer, &mut faults);
+                if let (Some(items), Some(kind)) =
+                    (schema.get("items").and_then(Value::as_object), of_items)
+                {
+                    check_applies(items, kind, &format!("{pointer}/items"), &mut faults);
+                }
             }
             let tightened = Value::Object(tighten(schema, &pointer, &[], &mut faults));
             match build(&tightened) {
@@ -105,7 +110,7 @@ mod tests {
         .unwrap();
         let conditions = ArgumentConditions::compile(
             &object(json!({"replicas": {"maximum": 10}, "deployment": {"pattern": "web-.*"}})),
-            &parameters,
+            Some(&parameters),
         )
         .unwrap();
         let check = |arguments: Value, expected: Option<&str>| {
@@ -116,7 +121,8 @@ mod tests {
         check(json!({"replicas": 1, "deployment": "x-web-a"}), Some("deployment"));
         check(json!({"replicas": 1}), Some("deployment"));
         let faults =
-            ArgumentConditions::compile(&object(json!({"replica": {}})), &parameters).unwrap_err();
+            ArgumentConditions::compile(&object(json!({"replica": {}})), Some(&parameters))
+                .unwrap_err();
         assert_eq!(faults[0].hint.as_deref(), Some("did you mean `replicas`?"));
         for fails_open in [
             json!({"replicas": {"pattern": "1"}}),
@@ -124,13 +130,16 @@ mod tests {
             json!({"deployment": {"anyOf": [{"minItems": 1}]}}),
         ] {
             assert!(
-                ArgumentConditions::compile(&object(fails_open), &parameters).is_err(),
+                ArgumentConditions::compile(&object(fails_open), Some(&parameters)).is_err(),
                 "a condition that cannot apply would always hold"
             );
         }
         assert!(
-            ArgumentConditions::compile(&object(json!({"replicas": {"maxmum": 1}})), &parameters)
-                .is_err()
+            ArgumentConditions::compile(
+                &object(json!({"replicas": {"maxmum": 1}})),
+                Some(&parameters)
+            )
+            .is_err()
         );
     }
 }

@@ -8,6 +8,7 @@ mod value;
 mod whole;
 
 pub use format::Names;
+pub(crate) use format::judged_formats;
 pub(crate) use value::plain_number;
 use value::{numbers, texts};
 
@@ -78,7 +79,7 @@ pub(crate) struct Parameter {
     pub(crate) multiline: bool,
     pub(crate) unsafe_interpreter: bool,
     /// What a value names for the program, where the gate has a say in that.
-    names: Option<Names>,
+    pub(crate) names: Option<Names>,
     /// The texts of `enum` or `const`; empty if there is none.
     pub(crate) choices: Vec<String>,
     /// Whether a value can begin with a dash as far as the schema knows.
@@ -396,16 +397,19 @@ fn compile_one(
     } else {
         schema.clone()
     };
-    if format::is_hidden(declaration) {
-        let message = "the formats `path` and `url` stand at the parameter itself or at its items";
-        faults.push(Fault::new(pointer, message));
-    }
     let kind = kind_of(
         &element,
         if list { "items of an array parameter" } else { "a parameter" },
         pointer,
         faults,
     );
+    let elements =
+        if list { declaration.get("items").and_then(Value::as_object) } else { Some(declaration) };
+    let names = Names::of(elements).filter(|_| kind == Some(Kind::Text));
+    if format::judged_formats(declaration) != usize::from(names.is_some()) {
+        let message = "the formats `path` and `url` stand at a text or at the items of a list of texts, and nowhere else";
+        faults.push(Fault::new(pointer, message));
+    }
     if faults.len() > before {
         return None;
     }
@@ -446,11 +450,7 @@ fn compile_one(
         allow_leading_dash,
         multiline,
         unsafe_interpreter,
-        names: Names::of(if list {
-            declaration.get("items").and_then(Value::as_object)
-        } else {
-            Some(declaration)
-        }),
+        names,
         dash_possible,
         has_max_length: element.contains_key("maxLength"),
         may_be_empty: element.get("minLength").and_then(Value::as_u64) == Some(0)

@@ -75,7 +75,7 @@ impl DomainRules {
         let shown = || crate::text::escape::one_line(text).chars().take(200).collect();
         let url = Url::parse(text).map_err(|_| DomainRefusal::Malformed(shown()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(DomainRefusal::Scheme(url.scheme().to_owned()));
+            return Err(DomainRefusal::Scheme(url.scheme().chars().take(20).collect()));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err(DomainRefusal::UserInfo);
@@ -86,7 +86,8 @@ impl DomainRules {
         }
         let mut naming = self.hosts.iter().filter(|allowed| allowed.names(&host)).peekable();
         if naming.peek().is_none() {
-            return Err(DomainRefusal::NotListed(host.to_string()));
+            // However long a server makes it.
+            return Err(DomainRefusal::NotListed(host.to_string().chars().take(100).collect()));
         }
         let internal = naming.any(|allowed| allowed.internal);
         let target = Target { url, host, internal };

@@ -48,11 +48,16 @@ pub async fn apply(
     cancel: CancellationToken,
 ) -> Result<Applied, RunError> {
     let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
-    let mut servers = Servers::start(&spec.config, &spec.job, Mode::Act, &host, &around).await;
+    let mut servers =
+        Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, false));
     let mut work = Apply {
-        rules: gate_rules(&spec.config, &spec.job, around.paths.clone()),
+        // Whoever applies a plan has seen all of its calls; the rate is for models.
+        rules: GateRules {
+            rate: None,
+            ..gate_rules(&spec.config, &spec.job, around.paths.clone())
+        },
         toolbox,
         sink,
         cancel,
@@ -337,7 +342,7 @@ impl Apply {
         let decision = decide(&self.rules, facts, &ready.prepared.arguments);
         // Who applies a plan has said yes to what it asks.
         let allowed = decision.kind != DecisionKind::Deny;
-        let decided = PolicyDecision {
+        let mut decided = PolicyDecision {
             call_id: call_id.clone(),
             name: name.to_owned(),
             category: decision.category,
@@ -345,6 +350,11 @@ impl Apply {
             rule: decision.rule.to_owned(),
             reason: decision.reason.clone(),
         };
+        if decision.kind == DecisionKind::Ask {
+            decided.decision = DecisionKind::Allow;
+            decided.rule = "approved".to_owned();
+            decided.reason = format!("a person applies the plan: {}", decision.reason);
+        }
         self.sink.record(Event::PolicyDecision(decided)).await?;
         if decision.category > most {
             return Ok(Err(format!("it is a call of category {} now", decision.category)));

@@ -30,8 +30,8 @@ pub struct ToolSurroundings {
     pub working_dir: PathBuf,
     /// Time of a call of a tool that sets none.
     pub timeout: Duration,
-    /// Characters of an output that the model sees, where the tool sets none.
-    pub output_limit: usize,
+    /// Characters of an output that the model sees, where the tool sets none and the job does.
+    pub output_limit: Option<usize>,
     /// Bytes of an output that are kept.
     pub max_output_bytes: u64,
     /// Keeps whole outputs; without one they are not kept.
@@ -75,7 +75,7 @@ pub fn declared_touches(
             _ => Ok(Touch::Url(text.to_owned())),
         },
         // The program reads it from where it starts. What is refused by its spelling stays as it is.
-        (Names::Path, Some(working_dir)) if !text.starts_with('~') => {
+        (Names::Path, Some(working_dir)) if text != "~" && !text.starts_with("~/") => {
             Ok(Touch::file(&working_dir.join(text).to_string_lossy(), access))
         }
         (Names::Path, _) => Ok(Touch::file(text, access)),
@@ -147,7 +147,20 @@ impl DeclaredTool {
                 ),
             ));
         };
-        if let Err(error) = self.judge_named(call).await {
+        let timeout = self.tool.timeout.unwrap_or(self.around.timeout);
+        let judged = tokio::select! {
+            biased;
+            () = context.cancel.cancelled() => {
+                Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."))
+            }
+            judged = tokio::time::timeout(timeout, self.judge_named(call)) => {
+                judged.unwrap_or_else(|_| {
+                    let message = "The hosts of the call were not known in time. Nothing was run.";
+                    Err(CallError::new(ErrorKind::Timeout, message))
+                })
+            }
+        };
+        if let Err(error) = judged {
             return CallOutput::of_error(&error);
         }
         let mut env = self.around.env.clone();
@@ -155,8 +168,8 @@ impl DeclaredTool {
         let process = Process {
             program,
             env,
-            timeout: self.tool.timeout.unwrap_or(self.around.timeout),
-            characters: self.tool.output_limit.unwrap_or(self.around.output_limit),
+            timeout,
+            characters: self.tool.output_limit.or(self.around.output_limit),
             category: rights,
             sandbox: &self.tool.sandbox,
         };
@@ -251,6 +264,17 @@ impl AgentTool for DeclaredTool {
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
-        self.execute(call, context, self.tool.category).await
+        let mut output = self.execute(call, context, self.tool.category).await;
+        if output.exit_code.is_some() || output.signal.is_some() {
+            // What it was given to write counts as written.
+            let written = call.touches.iter().filter_map(|touch| match touch {
+                Touch::File { path, access: Access::Write } => {
+                    self.around.paths.absolute(path).ok()
+                }
+                _ => None,
+            });
+            output.modified = written.collect();
+        }
+        output
     }
 }

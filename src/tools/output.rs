@@ -20,6 +20,9 @@ const TAIL_BYTES: usize = 1024 * 1024;
 /// Lines of a program's output that a model sees.
 pub(super) const VIEW_LINES: usize = 256;
 
+/// Characters of it, where nobody says otherwise.
+pub(super) const VIEW_CHARACTERS: usize = 30_000;
+
 /// The file of an output.
 pub struct KeptFile {
     /// Its name relative to the run's directory, for the record.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::ToolSurroundings;
-use super::output::{Collector, VIEW_LINES};
+use super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
@@ -20,8 +20,8 @@ pub(super) struct Process<'a> {
     /// The whole environment.
     pub(super) env: BTreeMap<String, String>,
     pub(super) timeout: Duration,
-    /// Characters of the output that a model sees.
-    pub(super) characters: usize,
+    /// Characters of the output that a model sees, where they are not those of every process.
+    pub(super) characters: Option<usize>,
     /// Whose rights it gets.
     pub(super) category: Category,
     pub(super) sandbox: &'a ToolSandbox,
@@ -58,7 +58,11 @@ impl Process<'_> {
             around.outputs.as_deref(),
             &context.call_id,
             &around.redactor,
-            ViewLimit { characters: self.characters, lines: VIEW_LINES, keep: Keep::HeadAndTail },
+            ViewLimit {
+                characters: self.characters.unwrap_or(VIEW_CHARACTERS),
+                lines: VIEW_LINES,
+                keep: Keep::HeadAndTail,
+            },
             around.max_output_bytes,
         );
         let exit =

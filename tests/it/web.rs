@@ -77,6 +77,13 @@ fn hostile_server() -> (Served, Arc<AtomicUsize>) {
             }),
         )
         .route("/elsewhere", to("/page"))
+        .route(
+            "/long",
+            any(|| async {
+                let place = format!("http://{}/", "a".repeat(100_000));
+                (StatusCode::FOUND, [(header::LOCATION, place)])
+            }),
+        )
         .route("/round", to("/round"))
         .route("/metadata", to("http://169.254.169.254/latest/meta-data/"))
         .route("/file", to("file:///etc/shadow"))
@@ -163,14 +170,16 @@ fn a_page_does_not_lead_where_the_run_may_not_go() {
         ("/metadata", "`169.254.169.254` is not among"),
         ("/file", "only http:// and https://"),
         ("/login", "user name or a password"),
+        ("/long", "is not among"),
     ] {
         let refused = fetch(&open, &format!("http://{}{path}", server.address), json!({}));
         assert_eq!(refused["error_kind"], "denied", "{refused}");
-        assert!(refused["output"].as_str().unwrap().contains(why), "{refused}");
+        let said = refused["output"].as_str().unwrap();
+        assert!(said.contains(why) && said.len() < 600, "{said}");
     }
     let round = fetch(&open, &format!("http://{}/round", server.address), json!({}));
     assert_eq!(round["error_kind"], "limit", "{round}");
-    assert_eq!(hits.swap(0, Ordering::Relaxed), 3 + 6);
+    assert_eq!(hits.swap(0, Ordering::Relaxed), 4 + 6);
     // Listed by a name that turns out to be internal, as an address that is not listed, or not at all.
     let port = server.address.port();
     for (security, url) in [
@@ -279,7 +288,9 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
             return axum::Json(json!({"results": []})).into_response();
         }
         if body["query"] == "fail" {
-            return (StatusCode::TOO_MANY_REQUESTS, "slow down, exa-secret-key").into_response();
+            // The key stands where the text is cut.
+            let said = format!("{} exa-secret-key", "x".repeat(192));
+            return (StatusCode::TOO_MANY_REQUESTS, said).into_response();
         }
         axum::Json(json!({"requestId": "1", "results": [
             {"title": "One", "url": "https://one.example/", "publishedDate": "2026-01-02", "author": null, "text": body.to_string(), "id": "1"},
@@ -313,7 +324,7 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
     let failed = search("fail");
     assert_eq!(failed["error_kind"], "tool");
     let said = failed["output"].as_str().unwrap();
-    assert!(said.contains("429") && !said.contains("exa-secret-key"), "{said}");
+    assert!(said.contains("429") && !said.contains("exa-"), "{said}");
     place.write("config.yaml", &config("other-secret-key"));
     assert_eq!(search("rust")["error_kind"], "tool");
     place.write("config.yaml", "web_search: {api_key: k, base_url: \"ftp://x\"}\n");
@@ -373,12 +384,38 @@ tools:
     }
     let explained = place.json(&["explain", "j", "show", "{\"file\": \"/etc/hostname\"}"]);
     assert_eq!(explained["rule"], "path");
+    for (parameters, args) in [
+        ("{f: {type: string, anyOf: [{format: path}]}}", "[--, '{{f}}']"),
+        ("{f: {type: array, items: {type: string}, format: path}}", "[--, '{{f}}']"),
+        ("{f: {type: integer, format: path}}", "[--, '{{f}}']"),
+        ("{f: {type: string, format: path}}", "['/etc/{{f}}']"),
+        ("{f: {type: string, format: url}, g: {type: string}}", "['{{f}}{{g}}']"),
+    ] {
+        place.write(
+            "tools.yaml",
+            &format!("version: 1\ntools:\n  - {{name: x, description: d, category: read, cmd: cat, args: {args}, parameters: {parameters}}}\n"),
+        );
+        assert_eq!(place.dutyd(&["validate"]).code, 2, "{parameters} {args}");
+    }
+}
+
+// proves ARG-12
+#[test]
+fn files_that_a_program_is_given_to_write_are_counted() {
+    let place = place("");
     place.write(
         "tools.yaml",
-        "version: 1\ntools:\n  - {name: x, description: d, category: read, cmd: cat, args: [--, '{{f}}'], parameters: {f: {type: string, anyOf: [{format: path}]}}}\n",
+        "version: 1\ntools:\n  - {name: make, description: Makes a file, category: write, cmd: touch, args: [--, '{{file}}'], parameters: {file: {type: string, format: path}}}\n",
     );
-    let done = place.dutyd(&["validate"]);
-    assert!(
-        done.code == 2 && (done.stdout + &done.stderr).contains("stand at the parameter itself")
+    place.write(
+        "script.yaml",
+        "steps:\n  - call: {tool: make, args: {file: a}}\n  - call: {tool: make, args: {file: b}}\n  - say: done\n  - say: done\n",
     );
+    place.write(
+        "jobs.yaml",
+        "version: 1\njobs:\n  - {name: j, prompt: Work, tools: {write: [make]}, limits: {max_files_modified: 1}}\n",
+    );
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let work = place.state().join("workspace/j");
+    assert!(work.join("a").exists() && !work.join("b").exists());
 }

@@ -47,21 +47,17 @@ pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Fault> {
         .hint(format!("known are path, url, {}", CHECKED.join(", "))))
 }
 
-/// Tells whether a format that the gate judges stands where it would not be seen.
-pub(super) fn is_hidden(schema: &Map<String, Value>) -> bool {
-    fn holds(value: &Value) -> bool {
+/// Counts the formats of a schema that the gate judges, at every depth.
+pub(crate) fn judged_formats(schema: &Map<String, Value>) -> usize {
+    fn of_value(value: &Value) -> usize {
         match value {
-            Value::Object(schema) => {
-                Names::of(Some(schema)).is_some() || schema.values().any(holds)
-            }
-            Value::Array(items) => items.iter().any(holds),
-            _ => false,
+            Value::Object(schema) => judged_formats(schema),
+            Value::Array(items) => items.iter().map(of_value).sum(),
+            _ => 0,
         }
     }
-    let within = |schema: &Map<String, Value>| {
-        ["not", "anyOf", "allOf", "oneOf"].iter().any(|key| schema.get(*key).is_some_and(holds))
-    };
-    within(schema) || schema.get("items").and_then(Value::as_object).is_some_and(within)
+    let own = usize::from(Names::of(Some(schema)).is_some());
+    own + schema.values().map(of_value).sum::<usize>()
 }
 
 impl Parameters {

@@ -29,7 +29,7 @@ use super::ToolSurroundings;
 use super::files::Files;
 use super::output::Collector;
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
-use crate::config::{Builtin, Limits};
+use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, Touch};
 use crate::text::truncate::{Keep, ViewLimit};
@@ -143,7 +143,8 @@ const KINDS: &[Kind] = &[
         touches: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: list::list_directory,
-        view: view(20_000, 500, Keep::Tail),
+        // And the line that says how many there are besides.
+        view: view(20_000, 501, Keep::Tail),
     },
     Kind {
         name: "grep",
@@ -294,10 +295,7 @@ fn collected(
     view: ViewLimit,
     answer: Answer,
 ) -> CallOutput {
-    let view = match around.output_limit {
-        set if set != Limits::default().output_limit => ViewLimit { characters: set, ..view },
-        _ => view,
-    };
+    let view = ViewLimit { characters: around.output_limit.unwrap_or(view.characters), ..view };
     let mut collector = Collector::new(
         around.outputs.as_deref(),
         &context.call_id,

@@ -24,7 +24,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         cages: Cages::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
         working_dir,
         timeout: Duration::from_secs(60),
-        output_limit: 30_000,
+        output_limit: None,
         max_output_bytes: 1 << 20,
         outputs: None,
         redactor: Redactor::default(),

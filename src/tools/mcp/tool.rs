@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::super::output::{Collector, VIEW_LINES};
+use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
 use super::connection::Connection;
 use super::{Described, shown};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -127,7 +127,7 @@ impl AgentTool for McpTool {
             &context.call_id,
             &self.around.redactor,
             ViewLimit {
-                characters: self.around.output_limit,
+                characters: self.around.output_limit.unwrap_or(VIEW_CHARACTERS),
                 lines: VIEW_LINES,
                 keep: Keep::HeadAndTail,
             },

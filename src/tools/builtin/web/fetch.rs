@@ -81,16 +81,17 @@ fn next(target: &Target, response: &Response) -> Option<String> {
 }
 
 fn denied(url: &str, refusal: &crate::gate::DomainRefusal) -> CallError {
-    let shown: String = crate::text::escape::one_line(url).chars().take(200).collect();
-    CallError::new(
-        ErrorKind::Denied,
-        format!("Refused by the rule `domain`: {refusal}. `{shown}` was not fetched."),
-    )
+    let message = format!(
+        "Refused by the rule `domain`: {}. `{}` was not fetched.",
+        shortened(&refusal.to_string()),
+        shortened(url)
+    );
+    CallError::new(ErrorKind::Denied, message)
 }
 
 /// Returns the addresses of a host; all of them were judged.
 ///
-/// *Errors*: `denied` where one of them is refused, `not_found`, `timeout`.
+/// *Errors*: `denied` where one of them is refused, `io` where the host is not known, `timeout`.
 pub(in crate::tools) async fn judged_addresses(
     target: &Target,
 ) -> Result<Vec<SocketAddr>, CallError> {
@@ -100,14 +101,14 @@ pub(in crate::tools) async fn judged_addresses(
         None => {
             let host = target.host.to_string();
             let looked_up = tokio::time::timeout(CONNECT, tokio::net::lookup_host((host, port)));
-            let unknown = |why: String| {
+            let unknown = |kind, why: &str| {
                 let message = format!("[ERROR: The host {} is not known: {why}.]", target.host);
-                CallError::new(ErrorKind::NotFound, message)
+                CallError::new(kind, message)
             };
             match looked_up.await {
                 Ok(Ok(addresses)) => addresses.collect(),
-                Ok(Err(error)) => return Err(unknown(error.to_string())),
-                Err(_) => return Err(unknown("nobody answered in time".to_owned())),
+                Ok(Err(error)) => return Err(unknown(ErrorKind::Io, &error.to_string())),
+                Err(_) => return Err(unknown(ErrorKind::Timeout, "nobody answered in time")),
             }
         }
     };
@@ -121,7 +122,12 @@ pub(in crate::tools) async fn judged_addresses(
 async fn request(target: &Target, accept: &str) -> Result<Response, CallError> {
     let addresses = judged_addresses(target).await?;
     // A client of its own for each request: it knows the judged addresses and no others.
-    let client = Client::builder()
+    let builder = match target.url.scheme() {
+        // It speaks no TLS, and so needs no certificates either.
+        "http" => Client::builder().tls_certs_only([]),
+        _ => Client::builder(),
+    };
+    let client = builder
         .no_proxy()
         .redirect(redirect::Policy::none())
         .resolve_to_addrs(&target.host.to_string(), &addresses)
@@ -161,9 +167,10 @@ async fn read(target: &Target, mut response: Response) -> Result<Fetched, CallEr
         None | Some("" | "identity") => body,
         Some("gzip" | "x-gzip") => unpacked(&body)?,
         Some(other) => {
-            let shown: String = crate::text::escape::one_line(other).chars().take(40).collect();
-            let message =
-                format!("[ERROR: The answer is packed as `{shown}`, which was not asked for.]");
+            let message = format!(
+                "[ERROR: The answer is packed as `{}`, which was not asked for.]",
+                shortened(other)
+            );
             return Err(CallError::new(ErrorKind::Io, message));
         }
     };
@@ -204,8 +211,12 @@ pub(super) fn failed(error: &reqwest::Error) -> CallError {
     if text.is_empty() {
         text = error.to_string();
     }
-    let text: String = crate::text::escape::one_line(&text).chars().take(300).collect();
-    CallError::new(kind, format!("[ERROR: The request failed: {text}.]"))
+    CallError::new(kind, format!("[ERROR: The request failed: {}.]", shortened(&text)))
+}
+
+/// Returns what a server or a model wrote as it may stand in an error: in one line, and no longer than errors are.
+pub(super) fn shortened(text: &str) -> String {
+    crate::text::escape::one_line(text).chars().take(200).collect()
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ impl WebFetchTool {
         context: &CallContext,
     ) -> Result<(Answer, Option<ErrorKind>), CallError> {
         let form = asked.format.unwrap_or_default();
-        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs);
+        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs).min(self.around.timeout);
         let accept = match form {
             Form::Markdown => "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1",
             Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
@@ -147,7 +147,7 @@ fn told(asked: &str, got: Fetched, text: String) -> (Answer, Option<ErrorKind>) 
     let mut head = String::new();
     let normal = url::Url::parse(asked).map(String::from);
     if normal.is_ok_and(|asked| asked != got.url) {
-        head = format!("[the page lies at {}]\n", got.url);
+        head = format!("[the page lies at {}]\n", fetch::shortened(&got.url));
     }
     let error = match got.status.as_u16() {
         200..=299 => None,
@@ -159,9 +159,9 @@ fn told(asked: &str, got: Fetched, text: String) -> (Answer, Option<ErrorKind>) 
     }
     let mut answer = Answer::of(head + &text);
     answer.details = [
-        ("url", json!(got.url)),
+        ("url", json!(fetch::shortened(&got.url))),
         ("http_status", json!(got.status.as_u16())),
-        ("content_type", json!(got.content_type)),
+        ("content_type", json!(got.content_type.as_deref().map(fetch::shortened))),
         ("fetched_bytes", json!(got.bytes)),
     ]
     .into_iter()

@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use super::super::super::ToolSurroundings;
 use super::Form;
-use super::fetch::{Fetched, MOST_BYTES};
+use super::fetch::{Fetched, MOST_BYTES, shortened};
 use crate::agent::CallContext;
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
@@ -25,8 +25,11 @@ pub const CONVERTER_VERB: &str = "__convert";
 /// How long a page may be worked at: an ordinary one takes some milliseconds.
 const TIME: Duration = Duration::from_secs(10);
 
-/// Bytes of memory of the converter: a page of the largest size needs a tenth of it.
-const MEMORY: u64 = 2 << 30;
+/// Bytes of memory of the converter, its stack included.
+const MEMORY: u64 = 1 << 30;
+
+/// Seconds of work of the converter, whoever watches it.
+const WORK: u64 = 20;
 
 /// Bytes of its stack: pages are nested deeper than a thread is used to.
 const STACK: usize = 256 << 20;
@@ -62,7 +65,7 @@ pub(super) async fn text(
     if !is_text(&media, &got.body) {
         let message = format!(
             "[ERROR: This is no text but {}, {} bytes.]",
-            if media.is_empty() { "unnamed data" } else { media.as_str() },
+            if media.is_empty() { "unnamed data".to_owned() } else { shortened(&media) },
             got.body.len()
         );
         return Err(CallError::new(ErrorKind::Tool, message));
@@ -186,7 +189,8 @@ pub fn run_converter(form: Option<&str>) -> ExitCode {
         _ => return ExitCode::FAILURE,
     };
     // Without the limit, a page could take all memory of the host.
-    if setrlimit(Resource::RLIMIT_AS, MEMORY, MEMORY).is_err() {
+    let limits = [(Resource::RLIMIT_AS, MEMORY), (Resource::RLIMIT_CPU, WORK)];
+    if limits.iter().any(|(resource, most)| setrlimit(*resource, *most, *most).is_err()) {
         return ExitCode::FAILURE;
     }
     let work = std::thread::Builder::new().stack_size(STACK).spawn(move || {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::super::ToolSurroundings;
 use super::super::{Answer, collected, parsed};
-use super::fetch::MOST_BYTES;
+use super::fetch::{MOST_BYTES, shortened};
 use super::{VIEW, definition, failed, prepared, unless_stopped};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::{Builtin, WebSearch};
@@ -103,12 +103,15 @@ impl WebSearchTool {
             response.chunk().await.map_err(|error| super::fetch::failed(&error))?
         {
             if body.len() + piece.len() > MOST_BYTES {
-                return Err(io("[ERROR: The answer of the search service is too large.]".into()));
+                let message = "[ERROR: The answer of the search service is too large.]";
+                return Err(CallError::new(ErrorKind::Limit, message));
             }
             body.extend_from_slice(&piece);
         }
         if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&body).chars().take(500).collect();
+            // Without secrets first: half of one would not be found.
+            let said = String::from_utf8_lossy(&body).into_owned();
+            let said = shortened(&self.around.redactor.text(&said));
             let message = format!("[ERROR: The search service answers HTTP {status}: {said}]");
             return Err(CallError::new(ErrorKind::Tool, message));
         }
