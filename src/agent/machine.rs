@@ -163,6 +163,8 @@ pub struct Machine {
     detections: u64,
     over_window: bool,
     noticed: BTreeSet<&'static str>,
+    /// From the start of the run to the last answer.
+    elapsed: Duration,
 }
 
 impl Machine {
@@ -192,6 +194,7 @@ impl Machine {
             detections: 0,
             over_window: false,
             noticed: BTreeSet::new(),
+            elapsed: Duration::ZERO,
         }
     }
 
@@ -241,6 +244,7 @@ impl Machine {
                 self.ask_or_stop(&mut events)
             }
             Input::Reply { reply, latency_ms, first_token_ms, price, context_window, elapsed } => {
+                self.elapsed = elapsed;
                 self.counters.spent.refill(self.rules.gate.rate, elapsed);
                 // The one that answered is asked next.
                 (self.rules.price, self.rules.context_window) = (price, context_window);

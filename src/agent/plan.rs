@@ -4,7 +4,7 @@
 
 use super::machine::Rules;
 use super::tool::{PreparedCall, Toolbox};
-use crate::config::Mode;
+use crate::config::{Autonomy, Mode};
 use crate::domain::{
     Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
     PlanStep, PolicyDecision, ToolCall,
@@ -189,6 +189,11 @@ fn plan_one(
         rule: decision.rule.to_owned(),
         reason: decision.reason.clone(),
     }));
+    let is_admin = decision.kind == DecisionKind::Allow && decision.category == Category::Admin;
+    if is_admin && rules.gate.policy.autonomy == Autonomy::Supervised {
+        let message = format!("`{name}` is called with the rights of an administrator");
+        decisions.push(Event::warning("admin_call", message));
+    }
     match decision.kind {
         DecisionKind::Allow => Ok(Work::Run { category: decision.category, prepared }),
         DecisionKind::Ask => Ok(Work::Ask {
@@ -201,8 +206,15 @@ fn plan_one(
         DecisionKind::Deny => Err(CallError::new(
             ErrorKind::Denied,
             format!(
-                "Refused by the rule `{}`: {} (category {}). Nobody is here to allow it: work without this call, or say in the answer that it was needed.",
-                decision.rule, decision.reason, decision.category
+                "Refused by the rule `{}`: {} (category {}). {}",
+                decision.rule,
+                decision.reason,
+                decision.category,
+                match decision.rule {
+                    "rate" => "Do something else first.",
+                    _ =>
+                        "Nobody is here to allow it: work without this call, or say in the answer that it was needed.",
+                }
             ),
         )),
     }

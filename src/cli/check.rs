@@ -26,7 +26,7 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
     let redactor = Redactor::new(&config.secrets);
     let around =
         tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(failed)?;
-    let mut servers = Servers::start(&config, &job, job.mode, &host, &around).await;
+    let mut servers = Servers::start(&config, &job, (job.mode, false), &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = toolbox(&config, &job, &around, of_servers, false);
     let mut items = preflight(&config, &job, &around, &toolbox);

@@ -128,8 +128,8 @@ pub struct Limits {
     pub error_threshold: u64,
     /// Time of one call of a tool that sets none.
     pub tool_timeout: Duration,
-    /// Characters of an output that the model sees.
-    pub output_limit: usize,
+    /// Characters of an output that the model sees, where they are not those of its tool.
+    pub output_limit: Option<usize>,
     /// Bytes of an output that are kept.
     pub max_output_bytes: u64,
     /// Read calls of one response that run at once.
@@ -160,7 +160,7 @@ impl Default for Limits {
             max_lines_changed: 5000,
             error_threshold: 3,
             tool_timeout: Duration::from_secs(120),
-            output_limit: 30_000,
+            output_limit: None,
             max_output_bytes: 64 << 20,
             parallel_reads: 4,
             rate: None,

@@ -20,8 +20,8 @@ use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, McpServer, Model, Report, SchemaName, Settings, Tool,
-    Trust,
+    ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SchemaName,
+    Settings, Tool, Trust,
 };
 use crate::call::Fault;
 use crate::domain::{JobName, ToolName};
@@ -175,6 +175,7 @@ impl Loader<'_> {
         // Names are not held against a file that could not be read.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
         let mcp_servers = self.mcp_servers(&raw, config.as_ref());
+        self.no_shadows(&tool_files, &mcp_servers);
         let names = Names {
             mcp_servers: &mcp_servers,
             tools: tools_known.then_some(&tools),
@@ -337,6 +338,18 @@ impl Loader<'_> {
             }
         }
         (tools, broken)
+    }
+
+    /// Refuses declared tools that are named as a server's tools are (MCP-2).
+    fn no_shadows(&self, files: &[Checked], servers: &BTreeMap<String, Arc<McpServer>>) {
+        for (file, at, entry) in entries(files, "tools") {
+            let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
+            let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
+            if let Some(server) = server.filter(|server| servers.contains_key(*server)) {
+                let message = format!("`{name}` is a name for tools of the MCP server `{server}`");
+                self.error(file.document.error(&format!("/tools/{at}/name"), message));
+            }
+        }
     }
 
     fn jobs(

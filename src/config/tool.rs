@@ -218,7 +218,7 @@ fn conditions(
 ) -> Vec<ArgumentConditions> {
     let mut compiled = Vec::new();
     for (at, condition) in raw.destructive_when.iter().flatten().enumerate() {
-        match ArgumentConditions::compile(&condition.args, command.parameters()) {
+        match ArgumentConditions::compile(&condition.args, Some(command.parameters())) {
             Ok(conditions) => compiled.push(conditions),
             Err(faults) => remarks.errors.extend(faults.into_iter().map(|mut fault| {
                 fault.pointer = format!("/destructive_when/{at}/args{}", fault.pointer);

@@ -216,7 +216,12 @@ fn refusal(
             ask = Some(("approve", format!("the job `{job}` wants a person's yes to `{tool}`")));
         }
         Ok(()) => {}
-        Err(("category", _)) if rules.has_person && category == Category::Write => {}
+        Err(("category", _)) if rules.has_person && category == Category::Write => {
+            if policy.approve.contains(tool) {
+                ask =
+                    Some(("approve", format!("the job `{job}` wants a person's yes to `{tool}`")));
+            }
+        }
         Err(("category", reason)) if rules.has_person && category == Category::Admin => {
             ask = Some(("category", reason));
         }
@@ -417,7 +422,7 @@ mod tests {
         };
         ArgumentConditions::compile(
             &object(value),
-            CommandLine::compile(&declaration).unwrap().parameters(),
+            Some(CommandLine::compile(&declaration).unwrap().parameters()),
         )
         .unwrap()
     }
@@ -558,7 +563,8 @@ mod tests {
         rules.has_person = true;
         check(&rules, facts("reboot", Category::Admin), ("ask", "category"));
         check(&rules, facts("drain", Category::Admin), ("allow", "allowed"));
-        check(&rules, facts("apply", Category::Write), ("allow", "allowed"));
+        check(&rules, facts("apply", Category::Write), ("ask", "approve"));
+        check(&rules, facts("copy", Category::Write), ("allow", "allowed"));
         // A later rule that denies wins.
         let spent = Spent { calls: 10, ..Spent::default() };
         check(

@@ -127,9 +127,11 @@ fn tools(job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
                 .find(&definition.name)
                 .map(|tool| tool.category().to_string())
                 .unwrap_or_default(),
-            conditions: listed(&definition.name).and_then(|entry| entry.args.as_ref()).map(
-                |conditions| serde_json::Value::from(conditions.as_written().clone()).to_string(),
-            ),
+            conditions: listed(toolbox.canonical(&definition.name))
+                .and_then(|entry| entry.args.as_ref())
+                .map(|conditions| {
+                    serde_json::Value::from(conditions.as_written().clone()).to_string()
+                }),
         })
         .collect()
 }

@@ -113,7 +113,7 @@ pub async fn execute(
     let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
     let mut servers = tokio::select! {
-        servers = Servers::start(&spec.config, &spec.job, spec.mode, &host, &around) => servers,
+        servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.has_person), &host, &around) => servers,
         // The session notices for itself that it is to end.
         _ = stopped.wait_for(Option::is_some) => Servers::default(),
     };
@@ -127,6 +127,13 @@ pub async fn execute(
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
     }
 
+    if let (crate::config::SandboxMode::BestEffort, Err(error)) =
+        (spec.job.sandbox, crate::process::sandbox_support())
+    {
+        let message = format!("tools are not held by the kernel: {error}");
+        let event = Event::warning("sandbox", message);
+        sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
+    }
     let items = preflight(&spec.config, &spec.job, &around, &toolbox);
     let acts =
         spec.has_person || !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());

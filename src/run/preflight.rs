@@ -1,5 +1,7 @@
 //! The checklist before the first model call: what would make the run fail at night is said before a token is spent.
 
+use std::collections::BTreeSet;
+
 use crate::agent::Toolbox;
 use crate::config::SandboxMode;
 use crate::config::{Config, Job, Listed};
@@ -30,9 +32,23 @@ pub fn preflight(
         Ok(_) => item("working_dir", false, format!("{} is no directory", working_dir.display())),
         Err(error) => item("working_dir", false, format!("{}: {error}", working_dir.display())),
     });
-    for Listed { tool, .. } in job.policy.write.iter().chain(&job.policy.admin) {
+    let acting = job.policy.write.iter().chain(&job.policy.admin);
+    let acting: BTreeSet<&str> = acting.map(|Listed { tool, .. }| tool.as_str()).collect();
+    if !acting.is_empty() {
+        items.extend(around.paths.writable.iter().filter_map(|path| {
+            // One that is not there yet may be made.
+            let access = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).err();
+            let error = access.filter(|error| *error != rustix::io::Errno::NOENT)?;
+            let name = format!("{} is writable", path.display());
+            Some(item(&name, false, std::io::Error::from(error).to_string()))
+        }));
+    }
+    for tool in acting.into_iter().chain(job.policy.approve.iter().map(String::as_str)) {
         let name = format!("program of {tool}");
-        items.push(match (config.tools.get(tool), toolbox.find(tool.as_str())) {
+        if items.iter().any(|known: &PreflightItem| known.name == name) {
+            continue;
+        }
+        items.push(match (config.tools.get(tool), toolbox.find(tool)) {
             (Some(declared), _) => match &declared.program.path {
                 Some(path) => item(&name, true, path.display().to_string()),
                 None => item(&name, false, format!("`{}` was not found", declared.program.written)),

@@ -28,7 +28,7 @@ impl Servers {
     pub async fn start(
         config: &Config,
         job: &Job,
-        mode: Mode,
+        (mode, has_person): (Mode, bool),
         host: &Host,
         around: &Arc<ToolSurroundings>,
     ) -> Self {
@@ -36,7 +36,7 @@ impl Servers {
         let wanted = config
             .mcp_servers
             .values()
-            .filter_map(|server| Some((server, rights(job, mode, server)?)));
+            .filter_map(|server| Some((server, rights(job, mode, has_person, server)?)));
         let starting = wanted.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
             (server, RunningServer::start(server, around, rights, lifetime).await)
@@ -119,7 +119,7 @@ async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins
 }
 
 /// Returns the highest category that the job lists of a server's tools; `None` if it can use none.
-fn rights(job: &Job, mode: Mode, server: &McpServer) -> Option<Category> {
+fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option<Category> {
     let only_reads = mode == Mode::Plan || job.policy.autonomy == Autonomy::ReadOnly;
     let is_of = |name: &str| {
         name.split_once(MCP_SEPARATOR).is_some_and(|(prefix, _)| prefix == server.name)
@@ -130,7 +130,9 @@ fn rights(job: &Job, mode: Mode, server: &McpServer) -> Option<Category> {
     };
     let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
         (true, _) => Some(Category::Admin),
+        // With a person there, what is not listed may be used too.
         (false, true) => Some(Category::Write),
+        (false, false) if has_person && !only_reads => Some(Category::Write),
         (false, false) => None,
     };
     if let Some(category) = highest {

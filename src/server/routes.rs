@@ -272,21 +272,20 @@ async fn answer_approval(
     Json(body): Json<AnswerBody>,
 ) -> Answer<Value> {
     let by = peer.uid.map_or_else(|| "unknown".to_owned(), |uid| format!("uid {uid}"));
-    tracing::info!(
-        approval_id = id,
-        uid = peer.uid,
-        approved = body.approved,
-        "an approval is answered"
-    );
-    let answer = ApprovalAnswer { approved: body.approved, by, reason: body.reason };
-    api.approvals.answer(&id, answer).map_err(|error| {
+    let (uid, approved) = (peer.uid, body.approved);
+    let answer = ApprovalAnswer { approved, by, reason: body.reason };
+    let answered = api.approvals.answer(&id, answer);
+    // One that comes too late or twice is told as well (WEB-8).
+    let refused = answered.as_ref().err().map(ToString::to_string);
+    tracing::info!(approval_id = id, uid, approved, refused, "an approval was answered");
+    answered.map_err(|error| {
         let code = match error {
             AnswerError::Unknown => StatusCode::NOT_FOUND,
             AnswerError::Decided => StatusCode::CONFLICT,
         };
         Problem::new(code, error.to_string())
     })?;
-    Ok(Json(json!({"approval_id": id, "approved": body.approved})))
+    Ok(Json(json!({"approval_id": id, "approved": approved})))
 }
 
 async fn start_run(

@@ -152,7 +152,8 @@ impl Writer {
 fn must_be_durable(event: &Event) -> bool {
     match event {
         Event::ToolCallStart(CallStart { category, .. }) => *category != Category::Read,
-        Event::SessionStart(_) | Event::SessionEnd(_) => true,
+        // An answer counts when it is on the disk.
+        Event::SessionStart(_) | Event::SessionEnd(_) | Event::ApprovalResolved { .. } => true,
         _ => false,
     }
 }

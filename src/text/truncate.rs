@@ -45,14 +45,17 @@ pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Opti
         let characters = text.chars().count();
         return tail(text, characters.saturating_sub(limit.characters), limit, whole);
     }
-    let (mut view, characters) = cut_characters(text, limit, whole);
-    let (by_lines, lines) = cut_lines(&view, limit, whole);
-    if lines > 0 {
-        view = by_lines;
-    }
-    let cut = (characters > 0 || lines > 0)
-        .then_some(Truncated { characters: characters as u64, lines: lines as u64 });
-    (view, cut)
+    let total = text.chars().count();
+    let Some(removed) = total.checked_sub(limit.characters).filter(|removed| *removed > 0) else {
+        let (view, lines) = cut_lines(text, limit, whole);
+        let cut = (lines > 0).then_some(Truncated { characters: 0, lines: lines as u64 });
+        return (view, cut);
+    };
+    let half = limit.characters / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(half + removed).collect();
+    let (view, cut) = cut_middle(&head, &tail, removed as u64, limit, whole);
+    (view, Some(cut))
 }
 
 /// Returns the marker that stands where `count` characters or lines were.
@@ -72,6 +75,7 @@ pub struct ViewBuilder {
     capacity: usize,
     characters: u64,
     lines: u64,
+    ends_line: bool,
     dropped: bool,
     utf8: Utf8Watch,
 }
@@ -87,6 +91,7 @@ impl ViewBuilder {
             capacity,
             characters: 0,
             lines: 0,
+            ends_line: true,
             dropped: false,
             utf8: Utf8Watch::default(),
         }
@@ -98,6 +103,7 @@ impl ViewBuilder {
         // Every byte that does not continue a character begins one; for broken text this is close enough.
         self.characters += bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count() as u64;
         self.lines += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+        self.ends_line = bytes.last().map_or(self.ends_line, |last| *last == b'\n');
         let room = self.capacity.saturating_sub(self.head.len()).min(bytes.len());
         let (first, rest) = bytes.split_at(room);
         self.head.extend_from_slice(first);
@@ -113,7 +119,7 @@ impl ViewBuilder {
     pub fn is_cut(&self, limit: ViewLimit) -> bool {
         self.dropped
             || self.characters > limit.characters as u64
-            || self.lines >= limit.lines as u64
+            || self.lines + u64::from(!self.ends_line) > limit.lines as u64
     }
 
     /// Tells whether bytes were no UTF-8.
@@ -139,10 +145,8 @@ impl ViewBuilder {
         let head: String = String::from_utf8_lossy(&self.head).chars().take(half).collect();
         let skip = tail_text.chars().count().saturating_sub(limit.characters - half);
         let tail: String = tail_text.chars().skip(skip).collect();
-        let view = joined(&head, &marker(removed, "characters", limit.keep, whole), &tail, "\n\n");
-        let (by_lines, lines) = cut_lines(&view, limit, whole);
-        let view = if lines > 0 { by_lines } else { view };
-        (view, Some(Truncated { characters: removed, lines: lines as u64 }))
+        let (view, cut) = cut_middle(&head, &tail, removed, limit, whole);
+        (view, Some(cut))
     }
 }
 
@@ -206,47 +210,44 @@ fn tail(
     (view, Some(removed))
 }
 
-fn cut_characters(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
-    let limit = view.characters;
-    let total = if text.len() <= limit { text.len().min(limit) } else { text.chars().count() };
-    if total <= limit {
-        return (text.to_owned(), 0);
+/// Puts head and tail together, between which `removed` characters stood, each with the lines that it may have.
+fn cut_middle(
+    head: &str,
+    tail: &str,
+    removed: u64,
+    limit: ViewLimit,
+    whole: &str,
+) -> (String, Truncated) {
+    let gap = marker(removed, "characters", limit.keep, whole);
+    let (above, below) = (head.lines().count(), tail.lines().count());
+    let lines = (above + below).saturating_sub(limit.lines);
+    if lines == 0 {
+        let view = joined(head, &gap, tail, "\n\n");
+        return (view, Truncated { characters: removed, lines: 0 });
     }
-    let head_len = limit / 2;
-    let removed = total - limit;
-    let head: String = text.chars().take(head_len).collect();
-    let tail: String = text.chars().skip(head_len + removed).collect();
-    let marker = marker(removed as u64, "characters", view.keep, whole);
-    (joined(&head, &marker, &tail, "\n\n"), removed)
+    // What one half does not need, the other has.
+    let first = above.min((limit.lines / 2).max(limit.lines.saturating_sub(below)));
+    let last = limit.lines - first;
+    let head: Vec<&str> = head.lines().take(first).collect();
+    let tail: Vec<&str> = tail.lines().skip(below.saturating_sub(last)).collect();
+    let gap = format!("{gap}\n{}", marker(lines as u64, "lines", limit.keep, whole));
+    let view = joined(&head.join("\n"), &gap, &tail.join("\n"), "\n\n");
+    (view, Truncated { characters: removed, lines: lines as u64 })
 }
 
+/// Takes lines out of the middle; returns how many.
 fn cut_lines(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
     let limit = view.lines;
     let total = text.lines().count();
     if total <= limit {
-        return (String::new(), 0);
+        return (text.to_owned(), 0);
     }
-    let head_len = limit / 2;
+    let half = limit / 2;
     let removed = total - limit;
-    let head: Vec<&str> = text.lines().take(head_len).collect();
-    let tail: Vec<&str> = text.lines().skip(head_len + removed).collect();
+    let head: Vec<&str> = text.lines().take(half).collect();
+    let tail: Vec<&str> = text.lines().skip(half + removed).collect();
     let marker = marker(removed as u64, "lines", view.keep, whole);
-    (
-        joined(
-            &head.join(
-                "
-",
-            ),
-            &marker,
-            &tail.join(
-                "
-",
-            ),
-            "
-",
-        ),
-        removed,
-    )
+    (joined(&head.join("\n"), &marker, &tail.join("\n"), "\n"), removed)
 }
 
 #[cfg(test)]
@@ -287,6 +288,26 @@ mod tests {
         assert!(view.starts_with("äääää\n"), "{view}");
         assert!(view.ends_with("\nzzzzz"), "{view}");
         assert!(view.contains("90 characters") && view.contains("output/c.txt"));
+    }
+
+    #[test]
+    fn what_is_cut_twice_says_both() {
+        let text: String = (0..1000).map(|n| format!("{n:03}\n")).collect();
+        let (view, cut) = head_and_tail(&text, limit(400, 10), "FILE");
+        // 100 lines are left by their characters, and 10 of them by their number.
+        assert_eq!(cut, Some(Truncated { characters: 3600, lines: 90 }));
+        assert!(view.starts_with("000\n001\n002\n003\n004\n\n[WARNING"), "{view}");
+        assert!(view.ends_with("]\n\n995\n996\n997\n998\n999"), "{view}");
+        assert!(view.contains("3600 characters") && view.contains("90 lines"), "{view}");
+        let mut builder = ViewBuilder::new(limit(400, 10));
+        builder.push(text.as_bytes());
+        assert!(builder.is_cut(limit(400, 10)));
+        assert_eq!(builder.finish(limit(400, 10), "FILE"), (view, cut));
+        let mut whole = ViewBuilder::new(limit(400, 10));
+        whole.push("x\n".repeat(10).as_bytes());
+        assert!(!whole.is_cut(limit(400, 10)));
+        whole.push(b"y");
+        assert!(whole.is_cut(limit(400, 10)));
     }
 
     #[test]

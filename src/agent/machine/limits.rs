@@ -148,7 +148,11 @@ impl Machine {
     /// Tells the model once when most of a budget is used.
     pub(super) fn note_budgets(&mut self, events: &mut Vec<Event>) {
         let limits = &self.rules.limits;
+        let crate::gate::Spent { files, lines, .. } = &self.counters.spent;
         let budgets = [
+            ("seconds", self.elapsed.as_secs(), limits.max_duration.as_secs()),
+            ("files to change", files.len() as u64, limits.max_files_modified),
+            ("lines to change", *lines, limits.max_lines_changed),
             ("iterations", self.counters.iterations, limits.max_iterations),
             ("tool calls", self.counters.spent.calls, limits.max_tool_calls),
             ("tokens", self.counters.usage.total(), limits.max_tokens.unwrap_or(u64::MAX)),

@@ -12,7 +12,10 @@ use crate::agent::machine::{CallOutcome, Input, Planned};
 use crate::agent::plan::{PlannedCall, Work};
 use crate::agent::sink::RecordError;
 use crate::agent::tool::{CallContext, CallOutput, PreparedCall};
-use crate::domain::{CallError, CallStart, Category, ErrorKind, Event, PlanRead, PlanStep};
+use crate::domain::{
+    CallError, CallStart, Category, DecisionKind, ErrorKind, Event, PlanRead, PlanStep,
+    PolicyDecision,
+};
 
 impl Session {
     /// Answers and runs the calls; neighbouring reads together, everything else alone and in its place.
@@ -204,11 +207,20 @@ impl Session {
                 let words = answer.reason.map(|words| format!(": {words}")).unwrap_or_default();
                 refused(ErrorKind::Denied, format!("A person said no{words}. Do not ask for it again."))
             }
-            Some(_) => {
+            Some(answer) => {
                 if tool.state(prepared).await.ok() != Some(before) {
                     let message = "What would have been run changed while a person was asked, so it was not run.";
                     return refused(ErrorKind::Denied, message.to_owned());
                 }
+                let decided = Event::PolicyDecision(PolicyDecision {
+                    call_id: plan.call_id.clone(),
+                    name: plan.name.clone(),
+                    category: *category,
+                    decision: DecisionKind::Allow,
+                    rule: "approved".to_owned(),
+                    reason: format!("{} said yes to exactly this call", answer.by),
+                });
+                self.parts.sink.record(decided).await?;
                 self.run_tool(plan, *category, prepared, cancel).await.map(|output| (output, None))
             }
         }

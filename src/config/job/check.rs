@@ -325,8 +325,9 @@ impl Check<'_> {
             let builtin = Builtin::find(name).filter(|_| tool.is_none());
             let parameters = tool.map(|tool| tool.command.parameters());
             let parameters = parameters.or(builtin.map(|tool| &tool.parameters));
-            let args = match (args, parameters) {
-                (Some(conditions), Some(parameters)) => {
+            // The parameters of a server's tool are known only when it runs; its conditions hold all the same.
+            let args = match (args, self.around.tools) {
+                (Some(conditions), Some(_)) => {
                     match ArgumentConditions::compile(conditions, parameters) {
                         Ok(conditions) => Some(conditions),
                         Err(faults) => {
@@ -427,7 +428,7 @@ impl Check<'_> {
                 raw.tool_timeout.as_deref(),
                 defaults.tool_timeout,
             ),
-            output_limit: count(raw.output_limit, defaults.output_limit),
+            output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
             max_output_bytes,
             parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
             rate: raw.rate.and_then(|rate| {

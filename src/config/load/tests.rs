@@ -476,3 +476,26 @@ fn variables_that_hijack_programs_are_never_inherited_and_warned_of() {
     assert_eq!(told.matches("never inherited").count(), 2, "{told}");
     assert!(told.contains("`PYTHONPATH` changes what the program loads"), "{told}");
 }
+
+#[test]
+fn conditions_on_tools_of_servers_hold_and_their_names_are_theirs() {
+    let config = "mcp_servers: {gh: {command: [sh], category: write}}\nmodels: {m: {provider: ollama, model: x}}\n";
+    let jobs = "version: 1\njobs:\n  - name: a\n    prompt: x\n    tools: {write: [{tool: gh__merge, args: {repo: {const: ours}}}]}\n";
+    let loaded = load_texts(&[("config.yaml", config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    let config_of = loaded.config.unwrap();
+    let listed = &config_of.jobs.values().next().unwrap().policy.write[0];
+    let conditions = listed.args.as_ref().unwrap();
+    let arguments = |repo: &str| serde_json::json!({"repo": repo}).as_object().unwrap().clone();
+    assert_eq!(conditions.first_mismatch(&arguments("ours")), None);
+    assert_eq!(conditions.first_mismatch(&arguments("theirs")), Some("repo"));
+    assert_eq!(conditions.first_mismatch(&serde_json::Map::new()), Some("repo"));
+    let shadow =
+        "version: 1\ntools:\n  - {name: gh__merge, description: d, category: read, cmd: df}\n";
+    let report =
+        load_texts(&[("config.yaml", config), ("tools.yaml", shadow), ("jobs.yaml", jobs)]).report;
+    assert!(
+        report.render().contains("is a name for tools of the MCP server `gh`"),
+        "{}",
+        report.render()
+    );
+}
