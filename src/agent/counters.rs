@@ -10,6 +10,9 @@ use crate::gate::Spent;
 /// Characters that make a token, as long as no provider has counted.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
+/// Characters that a picture counts for: providers take some 1,600 tokens for one of the largest size.
+const CHARACTERS_PER_IMAGE: usize = 6400;
+
 /// What a run has used up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counters {
@@ -101,6 +104,9 @@ fn turn_tokens(turn: &Turn) -> u64 {
         Turn::Assistant(turn) => {
             turn.text.len() + turn.tool_calls.iter().map(|call| call.name.len() + 40).sum::<usize>()
         }
-        Turn::ToolResults(results) => results.iter().map(|result| result.content.len()).sum(),
+        Turn::ToolResults(results) => results
+            .iter()
+            .map(|result| result.content.len() + result.images.len() * CHARACTERS_PER_IMAGE)
+            .sum(),
     })
 }

@@ -19,7 +19,7 @@ use super::repetition::Window;
 use super::tool::Toolbox;
 use crate::config::{Approval, Limits, Mode, Price};
 use crate::domain::{
-    AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, PlanRead, PlanStep,
+    AssistantTurn, CallId, ErrorKind, Event, FinishReason, Image, InputSource, PlanRead, PlanStep,
     StopReason, ToolResult, Turn,
 };
 use crate::gate::GateRules;
@@ -88,6 +88,8 @@ pub struct CallOutcome {
     pub name: String,
     /// The model's view.
     pub content: String,
+    /// Pictures that belong to it.
+    pub images: Vec<Image>,
     /// How it failed, if it did.
     pub error_kind: Option<ErrorKind>,
     /// The files that it changed.
@@ -394,6 +396,7 @@ impl Machine {
                 name: result.name,
                 is_error: result.error_kind.is_some(),
                 content: result.content,
+                images: result.images,
             })
             .collect();
         self.history.push(Turn::ToolResults(turn));

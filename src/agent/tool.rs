@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::call::ArgumentConditions;
-use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Truncated};
+use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
 use crate::gate::Touch;
 
 /// A tool as a model is shown it.
@@ -101,6 +101,8 @@ pub struct CallOutput {
     pub modified: Vec<PathBuf>,
     /// Lines that went and lines that came.
     pub lines_changed: u64,
+    /// Pictures, for models that see.
+    pub images: Vec<Image>,
     /// What else there is to say for readers of the record.
     pub details: Map<String, Value>,
 }

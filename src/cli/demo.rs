@@ -162,6 +162,7 @@ fn find_model(
         .filter(|_| name == "openai")
         .ok_or_else(missing)?;
     let settings = crate::config::Remote {
+        sees_images: false,
         format: crate::config::WireFormat::OpenaiChat,
         model: context.environment.get("OPENAI_MODEL").unwrap_or("gpt-5-mini").to_owned(),
         api_key: Some(key.to_owned()),

@@ -124,6 +124,8 @@ pub struct Remote {
     pub api_key: Option<String>,
     /// The address up to the version, without a slash at its end.
     pub base_url: String,
+    /// Whether the model sees pictures.
+    pub sees_images: bool,
     /// Whether answers are streamed.
     pub stream: bool,
     /// The most tokens of one answer.
@@ -216,7 +218,7 @@ impl Model {
                         "`script` is for the scripted model only: take it out".to_owned(),
                     );
                 }
-                Provider::Remote(remote(format, raw, context_window, &mut complain)?)
+                Provider::Remote(remote(format, raw, (profile, context_window), &mut complain)?)
             }
         };
         let price = match (&raw.price, &provider) {
@@ -261,7 +263,7 @@ fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 11] {
 fn remote(
     format: WireFormat,
     raw: &RawModel,
-    context_window: u64,
+    (profile, context_window): (&Profile, u64),
     complain: &mut impl FnMut(&str, String),
 ) -> Option<Remote> {
     let mut duration = |key: &str, text: &Option<String>, default: u64| match text
@@ -295,6 +297,7 @@ fn remote(
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
     Some(Remote {
+        sees_images: profile.sees_images,
         format,
         model,
         api_key: raw.api_key.clone(),

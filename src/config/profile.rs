@@ -17,6 +17,8 @@ pub struct Profile {
     pub parallel_calls: bool,
     /// Tokens that the models take in, where the configuration says nothing.
     pub context_window: u64,
+    /// Whether the models see pictures.
+    pub sees_images: bool,
     /// Time of a shell command that asks for none.
     pub shell_timeout: Duration,
     /// Built-in tools that are shown: the canonical name and the one that the model sees.
@@ -29,6 +31,7 @@ const ANTHROPIC: Profile = Profile {
     documents: &["CLAUDE.md"],
     parallel_calls: true,
     context_window: 200_000,
+    sees_images: true,
     shell_timeout: Duration::from_secs(120),
     tools: &[
         ("bash", "bash"),
@@ -57,6 +60,7 @@ const OPENAI: Profile = Profile {
     documents: &[".codex/instructions.md"],
     parallel_calls: true,
     context_window: 272_000,
+    sees_images: true,
     shell_timeout: Duration::from_secs(10),
     tools: &[
         ("bash", "shell"),
@@ -85,6 +89,7 @@ const GEMINI: Profile = Profile {
     documents: &["GEMINI.md"],
     parallel_calls: true,
     context_window: 1_000_000,
+    sees_images: true,
     shell_timeout: Duration::from_secs(10),
     tools: &[
         ("bash", "shell"),
@@ -113,6 +118,7 @@ const GENERIC: Profile = Profile {
     prompt: include_str!("profile/generic.md"),
     documents: &[],
     context_window: 128_000,
+    sees_images: false,
     shell_timeout: Duration::from_secs(10),
     ..ANTHROPIC
 };

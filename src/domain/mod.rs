@@ -21,4 +21,4 @@ pub use event::{
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use outcome::{Outcome, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
-pub use turn::{AssistantTurn, FinishReason, ToolResult, Turn};
+pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn};

@@ -1,5 +1,7 @@
 //! The history of a session: what was said, asked for and answered.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +51,33 @@ pub struct AssistantTurn {
     pub provider_data: Option<Value>,
 }
 
+/// A picture that a tool gave back.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Such as `image/png`.
+    pub media_type: &'static str,
+    /// Pixels.
+    pub width: u32,
+    /// Pixels.
+    pub height: u32,
+    /// The picture's file in base64, shared with the histories that hold it.
+    pub base64: Arc<str>,
+}
+
+impl std::fmt::Debug for Image {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.about())
+    }
+}
+
+impl Image {
+    /// Returns what it is, in words.
+    #[must_use]
+    pub fn about(&self) -> String {
+        format!("{}, {} x {} pixels", self.media_type, self.width, self.height)
+    }
+}
+
 /// The one answer to a call, as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolResult {
@@ -58,6 +87,8 @@ pub struct ToolResult {
     pub name: String,
     /// The model's view of the output.
     pub content: String,
+    /// Pictures that belong to it, for models that see.
+    pub images: Vec<Image>,
     /// Whether it failed.
     pub is_error: bool,
 }

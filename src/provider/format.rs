@@ -2,15 +2,35 @@
 //!
 //! A format knows fields and their meaning. Sending, framing, deadlines and sizes are the same for all and stand in `remote.rs` and `http.rs`.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest};
 use crate::config::Remote;
-use crate::domain::{Arguments, AssistantTurn, CallId, ToolCall};
+use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
 /// Calls of one answer; more is no answer of a model.
 const MOST_CALLS: usize = 1000;
+
+/// Returns the pictures of a result that this model is shown.
+pub(super) fn images<'a>(settings: &Remote, result: &'a ToolResult) -> &'a [Image] {
+    if settings.sees_images { &result.images } else { &[] }
+}
+
+/// Returns the text of a result; where a picture is not shown, it says so.
+pub(super) fn content<'a>(settings: &Remote, result: &'a ToolResult) -> Cow<'a, str> {
+    if settings.sees_images || result.images.is_empty() {
+        return Cow::Borrowed(&result.content);
+    }
+    Cow::Owned(format!("{}\n[You are not shown pictures: work without it.]", result.content))
+}
+
+/// Returns a picture as an address that holds it.
+pub(super) fn data_url(image: &Image) -> String {
+    format!("data:{};base64,{}", image.media_type, image.base64)
+}
 
 /// A request, as it goes out.
 pub(super) struct Outgoing {

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, list, malformed, number,
-    parse, set, text, wire_id, wire_name,
+    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, images, list,
+    malformed, number, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -43,7 +43,13 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             }
             Turn::Assistant(turn) => messages.push(assistant(turn)),
             Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
-                json!({"role": "tool", "tool_name": wire_name(&result.name), "tool_call_id": wire_id(&result.call_id, 64), "content": result.content})
+                let mut message = json!({"role": "tool", "tool_name": wire_name(&result.name), "tool_call_id": wire_id(&result.call_id, 64), "content": content(settings, result)});
+                let shown: Vec<&str> =
+                    images(settings, result).iter().map(|image| &*image.base64).collect();
+                if !shown.is_empty() {
+                    set(&mut message, "images", shown);
+                }
+                message
             })),
         }
     }

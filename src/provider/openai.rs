@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, arguments, check_calls, kept, list, malformed, number,
-    parse, set, text, wire_id, wire_name,
+    Format, Outgoing, Progress, Reader, arguments, check_calls, content, data_url, images, kept,
+    list, malformed, number, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::call::parse_arguments;
@@ -74,15 +74,23 @@ fn body(
             Turn::User(text) | Turn::Steering(text) => {
                 input.push(json!({"role": "user", "content": text}))
             }
-            Turn::Assistant(turn) => {
-                assistant(settings, turn, encrypted, &mut input, &mut custom)
-            }
+            Turn::Assistant(turn) => assistant(settings, turn, encrypted, &mut input, &mut custom),
             Turn::ToolResults(results) => input.extend(results.iter().map(|result| {
                 let kind = match custom.contains(&result.call_id) {
                     true => "custom_tool_call_output",
                     false => "function_call_output",
                 };
-                json!({"type": kind, "call_id": wire_id(&result.call_id, ID), "output": result.content})
+                let text = content(settings, result);
+                let shown = images(settings, result)
+                    .iter()
+                    .map(|image| json!({"type": "input_image", "image_url": data_url(image)}));
+                let output: Value = match images(settings, result).is_empty() {
+                    true => json!(text),
+                    false => std::iter::once(json!({"type": "input_text", "text": text}))
+                        .chain(shown)
+                        .collect(),
+                };
+                json!({"type": kind, "call_id": wire_id(&result.call_id, ID), "output": output})
             })),
         }
     }

@@ -167,6 +167,7 @@ mod tests {
                 provider_data: None,
             })));
             let result = ToolResult {
+                images: Vec::new(),
                 call_id: CallId::parse("c").unwrap(),
                 name: "get".into(),
                 content: "{{ vars.ns }} fine".into(),

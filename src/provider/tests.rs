@@ -10,7 +10,9 @@ use super::remote::{of, read};
 use crate::agent::{DeltaSink, ErrorClass, ModelError, ModelReply, ModelRequest};
 use crate::call::parse_arguments;
 use crate::config::{Remote, WireFormat};
-use crate::domain::{Arguments, AssistantTurn, CallId, FinishReason, ToolCall, ToolResult, Turn};
+use crate::domain::{
+    Arguments, AssistantTurn, CallId, FinishReason, Image, ToolCall, ToolResult, Turn,
+};
 
 const FORMATS: [(WireFormat, &str, usize); 5] = [
     (WireFormat::Anthropic, "anthropic-messages", 19),
@@ -229,6 +231,7 @@ async fn a_stream_that_is_cut_anywhere_is_never_a_message() {
 
 fn settings(format: WireFormat, model: &str) -> Remote {
     Remote {
+        sees_images: true,
         format,
         model: model.to_owned(),
         api_key: Some("k".to_owned()),
@@ -394,6 +397,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                 .tool_calls
                 .iter()
                 .map(|call| ToolResult {
+                    images: Vec::new(),
                     call_id: call.call_id.clone(),
                     name: call.name.clone(),
                     content: String::new(),
@@ -854,6 +858,7 @@ fn said(text: &str, calls: &[(&str, &str)], data: Value) -> Turn {
 
 fn result(id: &str) -> Turn {
     Turn::ToolResults(vec![ToolResult {
+        images: Vec::new(),
         call_id: CallId::parse(id).unwrap(),
         name: "no<|x|>".into(),
         content: "r".into(),
@@ -870,6 +875,41 @@ fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
 fn user() -> Turn {
     Turn::User("u".into())
 }
+/// Each provider wants pictures elsewhere; a model that sees none is told so.
+#[test]
+fn pictures_are_sent_where_each_provider_looks_for_them() {
+    let Turn::ToolResults(mut results) = result("c1") else { return };
+    results[0].images =
+        vec![Image { media_type: "image/png", width: 3, height: 2, base64: "QUJD".into() }];
+    let history = [user(), said("", &[("c1", "look")], Value::Null), Turn::ToolResults(results)];
+    let url = "data:image/png;base64,QUJD";
+    for (format, pointer, expected) in [
+        (
+            WireFormat::Anthropic,
+            "/messages/2/content/0/content/1",
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}),
+        ),
+        (WireFormat::Openai, "/input/2/output/1", json!({"type": "input_image", "image_url": url})),
+        (
+            WireFormat::OpenaiChat,
+            "/messages/4/content/1",
+            json!({"type": "image_url", "image_url": {"url": url}}),
+        ),
+        (
+            WireFormat::Gemini,
+            "/contents/2/parts/1",
+            json!({"inlineData": {"mimeType": "image/png", "data": "QUJD"}}),
+        ),
+        (WireFormat::Ollama, "/messages/3/images/0", json!("QUJD")),
+    ] {
+        let remote = settings(format, "m");
+        let sent = sent_body(&remote, &history);
+        assert_eq!(sent.pointer(pointer), Some(&expected), "{sent:#}");
+        let blind = sent_body(&Remote { sees_images: false, ..remote }, &history).to_string();
+        assert!(!blind.contains("QUJD") && blind.contains("You are not shown pictures"), "{blind}");
+    }
+}
+
 /// A history that some provider refused, and what it takes.
 #[test]
 fn a_history_is_sent_as_each_provider_takes_it() {

@@ -5,10 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use base64::Engine as _;
+
 use super::execute::Host;
 use crate::agent::{AgentTool, Toolbox};
 use crate::config::{Builtin, Config, Job, Profile};
-use crate::domain::{CallId, RunId};
+use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
@@ -188,5 +190,11 @@ impl OutputStore for RunOutputs {
         let (name, file) = self.0.create_output(call_id)?;
         let path = resolved(&self.0.path().join(&name))?.display().to_string();
         Ok(KeptFile { name, path, file: Box::new(io::BufWriter::new(file)) })
+    }
+
+    fn keep_image(&self, call_id: &CallId, image: &Image) -> io::Result<String> {
+        let bytes = base64::engine::general_purpose::STANDARD.decode(&*image.base64);
+        let extension = image.media_type.rsplit('/').next().unwrap_or("bin");
+        self.0.keep_image(call_id, extension, &bytes.map_err(io::Error::other)?)
     }
 }

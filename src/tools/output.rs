@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::domain::{CallId, Truncated};
+use crate::domain::{CallId, Image, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::text::truncate::{ViewBuilder, ViewLimit};
 
@@ -39,6 +39,11 @@ pub trait OutputStore: Send + Sync {
     ///
     /// *Errors*: what the kernel says.
     fn create(&self, call_id: &CallId) -> io::Result<KeptFile>;
+
+    /// Keeps a picture that a call gave; returns the name of its file for the record.
+    ///
+    /// *Errors*: what the kernel says.
+    fn keep_image(&self, call_id: &CallId, image: &Image) -> io::Result<String>;
 }
 
 /// What was collected.
@@ -215,6 +220,10 @@ mod tests {
         fn create(&self, call_id: &CallId) -> io::Result<KeptFile> {
             let name = format!("output/{call_id}.txt");
             Ok(KeptFile { path: name.clone(), name, file: Box::new(self.clone()) })
+        }
+
+        fn keep_image(&self, _: &CallId, _: &Image) -> io::Result<String> {
+            Err(io::ErrorKind::Unsupported.into())
         }
     }
 

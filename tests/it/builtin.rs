@@ -166,3 +166,38 @@ fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
     assert_eq!(place.json(&["explain", "j", "grep"])["rule"], "skill");
     assert_eq!(events(&place, "session_start")[0]["policy"]["skills"][0]["skill"], "triage");
 }
+
+#[test]
+fn a_picture_is_attached_and_kept_beside_the_transcript() {
+    let place = place(
+        "call: {tool: read_file, args: {file_path: a.png}}
+call: {tool: read_file, args: {file_path: broken.png}}",
+        "",
+    );
+    let work = place.state().join("workspace/j");
+    std::fs::create_dir_all(&work).unwrap();
+    image::RgbImage::new(2400, 12).save(work.join("a.png")).unwrap();
+    std::fs::write(work.join("broken.png"), b"\x89PNG\r\n\x1a\nand no more").unwrap();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let ends = events(&place, "tool_call_end");
+    assert_eq!(ends[0]["output"], "[image/png, 2000 x 10 pixels]");
+    let kept = &ends[0]["images"][0];
+    assert_eq!(
+        (&kept["media_type"], &kept["width"], &kept["height"]),
+        (&json!("image/png"), &json!(2000), &json!(10))
+    );
+    let name = kept["file"].as_str().unwrap();
+    let mut open = vec![place.state().join("runs")];
+    let mut found = Vec::new();
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(directory).unwrap().flatten() {
+            if entry.path().is_dir() {
+                open.push(entry.path());
+            } else if entry.path().ends_with(name) {
+                found.push(image::image_dimensions(entry.path()).unwrap());
+            }
+        }
+    }
+    assert_eq!(found, [(2000, 10)]);
+    assert_eq!(ends[1]["error_kind"], "tool", "{}", ends[1]);
+}

@@ -84,6 +84,15 @@ fn hostile_server() -> (Served, Arc<AtomicUsize>) {
                 (StatusCode::FOUND, [(header::LOCATION, place)])
             }),
         )
+        .route(
+            "/picture",
+            any(|| async {
+                let mut png = std::io::Cursor::new(Vec::new());
+                let picture = image::RgbImage::new(4, 3);
+                picture.write_to(&mut png, image::ImageFormat::Png).unwrap();
+                ([(header::CONTENT_TYPE, "image/png")], png.into_inner())
+            }),
+        )
         .route("/round", to("/round"))
         .route("/metadata", to("http://169.254.169.254/latest/meta-data/"))
         .route("/file", to("file:///etc/shadow"))
@@ -153,6 +162,7 @@ fn a_page_is_fetched_in_the_form_that_is_asked_for() {
             && elsewhere.contains("All is"),
         "{elsewhere}"
     );
+    assert_eq!(get("/picture", json!({})), "- [image/png, 4 x 3 pixels]");
     assert_eq!(get("/gone", json!({})), "not_found [HTTP 404 Not Found]\nno such page");
     assert_eq!(get("/broken", json!({})), "tool [HTTP 502 Bad Gateway]\nupstream");
     assert_eq!(

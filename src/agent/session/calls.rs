@@ -119,6 +119,7 @@ impl Session {
             call_id: plan.call_id.clone(),
             name: plan.shown_as.clone(),
             content: output.content.clone(),
+            images: output.images.clone(),
             error_kind: output.error_kind,
             // A step counts as if it had been made, so that a plan stays within the budgets of its run.
             modified: match (&planned, &plan.work) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, kept, list, set, text, wire_id, wire_name};
+use super::super::format::{arguments, content, images, kept, list, set, text, wire_id, wire_name};
 use super::NAME;
 use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote, WireFormat};
@@ -36,9 +36,8 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 messages.push("user", vec![json!({"type": "text", "text": text})])
             }
             Turn::Assistant(turn) => messages.push("assistant", assistant(settings, turn)),
-            Turn::ToolResults(results) => {
-                messages.push("user", results.iter().map(tool_result).collect())
-            }
+            Turn::ToolResults(results) => messages
+                .push("user", results.iter().map(|result| tool_result(settings, result)).collect()),
         }
     }
     messages.mark_for_cache();
@@ -148,8 +147,16 @@ impl Messages {
     }
 }
 
-fn tool_result(result: &ToolResult) -> Value {
-    let mut block = json!({"type": "tool_result", "tool_use_id": wire_id(&result.call_id, ID), "content": result.content});
+fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
+    let text = content(settings, result);
+    let shown = images(settings, result).iter().map(|image| {
+        json!({"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": &*image.base64}})
+    });
+    let content = match images(settings, result).is_empty() {
+        true => json!(text),
+        false => std::iter::once(json!({"type": "text", "text": text})).chain(shown).collect(),
+    };
+    let mut block = json!({"type": "tool_result", "tool_use_id": wire_id(&result.call_id, ID), "content": content});
     if result.is_error {
         set(&mut block, "is_error", true);
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, kept, list, set, wire_name};
+use super::super::format::{arguments, content, images, kept, list, set, wire_name};
 use super::NAME;
 use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote};
@@ -28,16 +28,20 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             }
             Turn::ToolResults(results) => {
                 let with_ids = had_ids.iter().copied().chain(std::iter::repeat(false));
-                let parts = results.iter().zip(with_ids).map(|(result, with_id)| {
+                let answers = results.iter().zip(with_ids).map(|(result, with_id)| {
                     let field = if result.is_error { "error" } else { "output" };
                     let mut response =
-                        json!({"name": wire_name(&result.name), "response": {field: result.content}});
+                        json!({"name": wire_name(&result.name), "response": {field: content(settings, result)}});
                     if with_id {
                         set(&mut response, "id", json!(result.call_id));
                     }
                     json!({"functionResponse": response})
                 });
-                push(&mut contents, "user", parts.collect());
+                // Behind all answers, so that these stand together.
+                let shown = results.iter().flat_map(|result| images(settings, result)).map(|image| {
+                    json!({"inlineData": {"mimeType": image.media_type, "data": &*image.base64}})
+                });
+                push(&mut contents, "user", answers.chain(shown).collect());
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, kept, set, text as text_of, wire_name};
+use super::super::format::{
+    arguments, content, data_url, images, kept, set, text as text_of, wire_name,
+};
 use super::dialect::Dialect;
 use crate::agent::ModelRequest;
 use crate::config::Remote;
@@ -19,7 +21,8 @@ pub(super) fn body(
     for turn in request.history {
         match turn {
             Turn::User(text) | Turn::Steering(text) => {
-                let after_tool = messages.last().is_some_and(|last| text_of(last, "role") == "tool");
+                let after_tool =
+                    messages.last().is_some_and(|last| text_of(last, "role") == "tool");
                 if dialect.is_mistral && after_tool {
                     messages.push(json!({"role": "assistant", "content": "Noted."}));
                 }
@@ -28,9 +31,26 @@ pub(super) fn body(
             // Some servers refuse a message that says nothing.
             Turn::Assistant(turn) if turn.text.is_empty() && turn.tool_calls.is_empty() => {}
             Turn::Assistant(turn) => messages.push(assistant(settings, dialect, turn)),
-            Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
-                json!({"role": "tool", "tool_call_id": dialect.id(&result.call_id), "content": result.content})
-            })),
+            Turn::ToolResults(results) => {
+                messages.extend(results.iter().map(|result| {
+                    json!({"role": "tool", "tool_call_id": dialect.id(&result.call_id), "content": content(settings, result)})
+                }));
+                // A tool's message holds text only, so that pictures follow in a message of their own.
+                let shown = results.iter().flat_map(|result| images(settings, result));
+                let shown: Vec<Value> = shown
+                    .map(
+                        |image| json!({"type": "image_url", "image_url": {"url": data_url(image)}}),
+                    )
+                    .collect();
+                if !shown.is_empty() {
+                    if dialect.is_mistral {
+                        messages.push(json!({"role": "assistant", "content": "Noted."}));
+                    }
+                    let said = json!({"type": "text", "text": "The pictures of these results, in their order:"});
+                    let parts: Value = std::iter::once(said).chain(shown).collect();
+                    messages.push(json!({"role": "user", "content": parts}));
+                }
+            }
         }
     }
     let mut body = Map::new();

@@ -5,6 +5,7 @@
 
 mod bash;
 mod edit;
+mod image;
 mod list;
 mod read;
 mod search;
@@ -21,7 +22,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +31,7 @@ use super::files::Files;
 use super::output::Collector;
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
-use crate::domain::{CallError, Category, ErrorKind};
+use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, Touch};
 use crate::text::truncate::{Keep, ViewLimit};
 
@@ -44,10 +45,16 @@ struct Answer {
     diff: Option<String>,
     modified: Vec<PathBuf>,
     lines_changed: u64,
+    images: Vec<Image>,
     details: Map<String, Value>,
 }
 
 impl Answer {
+    /// Returns the answer that is a picture.
+    fn of_image(image: Image) -> Self {
+        Self { images: vec![image.clone()], ..Self::of(format!("[{}]", image.about())) }
+    }
+
     fn of(text: impl Into<String>) -> Self {
         Self { text: text.into(), ..Self::default() }
     }
@@ -305,8 +312,9 @@ fn collected(
     );
     let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
     let redacted = |text: String| around.redactor.text(&text).into_owned();
-    match collected {
-        Ok(collected) => CallOutput {
+    let kept = keep_images(around, context, &answer.images);
+    match collected.and_then(|collected| Ok((collected, kept?))) {
+        Ok((collected, kept)) => CallOutput {
             content: collected.view,
             output: collected.inline,
             output_file: collected.file,
@@ -316,7 +324,8 @@ fn collected(
             diff: answer.diff.map(redacted),
             modified: answer.modified,
             lines_changed: answer.lines_changed,
-            details: answer.details,
+            details: answer.details.into_iter().chain(kept).collect(),
+            images: answer.images,
             ..CallOutput::default()
         },
         Err(error) => CallOutput::of_error(&CallError::new(
@@ -324,6 +333,26 @@ fn collected(
             format!("The output could not be kept: {error}."),
         )),
     }
+}
+
+/// Writes pictures beside the transcript; returns what the record says of them.
+fn keep_images(
+    around: &ToolSurroundings,
+    context: &CallContext,
+    images: &[Image],
+) -> std::io::Result<Option<(String, Value)>> {
+    let mut kept = Vec::new();
+    for image in images {
+        let file = match around.outputs.as_deref() {
+            Some(store) => Some(store.keep_image(&context.call_id, image)?),
+            None => None,
+        };
+        let Image { media_type, width, height, .. } = image;
+        kept.push(
+            json!({"file": file, "media_type": media_type, "width": width, "height": height}),
+        );
+    }
+    Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
 }
 
 #[async_trait]

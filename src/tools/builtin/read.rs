@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::files::{Files, failed};
-use super::{Answer, Work};
-use crate::domain::{CallError, ErrorKind};
+use super::{Answer, Work, image};
+use crate::domain::{CallError, ErrorKind, Image};
 use crate::gate::shown;
 
 /// Lines of a call that asks for no number.
@@ -41,7 +41,32 @@ pub(super) fn read_file(
 ) -> Result<Answer, CallError> {
     let asked: ReadFile = super::parsed(arguments)?;
     let (offset, limit) = (asked.offset.unwrap_or(1), asked.limit.unwrap_or(LINES));
+    if let Some(image) = picture(work, &asked.file_path)? {
+        return Ok(Answer::of_image(image));
+    }
     numbered(work, work.files(), &asked.file_path, (offset, limit), BYTES).map(Answer::of)
+}
+
+/// Returns the picture that a file is; `None` if it is none.
+fn picture(work: &Work<'_>, path: &str) -> Result<Option<Image>, CallError> {
+    let opened = work.files().open(path)?;
+    if opened.is_dir {
+        return Ok(None);
+    }
+    let name = shown(opened.path.as_os_str());
+    let io = |error: std::io::Error| failed(&name, &error);
+    let mut start = Vec::new();
+    (&opened.file).take(SNIFFED as u64).read_to_end(&mut start).map_err(io)?;
+    if image::media_type(&start).is_none() {
+        return Ok(None);
+    }
+    let mut bytes = start;
+    let read = (&opened.file).take(image::MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    if read as u64 == image::MOST_BYTES {
+        let message = format!("`{name}` is a picture of more than {} MB.", image::MOST_BYTES >> 20);
+        return Err(CallError::new(ErrorKind::Limit, message));
+    }
+    image::attached(bytes).map(Some)
 }
 
 pub(super) fn read_many_files(

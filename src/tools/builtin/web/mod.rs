@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::ToolSurroundings;
-use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
+use super::{Answer, JudgedCall, collected, image, parsed, prepare_builtin, view};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
@@ -136,14 +136,23 @@ impl WebFetchTool {
             Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
         };
         let domains = &self.around.domains;
-        let got = unless_stopped(context, fetch(domains, &asked.url, accept, total)).await?;
+        let mut got = unless_stopped(context, fetch(domains, &asked.url, accept, total)).await?;
+        if image::media_type(&got.body).is_some() {
+            let body = std::mem::take(&mut got.body);
+            let picture = tokio::task::spawn_blocking(move || image::attached(body)).await;
+            let picture = picture.map_err(|error| {
+                tracing::error!(tool = NAME, %error, "a picture could not be read");
+                CallError::new(ErrorKind::Tool, "[ERROR: The picture cannot be read.]")
+            })??;
+            return Ok(told(&asked.url, &got, Answer::of_image(picture)));
+        }
         let text = page::text(&got, form, &self.around, context).await?;
-        Ok(told(&asked.url, got, text))
+        Ok(told(&asked.url, &got, Answer::of(text)))
     }
 }
 
 /// Says what came besides the text, to the model and to readers of the record.
-fn told(asked: &str, got: Fetched, text: String) -> (Answer, Option<ErrorKind>) {
+fn told(asked: &str, got: &Fetched, mut answer: Answer) -> (Answer, Option<ErrorKind>) {
     let mut head = String::new();
     let normal = url::Url::parse(asked).map(String::from);
     if normal.is_ok_and(|asked| asked != got.url) {
@@ -157,7 +166,7 @@ fn told(asked: &str, got: Fetched, text: String) -> (Answer, Option<ErrorKind>) 
     if error.is_some() {
         head.push_str(&format!("[HTTP {}]\n", got.status));
     }
-    let mut answer = Answer::of(head + &text);
+    answer.text = head + &answer.text;
     answer.details = [
         ("url", json!(fetch::shortened(&got.url))),
         ("http_status", json!(got.status.as_u16())),
