@@ -28,8 +28,12 @@ use super::{GRACE, tree};
 const FILE_BYTES: u64 = 16 << 30;
 /// Descriptors that a tool may have.
 const OPEN_FILES: u64 = 4096;
-/// Processes that an ordinary user's tool may start; root has no such limit in the kernel.
+/// Processes that an ordinary user may have for a tool to start one more; the unit allows twice as many, so that the daemon has room. Root has no
+/// such limit in the kernel.
 const PROCESSES: u64 = 4096;
+
+/// Where memory runs out, the kernel ends tools before it ends the daemon (PROC-9).
+const OOM_SCORE: &[u8] = b"500";
 
 /// What a shim makes ready while it waits, so that no call waits for it.
 pub(super) struct Ready {
@@ -250,6 +254,11 @@ fn put_in_place(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> Result<()
     if !nix::unistd::geteuid().is_root() {
         limit(Resource::RLIMIT_NPROC, PROCESSES).map_err(failed)?;
     }
+    // A container may hide the file; the order of the kernel's choice is then its own.
+    let _ = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/proc/self/oom_score_adj")
+        .and_then(|mut file| file.write_all(OOM_SCORE));
     nix::sys::prctl::set_no_new_privs().map_err(failed)?;
     // After everything that needs more rights than the tool.
     cage.put_on().map_err(|errno| (Step::Sandbox, errno))?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dutyd::process::{Exit, ForkServer, ProcessSpec, SpawnFailure, Spawner};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::alive;
+use crate::support::{Place, alive};
 
 fn spawner() -> Spawner {
     let server = ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")));
@@ -298,4 +298,53 @@ async fn wait_until(mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "not in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+// proves PROC-9
+#[test]
+fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
+    /// A user of its own: the kernel counts the processes of a user.
+    const USER: u32 = 64_113;
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
+        (
+            "tools.yaml",
+            "version: 1\ntools:\n  - {name: flood, description: Starts processes, category: write, cmd: sh, args: [flood.sh], working_dir: /, timeout: 20s}\n",
+        ),
+        (
+            "script.yaml",
+            "steps:\n  - call: {tool: flood, args: {}}\n  - say: done\n  - say: done\n",
+        ),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: Work, tools: {write: [flood]}}\n"),
+    ]);
+    // More than the limit; without one it would end by itself.
+    let script = place.path().join("flood.sh");
+    std::fs::write(
+        &script,
+        "cat /proc/self/oom_score_adj\ni=0\nwhile [ $i -lt 6000 ]; do sleep 64113 & i=$((i+1)); done\necho no limit\n",
+    )
+    .unwrap();
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    place.write("tools.yaml", &tools.replace("flood.sh", &script.display().to_string()));
+    let place = place.given_to(USER);
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j", "--detach"]).code, 0);
+    let mut most = 0;
+    let ended = || place.json(&["runs"])[0]["ended_at"].is_string();
+    let until = Instant::now() + Duration::from_secs(60);
+    while !ended() {
+        assert!(Instant::now() < until, "{}", place.log());
+        let asked = Instant::now();
+        assert_eq!(place.dutyd(&["status"]).code, 0, "{}", place.log());
+        assert!(asked.elapsed() < Duration::from_secs(10), "the daemon answers");
+        most = most.max(alive("sleep 64113").len());
+    }
+    assert!(most > 100, "it was a flood: {most}");
+    assert_eq!(alive("sleep 64113").len(), 0);
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap();
+    let end = events.iter().find(|event| event["type"] == "tool_call_end").unwrap();
+    let output = end["output"].as_str().unwrap();
+    assert!(output.starts_with("500\n") && !output.contains("no limit"), "{end}");
+    drop(daemon);
 }

@@ -10,14 +10,13 @@ use serde_json::Value;
 pub(crate) struct Place {
     temp: tempfile::TempDir,
     env: Vec<(String, String)>,
-    /// Runs the binary as an ordinary user.
-    unprivileged: bool,
+    /// The ordinary user that runs the binary, if it is not us.
+    user: Option<u32>,
 }
 
 impl Place {
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
-        let place =
-            Self { temp: tempfile::tempdir().unwrap(), env: Vec::new(), unprivileged: false };
+        let place = Self { temp: tempfile::tempdir().unwrap(), env: Vec::new(), user: None };
         std::fs::create_dir(place.config()).unwrap();
         for (name, text) in files {
             place.write(name, text);
@@ -31,15 +30,19 @@ impl Place {
     }
 
     /// Gives everything to an ordinary user, who then runs the binary.
-    pub(crate) fn given_to_nobody(mut self) -> Self {
-        const NOBODY: Option<u32> = Some(65534);
+    pub(crate) fn given_to_nobody(self) -> Self {
+        self.given_to(65534)
+    }
+
+    /// Gives everything to the ordinary user of this number, who then runs the binary.
+    pub(crate) fn given_to(mut self, user: u32) -> Self {
         std::fs::copy(env!("CARGO_BIN_EXE_dutyd"), self.temp.path().join("dutyd")).unwrap();
         let mut open = vec![self.temp.path().to_path_buf()];
         while let Some(path) = open.pop() {
-            std::os::unix::fs::chown(&path, NOBODY, NOBODY).unwrap();
+            std::os::unix::fs::chown(&path, Some(user), Some(user)).unwrap();
             open.extend(std::fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
         }
-        self.unprivileged = true;
+        self.user = Some(user);
         self
     }
 
@@ -66,9 +69,10 @@ impl Place {
 
     #[expect(clippy::disallowed_methods, reason = "the binary under test")]
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = if self.unprivileged {
+        let mut command = if let Some(user) = self.user {
             let mut command = Command::new("/usr/bin/setpriv");
-            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+            command.arg("--clear-groups");
             command.arg(self.temp.path().join("dutyd"));
             command
         } else {
