@@ -16,10 +16,10 @@ use super::output;
 use crate::agent::{CallContext, CallOutput};
 use crate::call::parse_arguments;
 use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Trust};
-use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, ToolName};
+use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
 use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::{Servers, gate_rules, tool_surroundings, tools};
+use crate::run::{Host, Servers, gate_rules, tool_surroundings, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
@@ -60,14 +60,17 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let registered = tools(&config, &around, std::mem::take(&mut servers.tools));
     let named = registered.iter().find(|known| known.definition().name == tool.name());
     let Some(runnable) = named else {
+        end(servers, &host, &run_id).await;
         return Err(CliError::failed(format!("`{}` cannot be used on this host", tool.name())));
     };
     let prepared = match runnable.prepare(&arguments) {
         Ok(prepared) => prepared,
-        Err(error) if context.form == OutputForm::Table => {
-            return Err(CliError::usage(error.message));
-        }
         Err(error) => {
+            drop(registered);
+            end(servers, &host, &run_id).await;
+            if context.form == OutputForm::Table {
+                return Err(CliError::usage(error.message));
+            }
             report(context, &CallOutput::of_error(&error), None, 0)?;
             return Ok(ExitCode::from(2));
         }
@@ -105,10 +108,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     };
     let duration_ms = started.elapsed().as_millis();
     drop(registered);
-    servers.end().await;
-    if let Err(error) = host.state.remove_temporary(&run_id) {
-        output::note(&format!("the temporary directory of this call stays: {error}"));
-    }
+    end(servers, &host, &run_id).await;
     report(context, &result, Some(&decision), duration_ms)?;
     Ok(ExitCode::from(match result.error_kind {
         None => 0,
@@ -117,6 +117,14 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         Some(ErrorKind::Interrupted) => super::run::CANCELLED,
         Some(_) => 1,
     }))
+}
+
+/// Leaves nothing of a call.
+async fn end(servers: Servers, host: &Host, run_id: &RunId) {
+    servers.end().await;
+    if let Err(error) = host.state.remove_temporary(run_id) {
+        output::note(&format!("the temporary directory of this call stays: {error}"));
+    }
 }
 
 fn report(

@@ -16,8 +16,25 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
     let config = context.config(Trust::Advised)?;
     let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
     let all = KnownTool::all(&config);
+    let environment = &context.environment;
+    let is_available = |tool: &KnownTool<'_>| match tool {
+        KnownTool::Declared(tool) => tool.program.path.is_some(),
+        KnownTool::Builtin(tool) => match tool.name {
+            "bash" => environment.find_program("bash").is_some(),
+            "web_search" => config.settings.web_search.is_some(),
+            _ => true,
+        },
+        KnownTool::Mcp { .. } => true,
+    };
     let allowed = |tool: &KnownTool<'_>| {
-        job.map(|job| is_visible(&job.policy, tool.name(), tool.category(), false))
+        job.map(|job| {
+            let is_of_job = match tool.name() {
+                "skill" => !job.skills.is_empty(),
+                "web_fetch" | "web_search" => job.network,
+                _ => true,
+            };
+            is_of_job && is_visible(&job.policy, tool.name(), tool.category(), false)
+        })
     };
     let listed: Vec<Value> = all
         .iter()
@@ -29,7 +46,7 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
                 "description": tool.description(),
                 "parameters": tool.parameters().map(|parameters| parameters.schema()),
                 "program": program(tool),
-                "available": !matches!(tool, KnownTool::Declared(tool) if tool.program.path.is_none()),
+                "available": is_available(tool),
             });
             if let (Some(allowed), Some(entry)) = (allowed(tool), entry.as_object_mut()) {
                 entry.insert("allowed".to_owned(), allowed.into());
@@ -46,6 +63,9 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
             &header,
             all.iter().map(|tool| {
                 let found = match tool {
+                    KnownTool::Builtin(_) if !is_available(tool) => {
+                        "built in (not there)".to_owned()
+                    }
                     KnownTool::Builtin(_) | KnownTool::Mcp { .. } => "built in".to_owned(),
                     KnownTool::Declared(declared) => program(tool)
                         .unwrap_or_else(|| format!("{} (not found)", declared.program.written)),

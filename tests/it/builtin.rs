@@ -110,6 +110,12 @@ fn verbs_judge_as_a_run_does() {
     let bash = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "bash").unwrap();
     assert_eq!((&bash["source"], &bash["allowed"]), (&json!("builtin"), &json!(true)));
     assert_eq!(place.dutyd(&["call", "bahs"]).code, 3);
+    assert_eq!(place.dutyd(&["call", "read_file", "offset=0"]).code, 2);
+    let listed = place.json(&["tools", "--job", "j"]);
+    let search = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "web_search");
+    assert_eq!(search.unwrap()["available"], false, "there is no key");
+    let left = std::fs::read_dir(place.state().join("tmp")).unwrap().count();
+    assert_eq!(left, 0, "no call leaves a directory");
 }
 
 // proves POL-8
