@@ -226,6 +226,7 @@ pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
         allowed_domains: Vec::new(),
         sandbox: config.settings.security.sandbox,
         network: true,
+        environment: crate::config::ExecutionPlace::Local,
         skills: Vec::new(),
         approval: crate::config::Approval::default(),
         mode: crate::config::Mode::Act,

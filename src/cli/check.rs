@@ -9,7 +9,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::output;
 use crate::config::Trust;
-use crate::run::{Servers, preflight, tool_surroundings, toolbox};
+use crate::run::{Servers, connect, preflight, tool_surroundings, toolbox};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 
@@ -29,7 +29,9 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
     let mut servers = Servers::start(&config, &job, (job.mode, false), &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = toolbox(&config, &job, &around, of_servers, false);
+    let (connection, found) = connect(&config, &job, &around, &toolbox).await;
     let mut items = preflight(&config, &job, &around, &toolbox);
+    items.extend(found);
     for warning in &servers.warnings {
         items.push(crate::domain::PreflightItem {
             name: warning.code.to_owned(),
@@ -39,6 +41,9 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
     }
     drop(toolbox);
     servers.end().await;
+    if let Some(connection) = connection {
+        connection.end().await;
+    }
     if let Err(error) = host.state.remove_temporary(&run_id) {
         output::note(&format!("the temporary directory of this check stays: {error}"));
     }

@@ -14,7 +14,7 @@ use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
-use super::{AllowedHost, Environment, McpServer, SandboxMode, Settings, Skill};
+use super::{AllowedHost, Environment, ExecutionPlace, McpServer, SandboxMode, Settings, Skill};
 use crate::call::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
@@ -203,6 +203,8 @@ pub struct Job {
     pub sandbox: SandboxMode,
     /// Whether its tools have a network.
     pub network: bool,
+    /// Where the programs of its tools are started.
+    pub environment: ExecutionPlace,
     /// Whether its runs change things.
     pub mode: Mode,
     /// How a person is asked.
@@ -294,6 +296,7 @@ impl Job {
                 Some(RawUnanswered::Plan)
             ),
         };
+        let environment = check.environment(raw, working_dir.is_some());
         let limits = check.limits(raw.limits.as_ref());
         let detection = raw.loop_detection.as_ref();
         let built = || {
@@ -317,6 +320,7 @@ impl Job {
                 allowed_domains,
                 sandbox: raw.sandbox.map_or(around.settings.security.sandbox, SandboxMode::of),
                 network: raw.network.unwrap_or(true),
+                environment,
                 mode: match raw.mode {
                     Some(RawMode::Plan) => Mode::Plan,
                     Some(RawMode::Act) | None => Mode::Act,

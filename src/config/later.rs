@@ -44,9 +44,7 @@ pub(crate) fn is_later_key(place: &str, key: &str) -> bool {
 
 /// Tells whether `value` at `place` is one of a later version.
 pub(crate) fn is_later_value(place: &str, value: &str) -> bool {
-    let is_remote = place == "jobs.jobs[].environment"
-        && ["ssh:", "docker:", "kubernetes:"].iter().any(|kind| value.starts_with(kind));
-    is_remote || VALUES.iter().any(|(known, values)| *known == place && values.contains(&value))
+    VALUES.iter().any(|(known, values)| *known == place && values.contains(&value))
 }
 
 /// Returns a JSON pointer in the form of these tables.
@@ -75,7 +73,7 @@ mod tests {
     fn places_are_found_by_pointer() {
         assert!(is_later_key(&place_of("jobs", "/jobs/3"), "verify"));
         assert!(is_later_key(&place_of("config", ""), "retention"));
-        assert!(is_later_value(&place_of("jobs", "/jobs/0/environment"), "ssh:web1"));
+        assert!(is_later_value(&place_of("jobs", "/jobs/0/overlap"), "buffer_all"));
         assert!(!is_later_key(&place_of("jobs", "/jobs/0"), "colour"));
     }
 }

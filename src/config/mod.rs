@@ -16,6 +16,7 @@ mod later;
 mod load;
 mod mcp;
 mod model;
+mod place;
 mod price;
 mod profile;
 mod raw;
@@ -38,6 +39,7 @@ pub use job::{Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Policy, Ra
 pub use load::{Config, Loaded, SecretsMode, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};
+pub use place::ExecutionPlace;
 pub use price::Price;
 pub use profile::Profile;
 pub use schema::{SchemaName, json_schema};

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::execute::{
     Begun, Ended, Host, RunError, begin, ended_early, finish, session_end, session_start,
 };
+use super::preflight::connect;
 use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
@@ -52,6 +53,8 @@ pub async fn apply(
         Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, false));
+    // Where it cannot be reached, the steps say so.
+    let (connection, _) = connect(&spec.config, &spec.job, &around, &toolbox).await;
     let mut work = Apply {
         // Whoever applies a plan has seen all of its calls; the rate is for models.
         rules: GateRules {
@@ -94,6 +97,9 @@ pub async fn apply(
     }
     result.counters.spent = work.spent.clone();
     result.survivors = servers.end().await;
+    if let Some(connection) = connection {
+        result.survivors += connection.end().await;
+    }
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &work.sink, mark, &end).await;
     Ok(Applied { ended: Ended { run_id: spec.run_id, end, recorded }, plan: work.plan, refused })

@@ -61,7 +61,9 @@ pub(super) async fn prompt(
         .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
-    let root = project::git_root(&directory);
+    // Whatever lies at that path here is not what the tools work with.
+    let is_local = around.execution.is_local();
+    let root = project::git_root(&directory).filter(|_| is_local);
     let mut git = match (&root, host.environment.find_program("git")) {
         (Some(root), Some(git)) => tokio::select! {
             facts = project::git_facts(&around.spawner, &git, root) => facts,
@@ -72,7 +74,10 @@ pub(super) async fn prompt(
     for text in git.iter_mut().flat_map(|git| git.commits.iter_mut().chain([&mut git.branch])) {
         *text = around.redactor.text(text).into_owned();
     }
-    let documents = project::documents(root.as_deref(), &directory, model.profile.documents);
+    let documents = match is_local {
+        true => project::documents(root.as_deref(), &directory, model.profile.documents),
+        false => String::new(),
+    };
     system_prompt(&PromptFacts {
         base: model.profile.prompt,
         job: spec.job.name.as_str(),

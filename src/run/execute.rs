@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{models, prompt};
-use super::preflight::preflight;
+use super::preflight::{connect, preflight};
 use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
@@ -134,7 +134,12 @@ pub async fn execute(
         let event = Event::warning("sandbox", message);
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
     }
-    let items = preflight(&spec.config, &spec.job, &around, &toolbox);
+    let (connection, found) = tokio::select! {
+        connected = connect(&spec.config, &spec.job, &around, &toolbox) => connected,
+        _ = stopped.wait_for(Option::is_some) => (None, Vec::new()),
+    };
+    let mut items = preflight(&spec.config, &spec.job, &around, &toolbox);
+    items.extend(found);
     let acts =
         spec.has_person || !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
     let may_begin = if spec.has_person {
@@ -156,6 +161,9 @@ pub async fn execute(
     };
     let mut result = keep_plan(&spec, &host, result).await;
     result.survivors += servers.end().await;
+    if let Some(connection) = connection {
+        result.survivors += connection.end().await;
+    }
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &sink, mark, &end).await;
     Ok(Ended { run_id: spec.run_id, end, recorded })
@@ -311,10 +319,10 @@ pub(super) fn session_start(
             .collect(),
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
-        environment: "local".to_owned(),
+        environment: around.execution.name(),
         sandbox: SandboxFacts {
             mode: spec.job.sandbox.as_str().to_owned(),
-            landlock_abi: landlock_abi().filter(|_| around.cages.are_on()),
+            landlock_abi: landlock_abi().filter(|_| around.holds()),
             cgroup: None,
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),

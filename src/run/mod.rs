@@ -16,7 +16,7 @@ mod surroundings;
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
 pub use execute::{Ended, Host, RunError, execute};
-pub use preflight::preflight;
+pub use preflight::{connect, preflight};
 pub use servers::Servers;
 pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use surroundings::{gate_rules, path_rules, tool_surroundings, toolbox, tools};

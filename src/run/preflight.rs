@@ -7,7 +7,7 @@ use crate::config::SandboxMode;
 use crate::config::{Config, Job, Listed};
 use crate::domain::PreflightItem;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
-use crate::tools::ToolSurroundings;
+use crate::tools::{Connection, ToolSurroundings, missing_programs};
 
 /// Returns the checklist of a job.
 #[must_use]
@@ -27,14 +27,15 @@ pub fn preflight(
             item("model", false, "no model is configured: add `models:` to config.yaml".to_owned())
         }
     });
-    items.push(match std::fs::metadata(working_dir) {
+    let is_local = around.execution.is_local();
+    items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
         Ok(meta) if meta.is_dir() => item("working_dir", true, working_dir.display().to_string()),
         Ok(_) => item("working_dir", false, format!("{} is no directory", working_dir.display())),
         Err(error) => item("working_dir", false, format!("{}: {error}", working_dir.display())),
-    });
+    }));
     let acting = job.policy.write.iter().chain(&job.policy.admin);
     let acting: BTreeSet<&str> = acting.map(|Listed { tool, .. }| tool.as_str()).collect();
-    if !acting.is_empty() {
+    if !acting.is_empty() && is_local {
         items.extend(around.paths.writable.iter().filter_map(|path| {
             // One that is not there yet may be made.
             let access = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).err();
@@ -49,6 +50,7 @@ pub fn preflight(
             continue;
         }
         items.push(match (config.tools.get(tool), toolbox.find(tool)) {
+            (Some(_), _) if !is_local => continue,
             (Some(declared), _) => match &declared.program.path {
                 Some(path) => item(&name, true, path.display().to_string()),
                 None => item(&name, false, format!("`{}` was not found", declared.program.written)),
@@ -63,6 +65,54 @@ pub fn preflight(
     items
 }
 
+/// Connects to where the job's tools work, and looks for their programs there.
+pub async fn connect(
+    config: &Config,
+    job: &Job,
+    around: &ToolSurroundings,
+    toolbox: &Toolbox,
+) -> (Option<Connection>, Vec<PreflightItem>) {
+    let item =
+        |name: &str, ok: bool, detail: String| PreflightItem { name: name.to_owned(), ok, detail };
+    if around.execution.is_local() {
+        return (None, Vec::new());
+    }
+    let name = around.execution.name();
+    let connection = match around.execution.connect(around).await {
+        Ok(connection) => connection,
+        Err(error) => return (None, vec![item("environment", false, error)]),
+    };
+    let used = toolbox.offered().iter().map(|tool| toolbox.canonical(&tool.name));
+    let programs: BTreeSet<&str> = used
+        .filter_map(|tool| match config.tools.get(tool) {
+            Some(declared) => Some(declared.program.written.as_str()),
+            None => Some("bash").filter(|bash| *bash == tool),
+        })
+        .collect();
+    let programs: Vec<&str> = programs.into_iter().collect();
+    let items = match missing_programs(around, &programs).await {
+        Err(error) => vec![item("environment", false, format!("{name}: {error}"))],
+        Ok(missing) => {
+            let directory = around.working_dir.display();
+            let mut items = vec![item("environment", true, format!("{name}, in {directory}"))];
+            let acts = |program: &str| {
+                let mut listed = job.policy.write.iter().chain(&job.policy.admin);
+                listed.any(|listed| match config.tools.get(&listed.tool) {
+                    Some(declared) => declared.program.written == program,
+                    None => listed.tool.as_str() == program,
+                })
+            };
+            // A read tool that is not there is a call that fails; one that the job acts with is a run that does.
+            items.extend(missing.iter().map(|program| {
+                let detail = format!("`{program}` was not found on {name}");
+                item(&format!("program {program}"), !acts(program), detail)
+            }));
+            items
+        }
+    };
+    (connection, items)
+}
+
 /// Tells whether the kernel can hold the job's tools to what they may touch.
 fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
@@ -75,6 +125,10 @@ fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
         );
     }
     let mode = job.sandbox.as_str();
+    if !around.execution.is_local() {
+        let place = around.execution.name();
+        return item(true, format!("{mode}: nothing here holds what runs on {place}"));
+    }
     match (job.sandbox, sandbox_support()) {
         (SandboxMode::Off, _) => item(true, "off: tools have every right of this user".to_owned()),
         (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}{}", sandbox_gaps(abi))),

@@ -16,8 +16,8 @@ use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
-    BashTool, BuiltinTool, Cages, DeclaredTool, KeptFile, OutputStore, ToolSurroundings,
-    WebFetchTool, WebSearchTool,
+    BashTool, BuiltinTool, Cages, DeclaredTool, ExecutionEnvironment, KeptFile, Local, OutputStore,
+    Remote, ToolSurroundings, WebFetchTool, WebSearchTool,
 };
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
@@ -31,12 +31,16 @@ pub fn tool_surroundings(
     outputs: Option<RunDir>,
     redactor: Redactor,
 ) -> io::Result<Arc<ToolSurroundings>> {
+    let is_local = job.environment.is_local();
     let working_dir = working_dir(job, host);
     if job.working_dir.is_none() {
         // If this fails, the preflight says so.
         let _ = create_private_dir(&working_dir);
     }
-    let working_dir = resolved(&working_dir).unwrap_or(working_dir);
+    let working_dir = match is_local {
+        true => resolved(&working_dir).unwrap_or(working_dir),
+        false => working_dir,
+    };
     let temporary = host.state.make_temporary(run_id)?;
     if let Some(run) = &outputs {
         // Before the first cage is built, which allows what is there.
@@ -50,6 +54,7 @@ pub fn tool_surroundings(
         .collect();
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
+    let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
     Ok(Arc::new(ToolSurroundings {
         spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
         env,
@@ -59,14 +64,23 @@ pub fn tool_surroundings(
         max_output_bytes: job.limits.max_output_bytes,
         outputs: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
         redactor,
+        execution: execution(job, host, &temporary),
         cages: Cages::new(job.sandbox, rules.clone(), temporary, job.network),
         paths: rules,
         domains: domain_rules(config, job),
         web_search: config.settings.web_search.clone(),
         todos: Default::default(),
         skills: job.skills.clone(),
-        shell: (host.environment.find_program("bash"), profile_of(config, job).shell_timeout),
+        shell: (bash, profile_of(config, job).shell_timeout),
     }))
+}
+
+/// Returns where the programs of a run's tools are started. `temporary` is the run's own.
+fn execution(job: &Job, host: &Host, temporary: &Path) -> Arc<dyn ExecutionEnvironment> {
+    let Some(client) = Remote::client_of(&job.environment) else { return Arc::new(Local) };
+    // One that is not installed fails at its start, with its name.
+    let path = host.environment.find_program(client).unwrap_or_else(|| client.into());
+    Arc::new(Remote::new(job.environment.clone(), path, temporary.join("ssh")))
 }
 
 fn working_dir(job: &Job, host: &Host) -> PathBuf {
@@ -82,7 +96,12 @@ pub fn path_rules(
     run: Option<(&Path, Option<&RunDir>)>,
 ) -> PathRules {
     let working_dir = working_dir(job, host);
-    let real = |path: &Path| resolved(path).unwrap_or_else(|_| path.to_path_buf());
+    let is_local = job.environment.is_local();
+    let real = |path: &Path| match is_local {
+        true => resolved(path).unwrap_or_else(|_| path.to_path_buf()),
+        // What it leads to over there is not known here.
+        false => path.to_path_buf(),
+    };
     let security = &config.settings.security;
     let allowed = job.allowed_paths.iter().chain(&security.allowed_paths).map(PathBuf::as_path);
     PathRules {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::builtin::judged_addresses;
 use super::cages::Cages;
+use super::environment::ExecutionEnvironment;
 use super::output::OutputStore;
 use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -38,6 +39,8 @@ pub struct ToolSurroundings {
     pub outputs: Option<Arc<dyn OutputStore>>,
     /// Takes secrets out of outputs.
     pub redactor: Redactor,
+    /// Where programs are started.
+    pub execution: Arc<dyn ExecutionEnvironment>,
     /// How processes are held.
     pub cages: Cages,
     /// Where files may lie.
@@ -83,6 +86,14 @@ pub fn declared_touches(
     named.map(touch).collect()
 }
 
+impl ToolSurroundings {
+    /// Tells whether the kernel holds the programs of tools.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.cages.are_on() && self.execution.is_local()
+    }
+}
+
 /// A declared tool.
 pub struct DeclaredTool {
     tool: Arc<Tool>,
@@ -116,6 +127,11 @@ impl DeclaredTool {
                     let rules = &self.around.paths;
                     let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
                     let path = rules.absolute(path).map_err(refused)?;
+                    if !self.around.execution.is_local() {
+                        // Its links are over there, where nothing of ours looks.
+                        rules.judge(&path, *access).map_err(refused)?;
+                        continue;
+                    }
                     // One that is not there yet is judged by what leads to it.
                     let real = resolved(&path).ok().filter(|real| !real.is_symlink());
                     let astray = || denied("path", &"the links of a path lead nowhere");
@@ -132,13 +148,21 @@ impl DeclaredTool {
         Ok(())
     }
 
+    /// Returns the program as it is started; `None` if it is not on this host, where it has to be.
+    fn program(&self) -> Option<PathBuf> {
+        match self.around.execution.is_local() {
+            true => self.tool.program.path.clone(),
+            false => Some(PathBuf::from(&self.tool.program.written)),
+        }
+    }
+
     async fn execute(
         &self,
         call: &PreparedCall,
         context: &CallContext,
         rights: Category,
     ) -> CallOutput {
-        let Some(program) = self.tool.program.path.clone() else {
+        let Some(program) = self.program() else {
             return CallOutput::of_error(&CallError::new(
                 ErrorKind::SpawnFailed,
                 format!(
@@ -163,11 +187,10 @@ impl DeclaredTool {
         if let Err(error) = judged {
             return CallOutput::of_error(&error);
         }
-        let mut env = self.around.env.clone();
-        env.extend(self.tool.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+        let env: Vec<_> = self.tool.env.iter().collect();
         let process = Process {
             program,
-            env,
+            env: env.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             timeout,
             characters: self.tool.output_limit.or(self.around.output_limit),
             category: rights,
@@ -217,25 +240,23 @@ impl AgentTool for DeclaredTool {
     }
 
     fn is_available(&self) -> bool {
-        self.tool.program.path.is_some()
+        self.program().is_some()
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         let arguments = self.tool.command.validate(arguments)?;
         let rendered = self.tool.command.render(&arguments)?;
         let touches = declared_touches(&self.tool, &arguments)?;
-        let program =
-            self.tool.program.path.as_ref().map_or_else(
-                || self.tool.program.written.clone(),
-                |path| path.display().to_string(),
-            );
+        let program = self
+            .program()
+            .map_or_else(|| self.tool.program.written.clone(), |path| path.display().to_string());
         let working_dir = self.tool.working_dir.as_ref().unwrap_or(&self.around.working_dir);
         Ok(PreparedCall {
             arguments,
             argv: std::iter::once(program).chain(rendered.args).collect(),
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
-            sandboxed: self.around.cages.are_on(),
+            sandboxed: self.around.holds(),
             touches,
             lines: 0,
         })
@@ -243,8 +264,8 @@ impl AgentTool for DeclaredTool {
 
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         let program = match &self.tool.program.path {
-            Some(path) => digest_of_file(path.clone()).await?,
-            None => String::new(),
+            Some(path) if self.around.execution.is_local() => digest_of_file(path.clone()).await?,
+            _ => String::new(),
         };
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();
         Ok(format!("{program} {env:?} {category} {sandbox:?}"))

@@ -6,6 +6,7 @@
 mod builtin;
 mod cages;
 mod declared;
+mod environment;
 mod files;
 mod mcp;
 mod output;
@@ -18,5 +19,6 @@ pub use builtin::{
 };
 pub use cages::Cages;
 pub use declared::{DeclaredTool, ToolSurroundings, declared_touches};
+pub use environment::{Connection, ExecutionEnvironment, Local, Remote, missing_programs};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};

@@ -1,6 +1,5 @@
 //! One process of a tool: started in its cage, its output collected, its end told.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,8 +16,8 @@ use crate::text::truncate::{Keep, ViewLimit};
 /// What is started, besides what the call says.
 pub(super) struct Process<'a> {
     pub(super) program: PathBuf,
-    /// The whole environment.
-    pub(super) env: BTreeMap<String, String>,
+    /// Variables besides those that every tool gets.
+    pub(super) env: Vec<(String, String)>,
     pub(super) timeout: Duration,
     /// Characters of the output that a model sees, where they are not those of every process.
     pub(super) characters: Option<usize>,
@@ -36,7 +35,11 @@ impl Process<'_> {
         context: &CallContext,
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
-        let cage = match around.cages.of(self.category, self.sandbox, &working_dir) {
+        let cage = match around.holds() {
+            true => around.cages.of(self.category, self.sandbox, &working_dir),
+            false => Ok(None),
+        };
+        let cage = match cage {
             Ok(cage) => cage,
             Err(error) => {
                 let message =
@@ -48,12 +51,13 @@ impl Process<'_> {
         let spec = ProcessSpec {
             program: self.program.clone(),
             argv: call.argv.clone(),
-            env: self.env.clone(),
+            env: around.env.clone(),
             working_dir,
             stdin: call.stdin.clone(),
             timeout: self.timeout,
             cage,
         };
+        let spec = around.execution.process(spec, &self.env);
         let mut collector = Collector::new(
             around.outputs.as_deref(),
             &context.call_id,

@@ -13,6 +13,7 @@ mod builtin;
 mod cli;
 mod cron;
 mod daemon;
+mod environment;
 mod formats;
 mod mcp;
 mod plan;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, Rate, ReadPolicy};
 use crate::call::{ArgumentConditions, Fault};
 use crate::config::raw::{
-    RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawScalar,
+    RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
 };
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
-use crate::config::{Builtin, MCP_SEPARATOR, Skill};
+use crate::config::{Builtin, ExecutionPlace, MCP_SEPARATOR, Skill};
 use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
 use crate::text::near::nearest;
@@ -281,6 +281,35 @@ impl Check<'_> {
             deny: deny.into_iter().collect(),
             narrowed: Vec::new(),
         }
+    }
+
+    /// Returns where the programs of the job's tools are started.
+    pub(super) fn environment(&mut self, raw: &RawJob, has_directory: bool) -> ExecutionPlace {
+        let place =
+            raw.environment.as_deref().map_or(Ok(ExecutionPlace::Local), ExecutionPlace::parse);
+        let place = place.unwrap_or_else(|message| {
+            self.fault("/environment", message);
+            ExecutionPlace::Local
+        });
+        if place.is_local() {
+            return place;
+        }
+        if raw.sandbox.is_none_or(|sandbox| matches!(sandbox, RawSandbox::Enforce)) {
+            self.fault(
+                "/environment",
+                "nothing here can hold what runs elsewhere: say so with `sandbox: best_effort` in the job",
+            );
+        }
+        if !has_directory {
+            self.fault(
+                "/environment",
+                "`working_dir` is missing: where do tools start over there?",
+            );
+        }
+        if raw.network == Some(false) {
+            self.fault("/network", "nothing here can close the network over there");
+        }
+        place
     }
 
     /// Warns of tools of the web that the job names and that can do nothing.

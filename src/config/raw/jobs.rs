@@ -90,9 +90,8 @@ pub(crate) struct RawJob {
     pub(crate) allowed_paths: Option<Vec<String>>,
     /// Hosts that the job may fetch from besides those of config.yaml.
     pub(crate) allowed_domains: Option<Vec<RawHost>>,
-    /// `local` in this version.
-    #[serde(rename = "environment")]
-    pub(crate) _environment: Option<RawEnvironment>,
+    /// Where the programs of the job's tools are started: local (if not set), ssh:HOST, docker:CONTAINER or kubernetes:NAMESPACE/POD.
+    pub(crate) environment: Option<String>,
     /// `supervised` if not set.
     pub(crate) autonomy: Option<RawAutonomy>,
     /// How a person is asked.
@@ -147,12 +146,6 @@ pub(crate) enum RawOverlap {
 pub(crate) enum RawOnCrash {
     #[serde(rename = "fail")]
     Fail,
-}
-
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-pub(crate) enum RawEnvironment {
-    #[serde(rename = "local")]
-    Local,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]

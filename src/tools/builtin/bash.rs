@@ -77,15 +77,15 @@ impl AgentTool for BashTool {
             argv: argv.into(),
             working_dir: self.around.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.around.cages.are_on(),
+            sandboxed: self.around.holds(),
             arguments,
         })
     }
 
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         match &self.around.shell.0 {
-            Some(path) => digest_of_file(path.clone()).await,
-            None => Ok(String::new()),
+            Some(path) if self.around.execution.is_local() => digest_of_file(path.clone()).await,
+            _ => Ok(String::new()),
         }
     }
 
@@ -97,7 +97,7 @@ impl AgentTool for BashTool {
         };
         let process = Process {
             program,
-            env: self.around.env.clone(),
+            env: Vec::new(),
             timeout: asked.map_or(default, Duration::from_millis),
             characters: self.around.output_limit,
             category: self.declared.category,

@@ -365,7 +365,21 @@ impl AgentTool for BuiltinTool {
         self.declared.category
     }
 
+    /// The files of another host are for its programs.
+    fn is_available(&self) -> bool {
+        self.around.execution.is_local()
+            || matches!(self.declared.name, "skill" | "todo_read" | "todo_write")
+    }
+
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        if !self.is_available() {
+            let message = format!(
+                "`{}` works with the files of this host, and the job's tools work on {}. Use bash or a declared tool.",
+                self.declared.name,
+                self.around.execution.name()
+            );
+            return Err(CallError::new(ErrorKind::InvalidArguments, message));
+        }
         let JudgedCall { arguments, touches, lines } =
             prepare_builtin(self.declared.name, arguments)?;
         Ok(PreparedCall {

@@ -32,6 +32,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         shell: (None, Duration::from_secs(10)),
         domains: Default::default(),
         web_search: None,
+        execution: Arc::new(crate::tools::Local),
         todos: Default::default(),
         skills: Vec::new(),
     }

@@ -74,9 +74,14 @@ impl Connection {
                     .path
                     .clone()
                     .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
+                // A server runs on this host, wherever the tools of the job do.
+                let working_dir = match around.execution.is_local() {
+                    true => around.working_dir.as_path(),
+                    false => around.cages.temporary(),
+                };
                 let cage = around
                     .cages
-                    .of(rights, sandbox, &around.working_dir)
+                    .of(rights, sandbox, working_dir)
                     .map_err(|error| format!("it cannot be held: {error}"))?;
                 let mut all = around.env.clone();
                 all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
@@ -85,7 +90,7 @@ impl Connection {
                     argv: argv.chain(args.iter().cloned()).collect(),
                     program: path,
                     env: all,
-                    working_dir: around.working_dir.clone(),
+                    working_dir: working_dir.to_path_buf(),
                     stdin: None,
                     timeout: lifetime,
                     cage,

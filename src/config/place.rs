@@ -1,0 +1,101 @@
+//! Where the programs of a job's tools are started.
+
+/// Where the programs of a job's tools are started.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ExecutionPlace {
+    /// On this host.
+    #[default]
+    Local,
+    /// On another one, by OpenSSH: a destination as `ssh` takes it.
+    Ssh(String),
+    /// In a container that runs, by its name or id.
+    Docker(String),
+    /// In a pod that runs, in its first container.
+    Kubernetes {
+        /// The namespace.
+        namespace: String,
+        /// The pod.
+        pod: String,
+    },
+}
+
+impl ExecutionPlace {
+    /// Returns the place that `text` names.
+    ///
+    /// *Errors*: a sentence.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        // It becomes an argument of a client, where a dash would make an option of it.
+        let is_name = |name: &str| {
+            name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
+        };
+        let named = |name: &str| is_name(name).then(|| name.to_owned());
+        let place = match text.split_once(':') {
+            None if text == "local" => Some(Self::Local),
+            Some(("ssh", host)) => named(host).map(Self::Ssh),
+            Some(("docker", container)) => named(container).map(Self::Docker),
+            Some(("kubernetes", rest)) => rest.split_once('/').and_then(|(namespace, pod)| {
+                Some(Self::Kubernetes { namespace: named(namespace)?, pod: named(pod)? })
+            }),
+            _ => None,
+        };
+        place.ok_or_else(|| {
+            format!(
+                "`{text}` is no environment: write local, ssh:HOST, docker:CONTAINER or kubernetes:NAMESPACE/POD"
+            )
+        })
+    }
+
+    /// Tells whether it is this host.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        *self == Self::Local
+    }
+}
+
+impl std::fmt::Display for ExecutionPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local => f.write_str("local"),
+            Self::Ssh(host) => write!(f, "ssh:{host}"),
+            Self::Docker(container) => write!(f, "docker:{container}"),
+            Self::Kubernetes { namespace, pod } => write!(f, "kubernetes:{namespace}/{pod}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_written() {
+        for text in [
+            "local",
+            "ssh:web1",
+            "ssh:ops@web1.example.org",
+            "docker:shop_db-1",
+            "kubernetes:shop/web-0",
+        ] {
+            assert_eq!(ExecutionPlace::parse(text).unwrap().to_string(), text);
+        }
+        for text in [
+            "",
+            "ssh",
+            "ssh:",
+            "ssh:-oProxyCommand=x",
+            "ssh:a b",
+            "ssh:a;b",
+            "docker:--privileged",
+            "kubernetes:shop",
+            "kubernetes:shop/-x",
+            "kubernetes:/x",
+            "vm:x",
+            "Local",
+        ] {
+            assert!(ExecutionPlace::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Where the programs of a run's tools are started: on this host, or over a client on another one.
+//!
+//! A remote program is started by a shell over there, whose text goes over the client's standard input: neither its arguments nor its variables
+//! stand in the process list of this host. The shell ends the program's process group as soon as that input ends. *Source*: `ssh(1)`,
+//! `docker exec`, `kubectl exec`.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::io::AsyncReadExt as _;
+use tokio_util::sync::CancellationToken;
+
+use super::ToolSurroundings;
+use crate::config::ExecutionPlace;
+use crate::process::{FEEDER_VERB, Piped, ProcessSpec};
+
+/// How long a connection may take to come about.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// What the client is told to run: it reads a count of lines and so many lines, and runs them. No shell reads more than that of its input.
+const LOADER: &str = "IFS= read -r n; s=; while [ \"$n\" -gt 0 ]; do IFS= read -r l || exit 125; s=\"$s$l\n\"; n=$((n-1)); done; eval \"$s\"";
+
+/// Where the programs of a run's tools are started.
+#[async_trait]
+pub trait ExecutionEnvironment: Send + Sync {
+    /// Returns its name in files and transcripts.
+    fn name(&self) -> String;
+
+    /// Tells whether it is this host.
+    fn is_local(&self) -> bool;
+
+    /// Returns the process of this host that runs `spec` there. `own` are the variables that are the tool's own.
+    fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec;
+
+    /// Makes what all calls of a run share.
+    ///
+    /// *Errors*: a sentence.
+    async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String>;
+}
+
+/// This host.
+#[derive(Debug, Clone, Copy)]
+pub struct Local;
+
+#[async_trait]
+impl ExecutionEnvironment for Local {
+    fn name(&self) -> String {
+        ExecutionPlace::Local.to_string()
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec {
+        let mut spec = spec;
+        spec.env.extend(own.iter().cloned());
+        spec
+    }
+
+    async fn connect(&self, _: &ToolSurroundings) -> Result<Option<Connection>, String> {
+        Ok(None)
+    }
+}
+
+/// Another host, a container or a pod.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    place: ExecutionPlace,
+    client: PathBuf,
+    /// Where the shared connection listens.
+    socket: PathBuf,
+}
+
+/// A connection that the calls of a run share. If it is dropped, it ends.
+#[derive(Debug)]
+pub struct Connection {
+    process: Piped,
+    _pipes: (tokio::net::unix::pipe::Receiver, tokio::net::unix::pipe::Sender),
+}
+
+impl Connection {
+    /// Ends it; returns what could not be killed.
+    pub async fn end(self) -> u64 {
+        self.process.end().await
+    }
+}
+
+impl Remote {
+    /// Returns the environment of a place that is not this host. `socket` is a path that nobody else uses.
+    #[must_use]
+    pub fn new(place: ExecutionPlace, client: PathBuf, socket: PathBuf) -> Self {
+        Self { place, client, socket }
+    }
+
+    /// Returns the name of the client's program.
+    #[must_use]
+    pub fn client_of(place: &ExecutionPlace) -> Option<&'static str> {
+        match place {
+            ExecutionPlace::Local => None,
+            ExecutionPlace::Ssh(_) => Some("ssh"),
+            ExecutionPlace::Docker(_) => Some("docker"),
+            ExecutionPlace::Kubernetes { .. } => Some("kubectl"),
+        }
+    }
+
+    /// Returns the client's arguments before the command. `is_first` is for the connection that the others share.
+    fn arguments(&self, is_first: bool) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        match &self.place {
+            ExecutionPlace::Local => Vec::new(),
+            ExecutionPlace::Ssh(host) => {
+                let mut all: Vec<String> = words(&[
+                    "-T",
+                    "-oBatchMode=yes",
+                    "-oConnectTimeout=10",
+                    "-oServerAliveInterval=15",
+                    "-oServerAliveCountMax=2",
+                    "-oControlPersist=no",
+                    if is_first { "-oControlMaster=yes" } else { "-oControlMaster=no" },
+                ]);
+                all.push(format!("-oControlPath={}", self.socket.display()));
+                all.extend(words(&["--", host]));
+                all
+            }
+            ExecutionPlace::Docker(container) => words(&["exec", "-i", container]),
+            ExecutionPlace::Kubernetes { namespace, pod } => {
+                words(&["exec", "-i", "-n", namespace, pod, "--"])
+            }
+        }
+    }
+
+    /// Returns the command that loads a script, as the client takes it: `ssh` gives a text to a shell, the others words to the kernel.
+    fn command(&self, script: &str) -> Vec<String> {
+        match self.place {
+            ExecutionPlace::Ssh(_) => vec![format!("exec sh -c {}", quoted(script))],
+            _ => vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
+        }
+    }
+}
+
+#[async_trait]
+impl ExecutionEnvironment for Remote {
+    fn name(&self) -> String {
+        self.place.to_string()
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec {
+        let script = script(&spec, own);
+        let client = self.client.display().to_string();
+        let mut argv = vec!["dutyd".to_owned(), FEEDER_VERB.to_owned(), client];
+        argv.extend(self.arguments(false));
+        argv.extend(self.command(LOADER));
+        ProcessSpec {
+            // In the process that executes it, this is our binary.
+            program: PathBuf::from("/proc/self/exe"),
+            argv,
+            working_dir: PathBuf::from("/"),
+            stdin: Some(format!("{}\n{script}", script.lines().count())),
+            // Nothing here can hold what runs there.
+            cage: None,
+            ..spec
+        }
+    }
+
+    async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String> {
+        if !matches!(self.place, ExecutionPlace::Ssh(_)) {
+            return Ok(None);
+        }
+        let client = self.client.display().to_string();
+        let mut argv = vec![client];
+        argv.extend(self.arguments(true));
+        // Says that it is there, and stays until it is left.
+        argv.push("echo; exec cat".to_owned());
+        let spec = ProcessSpec {
+            program: self.client.clone(),
+            argv,
+            env: around.env.clone(),
+            working_dir: PathBuf::from("/"),
+            stdin: None,
+            timeout: Duration::from_secs(24 * 3600),
+            cage: None,
+        };
+        let started = around.spawner.start_piped(&spec).await;
+        let (process, mut output, input) = started.map_err(|error| error.to_string())?;
+        let mut byte = [0];
+        match tokio::time::timeout(CONNECT, output.read(&mut byte)).await {
+            Ok(Ok(1)) => Ok(Some(Connection { process, _pipes: (output, input) })),
+            _ => {
+                process.end().await;
+                let name = self.name();
+                let host = name.trim_start_matches("ssh:");
+                Err(format!(
+                    "{name} cannot be reached; `ssh -o BatchMode=yes {host} true`, as the user of the daemon, says why"
+                ))
+            }
+        }
+    }
+}
+
+/// Returns the programs of `wanted` that are not there, or why nobody can tell; the working directory is entered first.
+///
+/// *Errors*: a sentence.
+pub async fn missing_programs(
+    around: &ToolSurroundings,
+    wanted: &[&str],
+) -> Result<Vec<String>, String> {
+    const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
+    let argv = ["sh", "-c", LOOK, "sh"].iter().chain(wanted).map(|word| (*word).to_owned());
+    let spec = ProcessSpec {
+        program: PathBuf::from("sh"),
+        argv: argv.collect(),
+        env: around.env.clone(),
+        working_dir: around.working_dir.clone(),
+        stdin: None,
+        timeout: CONNECT,
+        cage: None,
+    };
+    let spec = around.execution.process(spec, &[]);
+    let mut output = Vec::new();
+    let mut keep = |chunk: &[u8]| {
+        output.extend_from_slice(chunk);
+        Ok(())
+    };
+    let exit = around.spawner.run(&spec, &CancellationToken::new(), &mut keep).await;
+    let exit = exit.map_err(|error| error.to_string())?;
+    let said = crate::text::escape::one_line(String::from_utf8_lossy(&output).trim());
+    match exit.code {
+        Some(0) => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
+        _ => Err(said.chars().take(300).collect()),
+    }
+}
+
+/// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does.
+fn script(spec: &ProcessSpec, own: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in own {
+        let _ = writeln!(text, "export {name}={}", quoted(value));
+    }
+    let directory = quoted(&spec.working_dir.display().to_string());
+    let _ = writeln!(text, "cd {directory} || exit 125");
+    let words: Vec<String> = std::iter::once(spec.program.display().to_string())
+        .chain(spec.argv.iter().skip(1).cloned())
+        .map(|word| quoted(&word))
+        .collect();
+    let program = match &spec.stdin {
+        None => format!("{} </dev/null", words.join(" ")),
+        Some(input) => format!(
+            "sh -c 'i=$1; shift; printf %s \"$i\" | \"$@\"' sh {} {} </dev/null",
+            quoted(input),
+            words.join(" ")
+        ),
+    };
+    // Without `setsid` over there, only the program itself is ended.
+    let _ = write!(
+        text,
+        "exec 3<&0
+s=
+command -v setsid >/dev/null 2>&1 && s=setsid
+$s {program} 3<&- &
+p=$!
+{{ cat; kill -TERM -\"$p\" || kill -TERM \"$p\"; sleep 2; kill -KILL -\"$p\" || kill -KILL \"$p\"; }} <&3 >/dev/null 2>&1 &
+w=$!
+exec 3<&-
+wait \"$p\"
+c=$?
+kill \"$w\" 2>/dev/null
+kill -KILL -\"$p\" 2>/dev/null
+exit \"$c\"
+"
+    );
+    text
+}
+
+/// Returns a text as one word of a POSIX shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(text: &str) -> Remote {
+        let place = ExecutionPlace::parse(text).unwrap();
+        Remote::new(place, "/usr/bin/client".into(), "/run/x/ssh".into())
+    }
+
+    fn spec(argv: &[&str]) -> ProcessSpec {
+        ProcessSpec {
+            program: argv[0].into(),
+            argv: argv.iter().map(|word| (*word).to_owned()).collect(),
+            env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+            working_dir: "/srv/it's".into(),
+            stdin: None,
+            timeout: CONNECT,
+            cage: None,
+        }
+    }
+
+    #[test]
+    fn clients_are_given_constants_and_a_name() {
+        let words = |text: &str| {
+            let spec =
+                remote(text).process(spec(&["df", "-h; rm x"]), &[("K".into(), "s3cret".into())]);
+            assert!(!spec.argv.iter().any(|word| word.contains("df") || word.contains("s3cret")));
+            assert!(spec.stdin.unwrap().contains("'df' '-h; rm x'"));
+            assert_eq!(spec.argv[..3], ["dutyd", FEEDER_VERB, "/usr/bin/client"]);
+            spec.argv[3..].join(" ")
+        };
+        let docker = words("docker:db");
+        assert!(docker.starts_with("exec -i db sh -c IFS= read"), "{docker}");
+        let kubectl = words("kubernetes:shop/web-0");
+        assert!(kubectl.starts_with("exec -i -n shop web-0 -- sh -c IFS= read"), "{kubectl}");
+        let ssh = words("ssh:ops@web1");
+        assert!(
+            ssh.contains("-oControlPath=/run/x/ssh -- ops@web1 exec sh -c 'IFS= read"),
+            "{ssh}"
+        );
+    }
+
+    proptest::proptest! {
+        /// A real shell reads back what was quoted.
+        #[test]
+        fn words_arrive_as_they_are(words in proptest::collection::vec("[^\0]{0,12}", 1..4)) {
+            let argv: Vec<&str> = std::iter::once("printf").chain(["%s\u{1}"]).chain(words.iter().map(String::as_str)).collect();
+            let text = script(&ProcessSpec { working_dir: "/".into(), ..spec(&argv) }, &[]);
+            let count = text.lines().count();
+            proptest::prop_assert!(text.split('\n').count() == count + 1, "as many lines as the shell will read");
+            let _ = words;
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Jobs whose tools work elsewhere: over a real OpenSSH server on loopback, and over clients that stand in for those of engines that are not here.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Place, alive, wait_until};
+
+/// An OpenSSH server; stopped when it is dropped.
+struct Sshd {
+    child: Child,
+    port: u16,
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(path: PathBuf, text: &str, mode: u32) {
+    std::fs::write(&path, text).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Starts a server that lets us in, and puts an `ssh` that knows it into `bin`.
+fn sshd(place: &Place) -> Sshd {
+    let home = place.path();
+    for key in ["host_key", "user_key"] {
+        let done = Command::new("/usr/bin/ssh-keygen")
+            .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+            .arg(home.join(key))
+            .stdin(Stdio::null())
+            .status();
+        assert!(done.unwrap().success());
+    }
+    std::fs::create_dir_all(home.join("bin")).unwrap();
+    // The server leaves its rights where root starts it.
+    let _ = std::fs::create_dir_all("/run/sshd");
+    std::fs::copy(home.join("user_key.pub"), home.join("authorized_keys")).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let shown = home.display();
+    write(
+        home.join("sshd_config"),
+        &format!(
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {shown}/host_key\nAuthorizedKeysFile {shown}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+        ),
+        0o600,
+    );
+    write(
+        home.join("ssh_config"),
+        &format!(
+            "Host web1\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {shown}/user_key\n  IdentitiesOnly yes\n  UserKnownHostsFile {shown}/known_hosts\n  StrictHostKeyChecking yes\n"
+        ),
+        0o600,
+    );
+    let key = std::fs::read_to_string(home.join("host_key.pub")).unwrap();
+    write(home.join("known_hosts"), &format!("[127.0.0.1]:{port} {key}"), 0o600);
+    // OpenSSH looks for its files in the home of the user's entry, not in $HOME.
+    let calls = format!("echo \"$@\" >> {shown}/calls");
+    write(
+        home.join("bin/ssh"),
+        &format!("#!/bin/sh\n{calls}\nexec /usr/bin/ssh -F {shown}/ssh_config \"$@\"\n"),
+        0o755,
+    );
+    let log = std::fs::File::create(home.join("sshd_log")).unwrap();
+    let child = Command::new("/usr/sbin/sshd")
+        .args(["-D", "-e", "-f"])
+        .arg(home.join("sshd_config"))
+        .stdin(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let server = Sshd { child, port };
+    wait_until(
+        || std::net::TcpStream::connect(("127.0.0.1", server.port)).is_ok(),
+        || std::fs::read_to_string(home.join("sshd_log")).unwrap_or_default(),
+    );
+    server
+}
+
+/// Each test has processes of its own to look for.
+fn sleep_of(environment: &str) -> u32 {
+    61_000 + u32::try_from(environment.len()).unwrap()
+}
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: show, description: Shows words, category: read, cmd: printf, args: ['%s|', '{{a}}', '{{b}}'], parameters: {a: {type: string, multiline: true}, b: {type: string}}, env: {API_TOKEN: very-secret-token}}
+  - {name: token, description: Shows a variable, category: read, cmd: sh, args: [-c, 'echo \"$API_TOKEN\" | wc -c; pwd; cat'], stdin: '{{text}}', parameters: {text: {type: string}}, env: {API_TOKEN: very-secret-token}}
+  - {name: stay, description: Takes long, category: read, cmd: sh, args: [-c, 'sleep SLEEP & sleep SLEEP'], timeout: 1s}
+  - {name: absent, description: Is not there, category: write, cmd: no-such-program}
+";
+
+fn place(environment: &str, script: &str, tools: &str) -> Place {
+    let tools_yaml = |sleep: u32| TOOLS.replace("SLEEP", &sleep.to_string());
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
+        ("script.yaml", &format!("steps:\n{script}  - say: done\n  - say: done\n")),
+        ("tools.yaml", &tools_yaml(sleep_of(environment))),
+    ]);
+    let work = place.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    place.write(
+        "jobs.yaml",
+        &format!("version: 1\njobs:\n  - name: j\n    prompt: Work\n    environment: {environment}\n    sandbox: best_effort\n    working_dir: {}\n    tools: {tools}\n    limits: {{error_threshold: 9}}\n", work.display()),
+    );
+    let path = format!("{}/bin:/usr/bin:/bin", place.path().display());
+    place.with_env("PATH", &path)
+}
+
+fn ends(place: &Place) -> Vec<Value> {
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap().iter();
+    events.filter(|event| event["type"] == "tool_call_end").cloned().collect()
+}
+
+const SCRIPT: &str = r#"  - call: {tool: show, args: {a: "it's \"a\" $(id) `id`\n-e *", b: "; rm -rf x"}}
+  - call: {tool: token, args: {text: "in it's"}}
+  - call: {tool: bash, args: {command: "echo $0 > made; exit 3"}}
+  - call: {tool: stay, args: {}}
+  - call: {tool: read_file, args: {file_path: made}}
+"#;
+
+fn check(place: &Place, environment: &str) {
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let ends = ends(place);
+    let work = place.path().join("work");
+    assert_eq!(ends[0]["output"], "it's \"a\" $(id) `id`\n-e *|; rm -rf x|", "{}", ends[0]);
+    assert_eq!(ends[1]["output"], format!("18\n{}\nin it's", work.display()), "{}", ends[1]);
+    assert_eq!(ends[2]["exit_code"], 3, "{}", ends[2]);
+    assert_eq!(std::fs::read_to_string(work.join("made")).unwrap(), "bash\n");
+    assert_eq!(ends[3]["error_kind"], "timeout", "{}", ends[3]);
+    assert_eq!(ends[4]["error_kind"], "invalid_arguments", "{}", ends[4]);
+    let started = Instant::now();
+    let sleep = format!("sleep {}", sleep_of(environment));
+    while !alive(&sleep).is_empty() {
+        assert!(started.elapsed() < Duration::from_secs(5), "it lives on: {:?}", alive(&sleep));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let start = &place.json(&["show", "last"])["events"][0];
+    assert_eq!(start["sandbox"]["landlock_abi"], Value::Null, "{start}");
+    assert!(!place.everything().contains("very-secret-token"));
+}
+
+// proves SEC-1
+#[test]
+fn tools_of_a_job_work_on_another_host() {
+    let place = place("ssh:web1", SCRIPT, "{write: [bash]}");
+    let _server = sshd(&place);
+    check(&place, "ssh:web1");
+    let calls = std::fs::read_to_string(place.path().join("calls")).unwrap();
+    assert!(!calls.contains("very-secret-token") && !calls.contains("rm -rf"), "{calls}");
+    assert_eq!(calls.matches("ControlMaster=yes").count(), 1, "one connection for all: {calls}");
+    let log = std::fs::read_to_string(place.path().join("sshd_log")).unwrap();
+    assert_eq!(log.matches("Accepted publickey").count(), 1, "{log}");
+    let checked = place.json(&["check", "j"]);
+    assert_eq!(checked["ok"], true, "{checked}");
+}
+
+#[test]
+fn what_is_not_there_fails_before_a_token_is_spent() {
+    let place = place("ssh:web1", SCRIPT, "{write: [absent]}");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1, "nobody answers");
+    let reason = |place: &Place| place.json(&["show", "last"])["events"].to_string();
+    assert!(reason(&place).contains("ssh:web1 cannot be reached"), "{}", reason(&place));
+    let _server = sshd(&place);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1);
+    assert!(
+        reason(&place).contains("`no-such-program` was not found on ssh:web1"),
+        "{}",
+        reason(&place)
+    );
+    for (wrong, message) in [
+        ("environment: ssh:web1", "best_effort"),
+        (
+            "environment: 'ssh:-oProxyCommand=x', sandbox: best_effort, working_dir: /",
+            "is no environment",
+        ),
+        ("environment: ssh:web1, sandbox: best_effort", "`working_dir` is missing"),
+    ] {
+        place.write(
+            "jobs.yaml",
+            &format!("version: 1\njobs:\n  - {{name: j, prompt: x, {wrong}}}\n"),
+        );
+        let done = place.dutyd(&["validate"]);
+        assert!(
+            done.code == 2 && (done.stdout.clone() + &done.stderr).contains(message),
+            "{done:?}"
+        );
+    }
+}
+
+/// The engines are not here: the clients' places are taken by scripts that tell how they were called and run the command.
+#[test]
+fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
+    for (environment, client, before) in [
+        ("docker:db-1", "docker", "exec -i db-1 "),
+        ("kubernetes:shop/web-0", "kubectl", "exec -i -n shop web-0 -- "),
+    ] {
+        let place = place(environment, SCRIPT, "{write: [bash]}");
+        let bin = place.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let count = before.split_whitespace().count();
+        let calls = place.path().join("calls");
+        write(
+            bin.join(client),
+            &format!("#!/bin/sh\necho \"$@\" >> {}\nshift {count}\nexec \"$@\"\n", calls.display()),
+            0o755,
+        );
+        check(&place, environment);
+        let calls = std::fs::read_to_string(calls).unwrap();
+        assert!(calls.starts_with(&format!("{before}sh -c IFS= read -r n;")), "{calls}");
+        let start = &place.json(&["show", "last"])["events"][0];
+        assert_eq!(start["environment"], json!(environment));
+    }
+}
