@@ -53,6 +53,8 @@ impl ScriptedModel {
             .flatten()
             .collect();
         let mut environment = Environment::new();
+        // A text is played as it is written, to its last line break.
+        environment.set_keep_trailing_newline(true);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let seen =
             context! { job => self.context.job, vars => self.context.vars, results => results };

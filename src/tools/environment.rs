@@ -249,21 +249,19 @@ fn script(spec: &ProcessSpec, own: &[(String, String)]) -> String {
         .chain(spec.argv.iter().skip(1).cloned())
         .map(|word| quoted(&word))
         .collect();
-    let program = match &spec.stdin {
-        None => format!("{} </dev/null", words.join(" ")),
-        Some(input) => format!(
-            "sh -c 'i=$1; shift; printf %s \"$i\" | \"$@\"' sh {} {} </dev/null",
-            quoted(input),
-            words.join(" ")
-        ),
+    // The shell's own `printf` knows no longest argument; the last process of a pipeline is the one that `$!` names.
+    let (feed, input) = match &spec.stdin {
+        None => (String::new(), " </dev/null"),
+        Some(input) => (format!("printf %s {} | ", quoted(input)), ""),
     };
+    let program = words.join(" ");
     // Without `setsid` over there, only the program itself is ended.
     let _ = write!(
         text,
         "exec 3<&0
 s=
 command -v setsid >/dev/null 2>&1 && s=setsid
-$s {program} 3<&- &
+{feed}$s {program}{input} 3<&- &
 p=$!
 {{ cat; kill -TERM -\"$p\" || kill -TERM \"$p\"; sleep 2; kill -KILL -\"$p\" || kill -KILL \"$p\"; }} <&3 >/dev/null 2>&1 &
 w=$!

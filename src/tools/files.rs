@@ -16,6 +16,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use tokio_util::sync::CancellationToken;
+
+use super::ToolSurroundings;
+use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{Access, PathRefusal, PathRules, shown};
 
@@ -26,9 +30,11 @@ const LARGEST_TEXT: u64 = 16 << 20;
 const KERNEL_FILES: &[rustix::fs::FsWord] = &[0x9fa0, 0x6265_6572];
 
 /// The files of a run.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct Files<'a> {
     rules: &'a PathRules,
+    /// Where they are, if not on this host.
+    remote: Option<RemoteFiles<'a>>,
 }
 
 /// A file or directory that was opened and judged.
@@ -40,23 +46,75 @@ pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     /// Whether it is a directory.
     pub(crate) is_dir: bool,
+    /// What was fetched of it, if it is a directory elsewhere that is to be walked.
+    pub(super) tree: Option<Tree>,
 }
 
-/// Where a file is to be written: a directory that was opened and judged, and a last name in it.
-#[derive(Debug)]
-pub(crate) struct Place {
-    directory: OwnedFd,
-    name: std::ffi::OsString,
+/// Where a file is to be written: here, a directory that was opened and judged, and a last name in it.
+pub(crate) struct Place<'a> {
     /// Where the file lies or will lie.
     pub(crate) path: PathBuf,
-    old: Option<(Mode, u32, u32)>,
+    at: At<'a>,
+}
+
+/// How a place is reached.
+enum At<'a> {
+    Here { directory: OwnedFd, name: std::ffi::OsString, old: Option<(Mode, u32, u32)> },
+    Elsewhere { files: RemoteFiles<'a>, is_taken: bool },
 }
 
 impl<'a> Files<'a> {
-    /// Returns the files that `rules` allow.
-    #[must_use]
+    /// Returns the files of this host that `rules` allow.
+    #[cfg(test)]
     pub(crate) fn new(rules: &'a PathRules) -> Self {
-        Self { rules }
+        Self { rules, remote: None }
+    }
+
+    /// Returns the files of a run, wherever its tools work. On another host, every use of them waits for that host.
+    #[must_use]
+    pub(crate) fn of(around: &'a ToolSurroundings, cancel: &'a CancellationToken) -> Self {
+        let remote = (!around.execution.is_local()).then(|| RemoteFiles::new(around, cancel));
+        Self { rules: &around.paths, remote }
+    }
+
+    /// Returns the files elsewhere that `path` is one of; what a run's own outputs hold is always here.
+    fn elsewhere(&self, path: &Path) -> Option<RemoteFiles<'a>> {
+        self.remote.filter(|_| !self.rules.readable.iter().any(|own| path.starts_with(own)))
+    }
+
+    /// Opens a directory that is to be walked, or a file.
+    ///
+    /// *Errors*: as [`Self::open`].
+    pub(super) fn open_tree(
+        &self,
+        text: &str,
+        depth: usize,
+        contents: Contents,
+        leaves_out_git: bool,
+    ) -> Result<Opened, CallError> {
+        let opened = self.open(text)?;
+        match self.elsewhere(&opened.path).filter(|_| opened.is_dir) {
+            None => Ok(opened),
+            Some(remote) => {
+                let tree = remote.tree(&opened.path, depth, contents, leaves_out_git)?;
+                let file = File::open(tree.directory.path());
+                let file = file.map_err(|error| failed("the directory", &error))?;
+                Ok(Opened { file, tree: Some(tree), ..opened })
+            }
+        }
+    }
+
+    /// Judges a path as it is named and as it is resolved elsewhere.
+    fn judged_elsewhere(
+        &self,
+        remote: RemoteFiles<'_>,
+        path: &Path,
+        access: Access,
+    ) -> Result<PathBuf, CallError> {
+        self.rules.judge(path, access).map_err(refused)?;
+        let real = remote.real(path)?;
+        self.rules.judge(&real, access).map_err(refused)?;
+        Ok(real)
     }
 
     /// Opens a file or directory for reading.
@@ -64,7 +122,18 @@ impl<'a> Files<'a> {
     /// *Errors*: `denied`, `not_found`, `io`. Never waits: what is neither a file nor a directory is refused.
     pub(crate) fn open(&self, text: &str) -> Result<Opened, CallError> {
         let path = self.rules.absolute(text).map_err(refused)?;
-        self.open_path(&path, Access::Read)
+        let Some(remote) = self.elsewhere(&path) else {
+            return self.open_path(&path, Access::Read);
+        };
+        let path = self.judged_elsewhere(remote, &path, Access::Read)?;
+        let (file, is_dir) = match remote.open(&path)? {
+            Found::File(file) => (file, false),
+            // Nothing is read of it but by `open_tree`.
+            Found::Directory => {
+                (File::open("/dev/null").map_err(|e| failed("/dev/null", &e))?, true)
+            }
+        };
+        Ok(Opened { file, path, is_dir, tree: None })
     }
 
     /// Opens a text file and returns it whole.
@@ -132,7 +201,7 @@ impl<'a> Files<'a> {
         if is_closed || is_hidden {
             return Err(refused(PathRefusal::Denied(path)));
         }
-        Ok(Opened { file, path, is_dir: meta.is_dir() })
+        Ok(Opened { file, path, is_dir: meta.is_dir(), tree: None })
     }
 
     /// Opens a path below its allowed tree; the kernel sees to it that it does not leave it.
@@ -167,8 +236,14 @@ impl<'a> Files<'a> {
     /// Returns the place of a file that is to be written; the directories above it are made.
     ///
     /// *Errors*: `denied`, `io`; what is there is no file.
-    pub(crate) fn place(&self, text: &str) -> Result<Place, CallError> {
+    pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
         let named = self.rules.absolute(text).map_err(refused)?;
+        if let Some(files) = self.elsewhere(&named) {
+            let path = self.judged_elsewhere(files, &named, Access::Write)?;
+            self.same_system(&path, &named)?;
+            let is_taken = files.is_there(&path)?;
+            return Ok(Place { path, at: At::Elsewhere { files, is_taken } });
+        }
         self.rules.judge(&named, Access::Write).map_err(refused)?;
         let asked = named.clone();
         let (path, old) = match self.open_path(&named, Access::Write) {
@@ -193,13 +268,18 @@ impl<'a> Files<'a> {
         let real = real_path(directory.as_fd()).map_err(|error| failed("the directory", &error))?;
         let path = real.join(&name);
         self.rules.judge(&path, Access::Write).map_err(refused)?;
-        if self.rules.is_system(&path) && !self.rules.is_system(&asked) {
-            // The gate judged what was named.
+        self.same_system(&path, &asked)?;
+        Ok(Place { path, at: At::Here { directory, name, old } })
+    }
+
+    /// Refuses a file of the system that was not named as one: the gate judged the name.
+    fn same_system(&self, path: &Path, asked: &Path) -> Result<(), CallError> {
+        if self.rules.is_system(path) && !self.rules.is_system(asked) {
             let name = shown(path.as_os_str());
             let message = format!("`{name}` belongs to the system: name it by its own path.");
             return Err(CallError::new(ErrorKind::Denied, message));
         }
-        Ok(Place { directory, name, path, old })
+        Ok(())
     }
 
     /// Opens a directory; what is missing of it is made.
@@ -233,44 +313,35 @@ impl<'a> Files<'a> {
     }
 }
 
-impl Place {
+impl Place<'_> {
     /// Tells whether there is a file already.
     #[must_use]
     pub(crate) fn is_taken(&self) -> bool {
-        self.old.is_some()
+        match &self.at {
+            At::Here { old, .. } => old.is_some(),
+            At::Elsewhere { is_taken, .. } => *is_taken,
+        }
     }
 
     /// Writes the whole content beside the file and puts it in its place; mode and owner are kept. On any error the old file is whole.
     ///
     /// *Errors*: `io`.
     pub(crate) fn write(&self, content: &[u8]) -> Result<(), CallError> {
+        let (directory, name, old) = match &self.at {
+            At::Here { directory, name, old } => (directory, name, *old),
+            At::Elsewhere { files, .. } => return files.write(&self.path, content),
+        };
         let temporary = format!(".dutyd-{:016x}", fastrand::u64(..));
-        let written = self.write_beside(OsStr::new(&temporary), content);
+        let written = write_beside(directory, OsStr::new(&temporary), old, content);
         let done = written.and_then(|()| {
-            renameat(&self.directory, temporary.as_str(), &self.directory, &*self.name)?;
-            fsync(&self.directory)?;
+            renameat(directory, temporary.as_str(), directory, &**name)?;
+            fsync(directory)?;
             Ok(())
         });
         done.map_err(|error| {
-            let _ = unlinkat(&self.directory, temporary.as_str(), AtFlags::empty());
+            let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty());
             failed(&shown(self.path.as_os_str()), &error)
         })
-    }
-
-    fn write_beside(&self, temporary: &OsStr, content: &[u8]) -> io::Result<()> {
-        let flags =
-            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // What replaces a file is private until it has that file's mode.
-        let mode = Mode::from_raw_mode(if self.old.is_some() { 0o600 } else { 0o666 });
-        let mut file = File::from(openat(&self.directory, temporary, flags, mode)?);
-        file.write_all(content)?;
-        if let Some((mode, uid, gid)) = self.old {
-            let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-            // Only root can give a file away; another user's file becomes ours, as with any editor.
-            let _ = fchown(&file, Some(uid), Some(gid));
-            fchmod(&file, mode)?;
-        }
-        file.sync_all()
     }
 
     /// Removes the file, if there is one.
@@ -287,10 +358,34 @@ impl Place {
     ///
     /// *Errors*: `io`.
     pub(crate) fn remove(&self) -> Result<(), CallError> {
-        unlinkat(&self.directory, &*self.name, AtFlags::empty())
-            .and_then(|()| fsync(&self.directory))
+        let (directory, name) = match &self.at {
+            At::Here { directory, name, .. } => (directory, name),
+            At::Elsewhere { files, .. } => return files.remove(&self.path),
+        };
+        unlinkat(directory, &**name, AtFlags::empty())
+            .and_then(|()| fsync(directory))
             .map_err(|errno| failed(&shown(self.path.as_os_str()), &errno.into()))
     }
+}
+
+fn write_beside(
+    directory: &OwnedFd,
+    temporary: &OsStr,
+    old: Option<(Mode, u32, u32)>,
+    content: &[u8],
+) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // What replaces a file is private until it has that file's mode.
+    let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
+    let mut file = File::from(openat(directory, temporary, flags, mode)?);
+    file.write_all(content)?;
+    if let Some((mode, uid, gid)) = old {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        // Only root can give a file away; another user's file becomes ours, as with any editor.
+        let _ = fchown(&file, Some(uid), Some(gid));
+        fchmod(&file, mode)?;
+    }
+    file.sync_all()
 }
 
 fn real_path(fd: impl AsFd) -> io::Result<PathBuf> {

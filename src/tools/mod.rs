@@ -11,6 +11,7 @@ mod files;
 mod mcp;
 mod output;
 mod process;
+mod remote_files;
 mod walk;
 
 pub use builtin::{

@@ -209,7 +209,9 @@ impl Walk<'_> {
 
     /// Returns the ignore rules of the allowed directories above the root of the walk.
     fn ignores_above(&self) -> Option<Arc<Ignores>> {
-        let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores)?;
+        // What lies above a tree that was fetched was not.
+        let is_here = self.root.tree.is_none();
+        let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores && is_here)?;
         let mut above: Vec<&Path> =
             self.root.path.ancestors().skip(1).take_while(|path| path.starts_with(top)).collect();
         above.reverse();

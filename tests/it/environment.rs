@@ -100,11 +100,21 @@ fn place(environment: &str, script: &str, tools: &str) -> Place {
     let tools_yaml = |sleep: u32| TOOLS.replace("SLEEP", &sleep.to_string());
     let place = Place::new(&[
         ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
-        ("script.yaml", &format!("steps:\n{script}  - say: done\n  - say: done\n")),
+        (
+            "script.yaml",
+            &format!(
+                "steps:\n{}  - say: done\n  - say: done\n",
+                script.replace("LARGE", &"x".repeat(300_000))
+            ),
+        ),
         ("tools.yaml", &tools_yaml(sleep_of(environment))),
     ]);
     let work = place.path().join("work");
     std::fs::create_dir(&work).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", work.join("link")).unwrap();
+    nix::unistd::mkfifo(&work.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    write(work.join(".gitignore"), "ignored.txt\n", 0o644);
+    write(work.join("ignored.txt"), "one\n", 0o644);
     place.write(
         "jobs.yaml",
         &format!("version: 1\njobs:\n  - name: j\n    prompt: Work\n    environment: {environment}\n    sandbox: best_effort\n    working_dir: {}\n    tools: {tools}\n    limits: {{error_threshold: 9}}\n", work.display()),
@@ -123,7 +133,19 @@ const SCRIPT: &str = r#"  - call: {tool: show, args: {a: "it's \"a\" $(id) `id`\
   - call: {tool: token, args: {text: "in it's"}}
   - call: {tool: bash, args: {command: "echo $0 > made; exit 3"}}
   - call: {tool: stay, args: {}}
-  - call: {tool: read_file, args: {file_path: made}}
+  - call: {tool: write_file, args: {file_path: "notes/it's.txt", content: "one\ntwo\n"}}
+  - call: {tool: edit_file, args: {file_path: "notes/it's.txt", old_string: two, new_string: "2"}}
+  - call: {tool: read_file, args: {file_path: "notes/it's.txt", offset: 2}}
+  - call: {tool: list_directory, args: {depth: 2}}
+  - call: {tool: grep, args: {pattern: "^o\\w+$"}}
+  - call: {tool: glob, args: {pattern: "*.txt"}}
+  - call: {tool: apply_patch, args: {patch: "*** Begin Patch\n*** Add File: p/new.txt\n+added\n*** Delete File: notes/it's.txt\n*** End Patch"}}
+  - call: {tool: read_file, args: {file_path: missing}}
+  - call: {tool: read_file, args: {file_path: link}}
+  - call: {tool: write_file, args: {file_path: link, content: x}}
+  - call: {tool: read_file, args: {file_path: /etc/hostname}}
+  - call: {tool: read_file, args: {file_path: pipe}}
+  - call: {tool: write_file, args: {file_path: large.txt, content: "LARGE"}}
 "#;
 
 fn check(place: &Place, environment: &str) {
@@ -136,7 +158,31 @@ fn check(place: &Place, environment: &str) {
     assert_eq!(ends[2]["exit_code"], 3, "{}", ends[2]);
     assert_eq!(std::fs::read_to_string(work.join("made")).unwrap(), "bash\n");
     assert_eq!(ends[3]["error_kind"], "timeout", "{}", ends[3]);
-    assert_eq!(ends[4]["error_kind"], "invalid_arguments", "{}", ends[4]);
+    let output = |at: usize| {
+        format!(
+            "{} {}",
+            ends[at]["error_kind"].as_str().unwrap_or("-"),
+            ends[at]["output"].as_str().unwrap()
+        )
+    };
+    let shown = work.display();
+    assert_eq!(output(4), format!("- wrote 8 bytes to {shown}/notes/it's.txt"));
+    assert!(output(5).contains("-two\n+2\n"), "{}", output(5));
+    assert_eq!(output(6), "- 2 | 2");
+    assert_eq!(output(7), "- .gitignore\nignored.txt\nlink\nmade\nnotes/\nnotes/it's.txt\npipe\n");
+    assert_eq!(output(8), "- notes/it's.txt:1: one\n");
+    assert_eq!(output(9), "- notes/it's.txt\n");
+    assert!(
+        output(10).starts_with("- added") && !work.join("notes/it's.txt").exists(),
+        "{}",
+        output(10)
+    );
+    assert_eq!(std::fs::read_to_string(work.join("p/new.txt")).unwrap(), "added\n");
+    assert!(output(11).starts_with("not_found "), "{}", output(11));
+    for at in [12, 13, 14, 15] {
+        assert!(output(at).starts_with("denied "), "{at}: {}", output(at));
+    }
+    assert_eq!(std::fs::read_to_string(work.join("large.txt")).unwrap().len(), 300_000);
     let started = Instant::now();
     let sleep = format!("sleep {}", sleep_of(environment));
     while !alive(&sleep).is_empty() {
@@ -151,7 +197,7 @@ fn check(place: &Place, environment: &str) {
 // proves SEC-1
 #[test]
 fn tools_of_a_job_work_on_another_host() {
-    let place = place("ssh:web1", SCRIPT, "{write: [bash]}");
+    let place = place("ssh:web1", SCRIPT, "{write: [bash, write_file, edit_file, apply_patch]}");
     let _server = sshd(&place);
     check(&place, "ssh:web1");
     let calls = std::fs::read_to_string(place.path().join("calls")).unwrap();
@@ -203,7 +249,8 @@ fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
         ("docker:db-1", "docker", "exec -i db-1 "),
         ("kubernetes:shop/web-0", "kubectl", "exec -i -n shop web-0 -- "),
     ] {
-        let place = place(environment, SCRIPT, "{write: [bash]}");
+        let place =
+            place(environment, SCRIPT, "{write: [bash, write_file, edit_file, apply_patch]}");
         let bin = place.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         let count = before.split_whitespace().count();

@@ -182,7 +182,7 @@ pub(super) fn apply_patch(
             }
         })?);
     }
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<Place<'_>> = Vec::new();
     for path in after.keys() {
         let place = work.files().place(path)?;
         if places.iter().any(|other| other.path == place.path) {

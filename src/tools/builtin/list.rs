@@ -7,6 +7,7 @@ use rustix::fs::FileType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::super::remote_files::Contents;
 use super::super::walk::{Next, Walk};
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
@@ -27,7 +28,8 @@ pub(super) fn list_directory(
     work: &Work<'_>,
 ) -> Result<Answer, CallError> {
     let asked: ListDirectory = super::parsed(arguments)?;
-    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    let (path, depth) = (asked.path.as_deref().unwrap_or("."), asked.depth.unwrap_or(1));
+    let root = work.files().open_tree(path, depth, Contents::None, false)?;
     let name = shown(root.path.as_os_str());
     if !root.is_dir {
         let message = format!("`{name}` is no directory: use read_file.");
@@ -35,12 +37,7 @@ pub(super) fn list_directory(
     }
     let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
-    let walk = Walk {
-        rules: &work.around.paths,
-        root: &root,
-        ignores: false,
-        depth: asked.depth.unwrap_or(1),
-    };
+    let walk = Walk { rules: &work.around.paths, root: &root, ignores: false, depth };
     walk.run(&|entry| {
         let mut found = lock();
         found.push((entry.relative.to_path_buf(), entry.kind == FileType::Directory));

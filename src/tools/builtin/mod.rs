@@ -69,7 +69,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn files(&self) -> Files<'_> {
-        Files::new(&self.around.paths)
+        Files::of(self.around, &self.cancel)
     }
 
     /// Returns an error as soon as the call is to end.
@@ -244,9 +244,10 @@ pub fn prepare_builtin(
 /// Returns what the files that a call would change hold now.
 fn state_of(around: &ToolSurroundings, touches: &[Touch]) -> Result<String, CallError> {
     let mut state = String::new();
+    let cancel = CancellationToken::new();
     for touch in touches {
         let Touch::File { path, access: Access::Write } = touch else { continue };
-        let text = match Files::new(&around.paths).open(path) {
+        let text = match Files::of(around, &cancel).open(path) {
             Ok(mut opened) if !opened.is_dir => {
                 let mut digest = Sha256::new();
                 let mut buffer = vec![0; 256 * 1024];
@@ -365,21 +366,7 @@ impl AgentTool for BuiltinTool {
         self.declared.category
     }
 
-    /// The files of another host are for its programs.
-    fn is_available(&self) -> bool {
-        self.around.execution.is_local()
-            || matches!(self.declared.name, "skill" | "todo_read" | "todo_write")
-    }
-
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
-        if !self.is_available() {
-            let message = format!(
-                "`{}` works with the files of this host, and the job's tools work on {}. Use bash or a declared tool.",
-                self.declared.name,
-                self.around.execution.name()
-            );
-            return Err(CallError::new(ErrorKind::InvalidArguments, message));
-        }
         let JudgedCall { arguments, touches, lines } =
             prepare_builtin(self.declared.name, arguments)?;
         Ok(PreparedCall {

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::files::Opened;
+use super::super::remote_files::Contents;
 use super::super::walk::{Next, Walk};
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
@@ -63,7 +64,8 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
         .build(&asked.pattern)
         .map_err(|error| invalid(format!("the pattern is no regular expression: {error}")))?;
     let glob = asked.glob.as_deref().map(compile).transpose()?;
-    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    let path = asked.path.as_deref().unwrap_or(".");
+    let root = work.files().open_tree(path, usize::MAX, Contents::All, true)?;
     let most = asked.max_results.unwrap_or(100);
     let search = Search {
         work,
@@ -76,13 +78,18 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let mut found = search.all(&root, glob.as_ref());
     work.go_on()?;
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(search.answer(found))
+    let mut answer = search.answer(found);
+    for name in root.tree.iter().flat_map(|tree| &tree.skipped) {
+        let _ = write!(answer.text, "\n[{name} was not searched: it is larger than is fetched]");
+    }
+    Ok(answer)
 }
 
 pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
     let asked: Glob = super::parsed(arguments)?;
     let pattern = compile(&asked.pattern)?;
-    let root = work.files().open(asked.path.as_deref().unwrap_or("."))?;
+    let path = asked.path.as_deref().unwrap_or(".");
+    let root = work.files().open_tree(path, usize::MAX, Contents::None, true)?;
     if !root.is_dir {
         let message = format!("`{}` is no directory.", shown(root.path.as_os_str()));
         return Err(CallError::new(ErrorKind::Io, message));

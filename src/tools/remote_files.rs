@@ -1,0 +1,343 @@
+//! The files of another host, container or pod, as the file tools see those of this one: a file is fetched into memory, a tree into a directory
+//! of the run's own, and a whole new file is put in the place of the old one.
+//!
+//! What is over there is hostile like everything that a tool says: names are taken apart, sizes have limits. A path is judged as it is named and
+//! again as `readlink` resolves it over there; between that and the use, only the other host's own rights hold.
+
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use tokio_util::sync::CancellationToken;
+
+use super::ToolSurroundings;
+use crate::domain::{CallError, ErrorKind};
+use crate::gate::shown;
+use crate::process::ProcessSpec;
+
+/// Bytes of a file, and of all files of a tree, that are fetched.
+const MOST_BYTES: usize = 64 << 20;
+
+/// Bytes of one file of a tree.
+const FILE_BYTES: u64 = 4 << 20;
+
+/// Entries of a tree.
+const MOST_ENTRIES: usize = 50_000;
+
+/// Why a script ends, beyond 0.
+const ABSENT: i32 = 3;
+const NO_FILE: i32 = 4;
+const MOVED: i32 = 5;
+
+/// Prints where a path really lies.
+const REAL: &str = "readlink -f -- \"$1\" || { d=$(readlink -f -- \"$(dirname -- \"$1\")\") && printf '%s/%s\\n' \"$d\" \"$(basename -- \"$1\")\"; } || { printf '%s\\n' \"$1\"; }";
+
+/// Prints a file, or says with its exit code that there is none.
+const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
+
+/// Puts its input in the place of a file; the directories above are made, mode and owner are kept.
+const WRITE: &str = "d=$(dirname -- \"$1\"); mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; if [ -e \"$1\" ]; then cp -p -- \"$1\" \"$t\" || exit 1; fi; cat > \"$t\" && mv -f -- \"$t\" \"$1\"";
+
+/// Removes a file.
+const REMOVE: &str = "[ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
+
+/// Prints a tree: type, time, size and name of each entry, a NUL, and the content where it is wanted.
+const TREE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || exit 5; cd -- \"$1\" || exit 3; export W=$3; exec find . -mindepth 1 -maxdepth \"$2\" $4 -exec sh -c 'for f do w=$W; case $f in */.gitignore) w=1;; esac; if [ -L \"$f\" ]; then t=l; elif [ -d \"$f\" ]; then t=d; elif [ -f \"$f\" ]; then t=f; else t=o; fi; s=0; m=$(stat -c %Y -- \"$f\" 2>/dev/null || echo 0); if [ $t = f ] && [ \"$w\" = 1 ]; then s=$(wc -c 2>/dev/null <\"$f\" || echo 0); fi; if [ \"$s\" -gt \"$5\" ]; then t=b; s=0; fi; printf \"%s %s %s %s\\0\" $t \"$m\" \"$s\" \"$f\"; if [ \"$s\" -gt 0 ]; then head -c \"$s\" -- \"$f\"; fi; done' sh {} +";
+
+/// What a path leads to over there.
+pub(super) enum Found {
+    File(File),
+    Directory,
+}
+
+/// What of the files of a tree is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// Names and times.
+    None,
+    /// All of it.
+    All,
+}
+
+/// A tree that was fetched. It is gone when it is dropped.
+#[derive(Debug)]
+pub(super) struct Tree {
+    pub(super) directory: tempfile::TempDir,
+    /// Files that are larger than is fetched; here they are empty.
+    pub(super) skipped: Vec<String>,
+}
+
+/// The files of a run's environment, where that is not this host.
+#[derive(Clone, Copy)]
+pub(crate) struct RemoteFiles<'a> {
+    around: &'a ToolSurroundings,
+    cancel: &'a CancellationToken,
+}
+
+impl<'a> RemoteFiles<'a> {
+    pub(super) fn new(around: &'a ToolSurroundings, cancel: &'a CancellationToken) -> Self {
+        Self { around, cancel }
+    }
+
+    /// Runs a script over there; returns its exit code and what it prints. Waits: for threads that may.
+    fn run(
+        &self,
+        script: &str,
+        arguments: &[&str],
+        stdin: Option<String>,
+    ) -> Result<(i32, Vec<u8>), CallError> {
+        let words = ["sh", "-c", script, "sh"];
+        let spec = ProcessSpec {
+            program: PathBuf::from("sh"),
+            argv: words.iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
+            env: self.around.env.clone(),
+            working_dir: PathBuf::from("/"),
+            stdin,
+            timeout: self.around.timeout,
+            cage: None,
+        };
+        let spec = self.around.execution.process(spec, &[]);
+        let mut output = Vec::new();
+        let mut keep = |chunk: &[u8]| {
+            output.extend_from_slice(chunk);
+            match output.len() > 2 * MOST_BYTES {
+                true => Err(std::io::Error::other("it is more than is fetched at once")),
+                false => Ok(()),
+            }
+        };
+        let work = self.around.spawner.run(&spec, self.cancel, &mut keep);
+        let exit = tokio::runtime::Handle::current().block_on(work);
+        let place = self.around.execution.name();
+        let exit = exit
+            .map_err(|error| CallError::new(ErrorKind::Io, format!("[ERROR: {place}: {error}]")))?;
+        if exit.cancelled {
+            let message = "The run was stopped meanwhile.";
+            return Err(CallError::new(ErrorKind::Interrupted, message));
+        }
+        match exit.code {
+            Some(code) if !exit.timed_out => Ok((code, output)),
+            _ => Err(CallError::new(
+                ErrorKind::Timeout,
+                format!("[ERROR: {place} did not answer in time.]"),
+            )),
+        }
+    }
+
+    fn refused(&self, path: &Path, code: i32, output: &[u8]) -> CallError {
+        let name = shown(path.as_os_str());
+        let (kind, message) = match code {
+            ABSENT => (ErrorKind::NotFound, format!("`{name}` is not there.")),
+            NO_FILE => (ErrorKind::Denied, format!("`{name}` is neither a file nor a directory.")),
+            MOVED => (ErrorKind::Denied, format!("`{name}` leads elsewhere meanwhile.")),
+            21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
+            _ => {
+                let said = crate::text::escape::one_line(String::from_utf8_lossy(output).trim());
+                let said: String = said.chars().take(200).collect();
+                (ErrorKind::Io, format!("`{name}` on {}: {said}", self.around.execution.name()))
+            }
+        };
+        CallError::new(kind, message)
+    }
+
+    /// Returns where a path really lies; of one that is not there, where it would.
+    pub(super) fn real(&self, path: &Path) -> Result<PathBuf, CallError> {
+        let text = self.text(path)?;
+        let (code, output) = self.run(REAL, &[text], None)?;
+        let real = String::from_utf8_lossy(&output);
+        let real = Path::new(real.trim_end_matches('\n'));
+        match code {
+            0 if real.is_absolute() => Ok(real.to_path_buf()),
+            _ => Err(self.refused(path, code, &output)),
+        }
+    }
+
+    fn text<'p>(&self, path: &'p Path) -> Result<&'p str, CallError> {
+        let name = || shown(path.as_os_str());
+        path.to_str().ok_or_else(|| {
+            CallError::new(ErrorKind::Io, format!("`{}` is no name that can be sent.", name()))
+        })
+    }
+
+    /// Fetches what lies at a path that was resolved.
+    pub(super) fn open(&self, real: &Path) -> Result<Found, CallError> {
+        let most = (MOST_BYTES + 1).to_string();
+        let (code, output) = self.run(READ, &[self.text(real)?, &most], None)?;
+        match code {
+            0 if output.len() > MOST_BYTES => Err(CallError::new(
+                ErrorKind::Limit,
+                format!(
+                    "`{}` is larger than {} MB, which is more than is fetched: use bash over there.",
+                    shown(real.as_os_str()),
+                    MOST_BYTES >> 20
+                ),
+            )),
+            0 => in_memory(&output).map(Found::File).map_err(|error| io(&error)),
+            21 => Ok(Found::Directory),
+            _ => Err(self.refused(real, code, &output)),
+        }
+    }
+
+    /// Puts a whole file in its place.
+    pub(super) fn write(&self, real: &Path, content: &[u8]) -> Result<(), CallError> {
+        let Ok(content) = String::from_utf8(content.to_vec()) else {
+            return Err(CallError::new(ErrorKind::Io, "Only text can be written over there."));
+        };
+        let name = format!("dutyd-{:016x}", fastrand::u64(..));
+        let (code, output) = self.run(WRITE, &[self.text(real)?, &name], Some(content))?;
+        if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
+    }
+
+    /// Removes a file.
+    pub(super) fn remove(&self, real: &Path) -> Result<(), CallError> {
+        let (code, output) = self.run(REMOVE, &[self.text(real)?], None)?;
+        if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
+    }
+
+    /// Tells whether there is something at a path that was resolved.
+    pub(super) fn is_there(&self, real: &Path) -> Result<bool, CallError> {
+        let (code, output) = self.run("[ -e \"$1\" ] || exit 3", &[self.text(real)?], None)?;
+        match code {
+            0 => Ok(true),
+            ABSENT => Ok(false),
+            _ => Err(self.refused(real, code, &output)),
+        }
+    }
+
+    /// Fetches a tree into a directory of the run's own.
+    pub(super) fn tree(
+        &self,
+        real: &Path,
+        depth: usize,
+        contents: Contents,
+        leaves_out_git: bool,
+    ) -> Result<Tree, CallError> {
+        let depth = depth.min(200).to_string();
+        let with = if contents == Contents::All { "1" } else { "0" };
+        // One word each, and none of them from outside.
+        let prune = if leaves_out_git { "-name .git -prune -o" } else { "" };
+        let most = FILE_BYTES.to_string();
+        // The inner script reads its fifth word from the outer one.
+        let script = TREE.replace("\"$5\"", &most);
+        let arguments = [self.text(real)?, &depth, with, prune];
+        let (code, output) = self.run(&script, &arguments, None)?;
+        if code != 0 && output.is_empty() {
+            return Err(self.refused(real, code, &output));
+        }
+        let mirror = tempfile::tempdir_in(self.around.cages.temporary()).map_err(|e| io(&e))?;
+        let skipped = unpack(&self.around.execution.name(), &output, mirror.path())?;
+        Ok(Tree { directory: mirror, skipped })
+    }
+}
+
+/// Makes the entries below `mirror`; returns the names of files that are larger than is fetched.
+fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, CallError> {
+    let odd = || {
+        let message = format!(
+            "[ERROR: The files of {place} changed while they were fetched, or cannot be read. Try again, or less at once.]"
+        );
+        CallError::new(ErrorKind::Io, message)
+    };
+    let (mut entries, mut skipped) = (0, Vec::new());
+    while !rest.is_empty() {
+        entries += 1;
+        if entries > MOST_ENTRIES {
+            let message = format!("More than {MOST_ENTRIES} entries: look at a directory below.");
+            return Err(CallError::new(ErrorKind::Limit, message));
+        }
+        let end = memchr::memchr(0, rest).ok_or_else(odd)?;
+        let (head, tail) = rest.split_at(end);
+        let head = String::from_utf8_lossy(head);
+        let mut fields = head.splitn(4, ' ');
+        let mut field = || fields.next().ok_or_else(odd);
+        let (kind, time) = (field()?, field()?.parse::<u64>().map_err(|_| odd())?);
+        let size = field()?.parse::<usize>().map_err(|_| odd())?;
+        let name = Path::new(field()?.trim_start_matches("./"));
+        let tail = tail.get(1..).unwrap_or_default();
+        let content = tail.get(..size).ok_or_else(odd)?;
+        rest = tail.get(size..).unwrap_or_default();
+        // A name over there must not lead out of the directory here.
+        if name.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(odd());
+        }
+        let path = mirror.join(name);
+        let made = match kind {
+            "d" => std::fs::create_dir_all(&path),
+            // Nothing that is followed or opened.
+            "l" | "o" => std::os::unix::fs::symlink("elsewhere", &path),
+            "f" => put(&path, content, time),
+            "b" => {
+                skipped.push(shown(name.as_os_str()));
+                put(&path, b"", time)
+            }
+            _ => return Err(odd()),
+        };
+        made.map_err(|error| io(&error))?;
+    }
+    Ok(skipped)
+}
+
+fn put(path: &Path, content: &[u8], time: u64) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut file = File::create_new(path)?;
+    file.write_all(content)?;
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(time.min(1 << 40)))
+}
+
+fn in_memory(content: &[u8]) -> std::io::Result<File> {
+    let fd = rustix::fs::memfd_create("fetched", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn io(error: &std::io::Error) -> CallError {
+    CallError::new(ErrorKind::Io, format!("What was fetched cannot be kept: {error}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    // proves FS-9
+    #[test]
+    fn a_tree_from_elsewhere_stays_in_its_directory() {
+        let temp = tempfile::tempdir().unwrap();
+        let mirror = temp.path().join("mirror");
+        std::fs::create_dir(&mirror).unwrap();
+        let good = b"d 5 0 ./a b\0f 7 3 ./a b/x\ny\0abcb 7 0 ./big\0l 7 0 ./link\0f 0 0 ./late/x\0";
+        assert_eq!(unpack("p", good, &mirror).unwrap(), ["big"]);
+        assert_eq!(std::fs::read(mirror.join("a b/x\ny")).unwrap(), b"abc");
+        for bad in [
+            &b"f 0 1 ./../escaped\0x"[..],
+            b"f 0 1 /tmp/escaped\0x",
+            b"f 0 1 ./link/../../escaped\0x",
+            b"f 0 9 ./short\0x",
+            b"f 0 x ./size\0",
+            b"z 0 0 ./kind\0",
+            b"f 0 0 no end",
+            b"f 0 1 ./link\0x",
+            b"f 0 1 ./link/x\0x",
+            b"\0",
+        ] {
+            assert!(unpack("p", bad, &mirror).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_tree_leads_out_of_its_directory(bytes in "([dflbo] [0-9]{1,2} [0-9]{1,2} [./a-c]{0,8}\0[a-z]{0,9}){0,4}") {
+            let temp = tempfile::tempdir().unwrap();
+            let mirror = temp.path().join("mirror");
+            std::fs::create_dir(&mirror).unwrap();
+            let _ = unpack("p", bytes.as_bytes(), &mirror);
+            prop_assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
+        }
+    }
+}
