@@ -16,6 +16,13 @@ const NOT_STARTED: i32 = 127;
 #[expect(clippy::disallowed_methods, reason = "it runs below a shim, which leaves no orphan")]
 pub fn run_feeder(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     let Some(client) = arguments.next() else { return NOT_STARTED };
+    // A shim that is killed takes nothing along by itself.
+    let parent = rustix::process::getppid();
+    let with_shim =
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if with_shim.is_err() || rustix::process::getppid() != parent {
+        return NOT_STARTED;
+    }
     let mut text = Vec::new();
     if std::io::stdin().read_to_end(&mut text).is_err() {
         return NOT_STARTED;

@@ -116,6 +116,10 @@ pub async fn connect(
 /// Tells whether the kernel can hold the job's tools to what they may touch.
 fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
+    if !around.execution.is_local() {
+        let (mode, place) = (job.sandbox.as_str(), around.execution.name());
+        return item(true, format!("{mode}: nothing here holds what runs on {place}"));
+    }
     let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
     if let Some((root, closed)) = around.paths.closed_in_writable().filter(|_| acts) {
         let (root, closed) = (root.display(), closed.display());
@@ -125,10 +129,6 @@ fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
         );
     }
     let mode = job.sandbox.as_str();
-    if !around.execution.is_local() {
-        let place = around.execution.name();
-        return item(true, format!("{mode}: nothing here holds what runs on {place}"));
-    }
     match (job.sandbox, sandbox_support()) {
         (SandboxMode::Off, _) => item(true, "off: tools have every right of this user".to_owned()),
         (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}{}", sandbox_gaps(abi))),

@@ -9,7 +9,7 @@ use base64::Engine as _;
 
 use super::execute::Host;
 use crate::agent::{AgentTool, Toolbox};
-use crate::config::{Builtin, Config, Job, Profile};
+use crate::config::{Builtin, Config, ExecutionPlace, Job, McpTransport, Profile};
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
@@ -54,6 +54,21 @@ pub fn tool_surroundings(
         .collect();
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
+    // What runs on this host for a job whose tools work elsewhere has nothing to write here.
+    let caged = match is_local {
+        true => rules.clone(),
+        false => PathRules {
+            working_dir: temporary.clone(),
+            writable: vec![temporary.clone()],
+            readable: Vec::new(),
+            ..path_rules(
+                config,
+                &Job { environment: ExecutionPlace::Local, ..job.clone() },
+                host,
+                None,
+            )
+        },
+    };
     let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
     Ok(Arc::new(ToolSurroundings {
         spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
@@ -64,8 +79,9 @@ pub fn tool_surroundings(
         max_output_bytes: job.limits.max_output_bytes,
         outputs: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
         redactor,
-        execution: execution(job, host, &temporary),
-        cages: Cages::new(job.sandbox, rules.clone(), temporary, job.network),
+        execution: execution(config, job, host, run_id)?,
+        elsewhere: Default::default(),
+        cages: Cages::new(job.sandbox, caged, temporary, job.network),
         paths: rules,
         domains: domain_rules(config, job),
         web_search: config.settings.web_search.clone(),
@@ -75,12 +91,26 @@ pub fn tool_surroundings(
     }))
 }
 
-/// Returns where the programs of a run's tools are started. `temporary` is the run's own.
-fn execution(job: &Job, host: &Host, temporary: &Path) -> Arc<dyn ExecutionEnvironment> {
-    let Some(client) = Remote::client_of(&job.environment) else { return Arc::new(Local) };
+/// Returns where the programs of a run's tools are started.
+///
+/// *Errors*: the directory of shared connections cannot be made.
+fn execution(
+    config: &Config,
+    job: &Job,
+    host: &Host,
+    run_id: &RunId,
+) -> io::Result<Arc<dyn ExecutionEnvironment>> {
+    let Some(client) = Remote::client_of(&job.environment) else { return Ok(Arc::new(Local)) };
     // One that is not installed fails at its start, with its name.
     let path = host.environment.find_program(client).unwrap_or_else(|| client.into());
-    Arc::new(Remote::new(job.environment.clone(), path, temporary.join("ssh")))
+    // A server on this host could talk to the other one through a connection that is shared.
+    let mut servers = config.mcp_servers.values();
+    let is_alone = !servers.any(|server| matches!(server.transport, McpTransport::Stdio { .. }));
+    let socket = match is_alone && matches!(job.environment, ExecutionPlace::Ssh(_)) {
+        true => Some(host.state.make_connections()?.join(run_id.as_str())),
+        false => None,
+    };
+    Ok(Arc::new(Remote::new(job.environment.clone(), path, socket)))
 }
 
 fn working_dir(job: &Job, host: &Host) -> PathBuf {

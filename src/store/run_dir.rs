@@ -53,6 +53,15 @@ impl StateDir {
         Ok(path)
     }
 
+    /// Makes the directory where connections to other hosts listen, which no tool can write.
+    ///
+    /// *Errors*: what the kernel says.
+    pub fn make_connections(&self) -> io::Result<PathBuf> {
+        let path = self.root.join("ssh");
+        create_private_dir(&path)?;
+        Ok(path)
+    }
+
     /// Takes the temporary directory of a run away, with all that is in it. Links are not followed (STATE-6).
     ///
     /// *Errors*: what the kernel says.

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
 
 use super::builtin::judged_addresses;
 use super::cages::Cages;
 use super::environment::ExecutionEnvironment;
+use super::files::Files;
 use super::output::OutputStore;
 use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -45,6 +47,8 @@ pub struct ToolSurroundings {
     pub cages: Cages,
     /// Where files may lie.
     pub paths: PathRules,
+    /// The same with every tree as it is resolved where the tools work, if that is not this host; found at the first use.
+    pub elsewhere: OnceLock<PathRules>,
     /// What may be fetched.
     pub domains: DomainRules,
     /// Who answers searches.
@@ -87,6 +91,15 @@ pub fn declared_touches(
 }
 
 impl ToolSurroundings {
+    /// Returns what tells calls elsewhere from the same calls here.
+    #[must_use]
+    pub fn place(&self) -> String {
+        match self.execution.is_local() {
+            true => String::new(),
+            false => format!("{} ", self.execution.name()),
+        }
+    }
+
     /// Tells whether the kernel holds the programs of tools.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -116,7 +129,11 @@ impl DeclaredTool {
     /// Judges once more what a call names, as it is found now: a path behind its links, an address behind its name.
     ///
     /// *Errors*: `denied`, `not_found` for a host that nobody knows.
-    async fn judge_named(&self, call: &PreparedCall) -> Result<(), CallError> {
+    async fn judge_named(
+        &self,
+        call: &PreparedCall,
+        cancel: &CancellationToken,
+    ) -> Result<(), CallError> {
         let denied = |rule: &str, refusal: &dyn std::fmt::Display| {
             let message = format!("Refused by the rule `{rule}`: {refusal}. Nothing was run.");
             CallError::new(ErrorKind::Denied, message)
@@ -128,8 +145,14 @@ impl DeclaredTool {
                     let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
                     let path = rules.absolute(path).map_err(refused)?;
                     if !self.around.execution.is_local() {
-                        // Its links are over there, where nothing of ours looks.
-                        rules.judge(&path, *access).map_err(refused)?;
+                        let (around, path) = (self.around.clone(), path.display().to_string());
+                        let (access, cancel) = (*access, cancel.clone());
+                        let judged = tokio::task::spawn_blocking(move || {
+                            Files::of(&around, &cancel).judge_elsewhere(&path, access)
+                        });
+                        judged.await.map_err(|error| {
+                            CallError::new(ErrorKind::Io, format!("{error}."))
+                        })??;
                         continue;
                     }
                     // One that is not there yet is judged by what leads to it.
@@ -177,7 +200,7 @@ impl DeclaredTool {
             () = context.cancel.cancelled() => {
                 Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."))
             }
-            judged = tokio::time::timeout(timeout, self.judge_named(call)) => {
+            judged = tokio::time::timeout(timeout, self.judge_named(call, &context.cancel)) => {
                 judged.unwrap_or_else(|_| {
                     let message = "The hosts of the call were not known in time. Nothing was run.";
                     Err(CallError::new(ErrorKind::Timeout, message))
@@ -268,7 +291,8 @@ impl AgentTool for DeclaredTool {
             _ => String::new(),
         };
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();
-        Ok(format!("{program} {env:?} {category} {sandbox:?}"))
+        let place = self.around.place();
+        Ok(format!("{place}{program} {env:?} {category} {sandbox:?}"))
     }
 
     fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {

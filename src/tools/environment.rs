@@ -5,7 +5,7 @@
 //! `docker exec`, `kubectl exec`.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,8 +19,15 @@ use crate::process::{FEEDER_VERB, Piped, ProcessSpec};
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// What the client is told to run: it reads a count of lines and so many lines, and runs them. No shell reads more than that of its input.
-const LOADER: &str = "IFS= read -r n; s=; while [ \"$n\" -gt 0 ]; do IFS= read -r l || exit 125; s=\"$s$l\n\"; n=$((n-1)); done; eval \"$s\"";
+/// What the client is told to run: it reads a count of bytes and so many bytes, and runs them if they are there to their end.
+const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\"# end\"?.) eval \"${s%.}\";; *) exit 125;; esac";
+
+/// Around what a script prints, so that it is told from what a client says of itself. `$0` is a word that nobody can guess.
+const FRAME: &str =
+    "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
+
+/// Bytes of an answer that is a few words.
+const MOST_SAID: usize = 1 << 20;
 
 /// Where the programs of a run's tools are started.
 #[async_trait]
@@ -70,8 +77,8 @@ impl ExecutionEnvironment for Local {
 pub struct Remote {
     place: ExecutionPlace,
     client: PathBuf,
-    /// Where the shared connection listens.
-    socket: PathBuf,
+    /// Where the shared connection listens; `None` is none.
+    socket: Option<PathBuf>,
 }
 
 /// A connection that the calls of a run share. If it is dropped, it ends.
@@ -89,9 +96,10 @@ impl Connection {
 }
 
 impl Remote {
-    /// Returns the environment of a place that is not this host. `socket` is a path that nobody else uses.
+    /// Returns the environment of a place that is not this host. `socket` is a path that nobody else uses and no tool can write; without one
+    /// each call has a connection of its own.
     #[must_use]
-    pub fn new(place: ExecutionPlace, client: PathBuf, socket: PathBuf) -> Self {
+    pub fn new(place: ExecutionPlace, client: PathBuf, socket: Option<PathBuf>) -> Self {
         Self { place, client, socket }
     }
 
@@ -121,7 +129,10 @@ impl Remote {
                     "-oControlPersist=no",
                     if is_first { "-oControlMaster=yes" } else { "-oControlMaster=no" },
                 ]);
-                all.push(format!("-oControlPath={}", self.socket.display()));
+                all.push(match &self.socket {
+                    Some(socket) => format!("-oControlPath={}", socket.display()),
+                    None => "-oControlPath=none".to_owned(),
+                });
                 all.extend(words(&["--", host]));
                 all
             }
@@ -162,7 +173,7 @@ impl ExecutionEnvironment for Remote {
             program: PathBuf::from("/proc/self/exe"),
             argv,
             working_dir: PathBuf::from("/"),
-            stdin: Some(format!("{}\n{script}", script.lines().count())),
+            stdin: Some(format!("{}\n{script}", script.len())),
             // Nothing here can hold what runs there.
             cage: None,
             ..spec
@@ -172,6 +183,10 @@ impl ExecutionEnvironment for Remote {
     async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String> {
         if !matches!(self.place, ExecutionPlace::Ssh(_)) {
             return Ok(None);
+        }
+        if let Some(socket) = &self.socket {
+            // What a daemon left that died.
+            let _ = std::fs::remove_file(socket);
         }
         let client = self.client.display().to_string();
         let mut argv = vec![client];
@@ -212,29 +227,85 @@ pub async fn missing_programs(
     wanted: &[&str],
 ) -> Result<Vec<String>, String> {
     const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
-    let argv = ["sh", "-c", LOOK, "sh"].iter().chain(wanted).map(|word| (*word).to_owned());
+    let asked = Asked {
+        script: LOOK,
+        arguments: wanted,
+        stdin: None,
+        working_dir: &around.working_dir,
+        time: CONNECT,
+        most: MOST_SAID,
+    };
+    let (code, output) = ask(around, &asked, &CancellationToken::new()).await?;
+    match code {
+        0 => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
+        _ => Err(format!("the shell over there ended with {code}")),
+    }
+}
+
+/// A script of ours for the other side.
+pub(super) struct Asked<'a> {
+    pub(super) script: &'a str,
+    pub(super) arguments: &'a [&'a str],
+    pub(super) stdin: Option<String>,
+    pub(super) working_dir: &'a Path,
+    pub(super) time: Duration,
+    /// Bytes of the answer.
+    pub(super) most: usize,
+}
+
+/// Runs a script of ours over there; returns its exit code and what it printed on standard output.
+///
+/// *Errors*: it did not run to its end; in a sentence.
+pub(super) async fn ask(
+    around: &ToolSurroundings,
+    asked: &Asked<'_>,
+    cancel: &CancellationToken,
+) -> Result<(i32, Vec<u8>), String> {
+    let nonce: String = std::iter::repeat_with(fastrand::alphanumeric).take(24).collect();
+    let framed = FRAME.replace("SCRIPT", asked.script);
+    let words = ["sh", "-c", &framed, &nonce];
     let spec = ProcessSpec {
         program: PathBuf::from("sh"),
-        argv: argv.collect(),
+        argv: words.iter().chain(asked.arguments).map(|word| (*word).to_owned()).collect(),
         env: around.env.clone(),
-        working_dir: around.working_dir.clone(),
-        stdin: None,
-        timeout: CONNECT,
+        working_dir: asked.working_dir.to_path_buf(),
+        stdin: asked.stdin.clone(),
+        timeout: asked.time,
         cage: None,
     };
     let spec = around.execution.process(spec, &[]);
     let mut output = Vec::new();
     let mut keep = |chunk: &[u8]| {
         output.extend_from_slice(chunk);
-        Ok(())
+        match output.len() > asked.most + 64 * 1024 {
+            true => Err(std::io::Error::other("it is more than is fetched at once")),
+            false => Ok(()),
+        }
     };
-    let exit = around.spawner.run(&spec, &CancellationToken::new(), &mut keep).await;
+    let exit = around.spawner.run(&spec, cancel, &mut keep).await;
     let exit = exit.map_err(|error| error.to_string())?;
-    let said = crate::text::escape::one_line(String::from_utf8_lossy(&output).trim());
-    match exit.code {
-        Some(0) => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
-        _ => Err(said.chars().take(300).collect()),
+    if let Some(found) = framed_in(&output, &nonce) {
+        return Ok(found);
     }
+    let said = crate::text::escape::one_line(String::from_utf8_lossy(&output).trim());
+    let said: String = said.chars().take(300).collect();
+    Err(match (exit.cancelled, exit.timed_out) {
+        (true, _) => "the run was stopped meanwhile".to_owned(),
+        (_, true) => "nobody answered in time".to_owned(),
+        _ if said.is_empty() => "the connection ended before the answer did".to_owned(),
+        _ => said,
+    })
+}
+
+/// Returns what stands between the two marks, and the exit code behind the second.
+fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
+    let first = format!("\n{nonce}\n");
+    let start = memchr::memmem::find(output, first.as_bytes())? + first.len();
+    let end = memchr::memmem::rfind(output, nonce.as_bytes()).filter(|end| *end >= start)?;
+    let code = output.get(end + nonce.len()..)?;
+    let code = String::from_utf8_lossy(code.get(..code.len().min(8))?).into_owned();
+    let code = code.split_whitespace().next()?.parse().ok()?;
+    Some((code, output.get(start..end)?.to_vec()))
 }
 
 /// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does.
@@ -263,14 +334,16 @@ s=
 command -v setsid >/dev/null 2>&1 && s=setsid
 {feed}$s {program}{input} 3<&- &
 p=$!
-{{ cat; kill -TERM -\"$p\" || kill -TERM \"$p\"; sleep 2; kill -KILL -\"$p\" || kill -KILL \"$p\"; }} <&3 >/dev/null 2>&1 &
+{{ cat; kill -TERM -\"$p\" || kill -TERM \"$p\"; sleep 2; kill -KILL -\"$p\" || kill -KILL \"$p\"; pkill -KILL -s \"$p\"; }} <&3 >/dev/null 2>&1 &
 w=$!
-exec 3<&-
+exec 3<&- 2>/dev/null
 wait \"$p\"
 c=$?
 kill \"$w\" 2>/dev/null
-kill -KILL -\"$p\" 2>/dev/null
+kill -KILL -\"$p\"
+command -v pkill >/dev/null && pkill -KILL -s \"$p\"
 exit \"$c\"
+# end
 "
     );
     text
@@ -287,7 +360,7 @@ mod tests {
 
     fn remote(text: &str) -> Remote {
         let place = ExecutionPlace::parse(text).unwrap();
-        Remote::new(place, "/usr/bin/client".into(), "/run/x/ssh".into())
+        Remote::new(place, "/usr/bin/client".into(), Some("/run/x/ssh".into()))
     }
 
     fn spec(argv: &[&str]) -> ProcessSpec {
@@ -323,15 +396,13 @@ mod tests {
         );
     }
 
-    proptest::proptest! {
-        /// A real shell reads back what was quoted.
-        #[test]
-        fn words_arrive_as_they_are(words in proptest::collection::vec("[^\0]{0,12}", 1..4)) {
-            let argv: Vec<&str> = std::iter::once("printf").chain(["%s\u{1}"]).chain(words.iter().map(String::as_str)).collect();
-            let text = script(&ProcessSpec { working_dir: "/".into(), ..spec(&argv) }, &[]);
-            let count = text.lines().count();
-            proptest::prop_assert!(text.split('\n').count() == count + 1, "as many lines as the shell will read");
-            let _ = words;
+    #[test]
+    fn an_answer_is_told_from_what_is_said_around_it() {
+        let found = |text: &str| framed_in(text.as_bytes(), "NONCE");
+        assert_eq!(found("Warning: x\n\nNONCE\na\nNONCE 3\nbye"), Some((3, b"a\n".to_vec())));
+        assert_eq!(found("\nNONCE\nNONCE 0\n"), Some((0, Vec::new())));
+        for cut in ["", "NONCE 0", "\nNONCE\nabc", "\nNONCE\nabc\nNONCE", "\nNONCE\nNONCE x\n"] {
+            assert_eq!(found(cut), None, "{cut:?}");
         }
     }
 }

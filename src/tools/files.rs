@@ -82,6 +82,17 @@ impl<'a> Files<'a> {
         self.remote.filter(|_| !self.rules.readable.iter().any(|own| path.starts_with(own)))
     }
 
+    /// Judges a path that a program elsewhere is given.
+    ///
+    /// *Errors*: as [`Self::open`].
+    pub(super) fn judge_elsewhere(&self, text: &str, access: Access) -> Result<(), CallError> {
+        let path = self.rules.absolute(text).map_err(refused)?;
+        match self.elsewhere(&path) {
+            Some(remote) => self.judged_elsewhere(remote, &path, access).map(drop),
+            None => self.rules.judge(&path, access).map_err(refused),
+        }
+    }
+
     /// Opens a directory that is to be walked, or a file.
     ///
     /// *Errors*: as [`Self::open`].
@@ -113,7 +124,7 @@ impl<'a> Files<'a> {
     ) -> Result<PathBuf, CallError> {
         self.rules.judge(path, access).map_err(refused)?;
         let real = remote.real(path)?;
-        self.rules.judge(&real, access).map_err(refused)?;
+        remote.rules()?.judge(&real, access).map_err(refused)?;
         Ok(real)
     }
 

@@ -4,17 +4,19 @@
 //! What is over there is hostile like everything that a tool says: names are taken apart, sizes have limits. A path is judged as it is named and
 //! again as `readlink` resolves it over there; between that and the use, only the other host's own rights hold.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
+use super::environment::{Asked, ask};
 use crate::domain::{CallError, ErrorKind};
-use crate::gate::shown;
-use crate::process::ProcessSpec;
+use crate::gate::{PathRules, shown};
 
 /// Bytes of a file, and of all files of a tree, that are fetched.
 const MOST_BYTES: usize = 64 << 20;
@@ -29,18 +31,19 @@ const MOST_ENTRIES: usize = 50_000;
 const ABSENT: i32 = 3;
 const NO_FILE: i32 = 4;
 const MOVED: i32 = 5;
+const CUT: i32 = 6;
 
 /// Prints where a path really lies.
-const REAL: &str = "readlink -f -- \"$1\" || { d=$(readlink -f -- \"$(dirname -- \"$1\")\") && printf '%s/%s\\n' \"$d\" \"$(basename -- \"$1\")\"; } || { printf '%s\\n' \"$1\"; }";
+const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ]; do r=/$(basename -- \"$p\")$r; p=$(dirname -- \"$p\"); done; d=$(readlink -f -- \"$p\") || exit 5; [ \"$d\" = / ] && d=; d=$d$r; printf '%s\\0' \"${d:-/}\"; done";
 
 /// Prints a file, or says with its exit code that there is none.
 const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
 
 /// Puts its input in the place of a file; the directories above are made, mode and owner are kept.
-const WRITE: &str = "d=$(dirname -- \"$1\"); mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; if [ -e \"$1\" ]; then cp -p -- \"$1\" \"$t\" || exit 1; fi; cat > \"$t\" && mv -f -- \"$t\" \"$1\"";
+const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w -- \"$t\" || exit 1; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
 
 /// Removes a file.
-const REMOVE: &str = "[ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
+const REMOVE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
 
 /// Prints a tree: type, time, size and name of each entry, a NUL, and the content where it is wanted.
 const TREE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || exit 5; cd -- \"$1\" || exit 3; export W=$3; exec find . -mindepth 1 -maxdepth \"$2\" $4 -exec sh -c 'for f do w=$W; case $f in */.gitignore) w=1;; esac; if [ -L \"$f\" ]; then t=l; elif [ -d \"$f\" ]; then t=d; elif [ -f \"$f\" ]; then t=f; else t=o; fi; s=0; m=$(stat -c %Y -- \"$f\" 2>/dev/null || echo 0); if [ $t = f ] && [ \"$w\" = 1 ]; then s=$(wc -c 2>/dev/null <\"$f\" || echo 0); fi; if [ \"$s\" -gt \"$5\" ]; then t=b; s=0; fi; printf \"%s %s %s %s\\0\" $t \"$m\" \"$s\" \"$f\"; if [ \"$s\" -gt 0 ]; then head -c \"$s\" -- \"$f\"; fi; done' sh {} +";
@@ -87,41 +90,24 @@ impl<'a> RemoteFiles<'a> {
         arguments: &[&str],
         stdin: Option<String>,
     ) -> Result<(i32, Vec<u8>), CallError> {
-        let words = ["sh", "-c", script, "sh"];
-        let spec = ProcessSpec {
-            program: PathBuf::from("sh"),
-            argv: words.iter().chain(arguments).map(|word| (*word).to_owned()).collect(),
-            env: self.around.env.clone(),
-            working_dir: PathBuf::from("/"),
+        let asked = Asked {
+            script,
+            arguments,
             stdin,
-            timeout: self.around.timeout,
-            cage: None,
+            working_dir: Path::new("/"),
+            time: self.around.timeout,
+            most: MOST_BYTES,
         };
-        let spec = self.around.execution.process(spec, &[]);
-        let mut output = Vec::new();
-        let mut keep = |chunk: &[u8]| {
-            output.extend_from_slice(chunk);
-            match output.len() > 2 * MOST_BYTES {
-                true => Err(std::io::Error::other("it is more than is fetched at once")),
-                false => Ok(()),
-            }
-        };
-        let work = self.around.spawner.run(&spec, self.cancel, &mut keep);
-        let exit = tokio::runtime::Handle::current().block_on(work);
-        let place = self.around.execution.name();
-        let exit = exit
-            .map_err(|error| CallError::new(ErrorKind::Io, format!("[ERROR: {place}: {error}]")))?;
-        if exit.cancelled {
-            let message = "The run was stopped meanwhile.";
-            return Err(CallError::new(ErrorKind::Interrupted, message));
-        }
-        match exit.code {
-            Some(code) if !exit.timed_out => Ok((code, output)),
-            _ => Err(CallError::new(
-                ErrorKind::Timeout,
-                format!("[ERROR: {place} did not answer in time.]"),
-            )),
-        }
+        let work = ask(self.around, &asked, self.cancel);
+        let answered = tokio::runtime::Handle::current().block_on(work);
+        answered.map_err(|error| {
+            let place = self.around.execution.name();
+            let kind = match self.cancel.is_cancelled() {
+                true => ErrorKind::Interrupted,
+                false => ErrorKind::Io,
+            };
+            CallError::new(kind, format!("[ERROR: {place}: {error}.]"))
+        })
     }
 
     fn refused(&self, path: &Path, code: i32, output: &[u8]) -> CallError {
@@ -130,6 +116,10 @@ impl<'a> RemoteFiles<'a> {
             ABSENT => (ErrorKind::NotFound, format!("`{name}` is not there.")),
             NO_FILE => (ErrorKind::Denied, format!("`{name}` is neither a file nor a directory.")),
             MOVED => (ErrorKind::Denied, format!("`{name}` leads elsewhere meanwhile.")),
+            CUT => (
+                ErrorKind::Io,
+                format!("`{name}` was not written: its content did not arrive whole."),
+            ),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
                 let said = crate::text::escape::one_line(String::from_utf8_lossy(output).trim());
@@ -142,14 +132,41 @@ impl<'a> RemoteFiles<'a> {
 
     /// Returns where a path really lies; of one that is not there, where it would.
     pub(super) fn real(&self, path: &Path) -> Result<PathBuf, CallError> {
-        let text = self.text(path)?;
-        let (code, output) = self.run(REAL, &[text], None)?;
-        let real = String::from_utf8_lossy(&output);
-        let real = Path::new(real.trim_end_matches('\n'));
-        match code {
-            0 if real.is_absolute() => Ok(real.to_path_buf()),
-            _ => Err(self.refused(path, code, &output)),
+        let found = self.all_real(&[path])?;
+        found.into_iter().next().ok_or_else(|| self.refused(path, MOVED, b""))
+    }
+
+    fn all_real(&self, paths: &[&Path]) -> Result<Vec<PathBuf>, CallError> {
+        let texts: Vec<&str> =
+            paths.iter().map(|path| self.text(path)).collect::<Result<_, _>>()?;
+        let (code, output) = self.run(REAL, &texts, None)?;
+        let found = output.split(|byte| *byte == 0).filter(|real| real.starts_with(b"/"));
+        let found: Vec<PathBuf> =
+            found.map(|real| PathBuf::from(OsStr::from_bytes(real))).collect();
+        match (code, paths.first()) {
+            (0, _) if found.len() == paths.len() => Ok(found),
+            (_, path) => Err(self.refused(path.unwrap_or(&Path::new("/")), code, &output)),
         }
+    }
+
+    /// Returns the rules with every tree also as it is resolved over there; looked up once a run.
+    pub(super) fn rules(&self) -> Result<&'a PathRules, CallError> {
+        if let Some(known) = self.around.elsewhere.get() {
+            return Ok(known);
+        }
+        let rules = &self.around.paths;
+        let trees: Vec<&Path> =
+            rules.writable.iter().chain(&rules.denied).map(PathBuf::as_path).collect();
+        let mut real = self.all_real(&trees)?;
+        let denied = real.split_off(rules.writable.len());
+        let resolved = PathRules {
+            working_dir: rules.working_dir.clone(),
+            writable: real,
+            readable: rules.readable.clone(),
+            denied: denied.into_iter().chain(rules.denied.iter().cloned()).collect(),
+            own: rules.own.clone(),
+        };
+        Ok(self.around.elsewhere.get_or_init(|| resolved))
     }
 
     fn text<'p>(&self, path: &'p Path) -> Result<&'p str, CallError> {
@@ -180,11 +197,15 @@ impl<'a> RemoteFiles<'a> {
 
     /// Puts a whole file in its place.
     pub(super) fn write(&self, real: &Path, content: &[u8]) -> Result<(), CallError> {
-        let Ok(content) = String::from_utf8(content.to_vec()) else {
+        // A shell carries no NUL.
+        let text = String::from_utf8(content.to_vec()).ok().filter(|text| !text.contains('\0'));
+        let Some(content) = text else {
             return Err(CallError::new(ErrorKind::Io, "Only text can be written over there."));
         };
         let name = format!("dutyd-{:016x}", fastrand::u64(..));
-        let (code, output) = self.run(WRITE, &[self.text(real)?, &name], Some(content))?;
+        let length = content.len().to_string();
+        let arguments = [self.text(real)?, &name, &length];
+        let (code, output) = self.run(WRITE, &arguments, Some(content))?;
         if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
     }
 
@@ -221,7 +242,8 @@ impl<'a> RemoteFiles<'a> {
         let script = TREE.replace("\"$5\"", &most);
         let arguments = [self.text(real)?, &depth, with, prune];
         let (code, output) = self.run(&script, &arguments, None)?;
-        if code != 0 && output.is_empty() {
+        // Entries that cannot be read are left out, as here.
+        if !matches!(code, 0 | 1) {
             return Err(self.refused(real, code, &output));
         }
         let mirror = tempfile::tempdir_in(self.around.cages.temporary()).map_err(|e| io(&e))?;
@@ -240,19 +262,23 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
     };
     let (mut entries, mut skipped) = (0, Vec::new());
     while !rest.is_empty() {
-        entries += 1;
+        let end = memchr::memchr(0, rest).ok_or_else(odd)?;
+        let (head, tail) = rest.split_at(end);
+        let mut fields = head.splitn(4, |byte| *byte == b' ');
+        let mut field = || fields.next().ok_or_else(odd);
+        let mut word = || std::str::from_utf8(field()?).map_err(|_| odd());
+        let (kind, time) = (word()?, word()?.parse::<i64>().map_err(|_| odd())?);
+        // Older than all that is here is as good as the oldest.
+        let time = u64::try_from(time).unwrap_or(0);
+        let size = word()?.parse::<usize>().map_err(|_| odd())?;
+        let name = field()?;
+        let name = Path::new(OsStr::from_bytes(name.strip_prefix(b"./").unwrap_or(name)));
+        // Each level of a name may be a directory to make.
+        entries += name.components().count();
         if entries > MOST_ENTRIES {
             let message = format!("More than {MOST_ENTRIES} entries: look at a directory below.");
             return Err(CallError::new(ErrorKind::Limit, message));
         }
-        let end = memchr::memchr(0, rest).ok_or_else(odd)?;
-        let (head, tail) = rest.split_at(end);
-        let head = String::from_utf8_lossy(head);
-        let mut fields = head.splitn(4, ' ');
-        let mut field = || fields.next().ok_or_else(odd);
-        let (kind, time) = (field()?, field()?.parse::<u64>().map_err(|_| odd())?);
-        let size = field()?.parse::<usize>().map_err(|_| odd())?;
-        let name = Path::new(field()?.trim_start_matches("./"));
         let tail = tail.get(1..).unwrap_or_default();
         let content = tail.get(..size).ok_or_else(odd)?;
         rest = tail.get(size..).unwrap_or_default();

@@ -104,7 +104,7 @@ fn place(environment: &str, script: &str, tools: &str) -> Place {
             "script.yaml",
             &format!(
                 "steps:\n{}  - say: done\n  - say: done\n",
-                script.replace("LARGE", &"x".repeat(300_000))
+                script.replace("LARGE", &format!("{}\\n", "x".repeat(74)).repeat(4_000))
             ),
         ),
         ("tools.yaml", &tools_yaml(sleep_of(environment))),
@@ -112,6 +112,8 @@ fn place(environment: &str, script: &str, tools: &str) -> Place {
     let work = place.path().join("work");
     std::fs::create_dir(&work).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", work.join("link")).unwrap();
+    std::fs::create_dir(place.path().join("outside")).unwrap();
+    std::os::unix::fs::symlink(place.path().join("outside"), work.join("out")).unwrap();
     nix::unistd::mkfifo(&work.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     write(work.join(".gitignore"), "ignored.txt\n", 0o644);
     write(work.join("ignored.txt"), "one\n", 0o644);
@@ -146,6 +148,7 @@ const SCRIPT: &str = r#"  - call: {tool: show, args: {a: "it's \"a\" $(id) `id`\
   - call: {tool: read_file, args: {file_path: /etc/hostname}}
   - call: {tool: read_file, args: {file_path: pipe}}
   - call: {tool: write_file, args: {file_path: large.txt, content: "LARGE"}}
+  - call: {tool: write_file, args: {file_path: out/new/f, content: x}}
 "#;
 
 fn check(place: &Place, environment: &str) {
@@ -169,7 +172,10 @@ fn check(place: &Place, environment: &str) {
     assert_eq!(output(4), format!("- wrote 8 bytes to {shown}/notes/it's.txt"));
     assert!(output(5).contains("-two\n+2\n"), "{}", output(5));
     assert_eq!(output(6), "- 2 | 2");
-    assert_eq!(output(7), "- .gitignore\nignored.txt\nlink\nmade\nnotes/\nnotes/it's.txt\npipe\n");
+    assert_eq!(
+        output(7),
+        "- .gitignore\nignored.txt\nlink\nmade\nnotes/\nnotes/it's.txt\nout\npipe\n"
+    );
     assert_eq!(output(8), "- notes/it's.txt:1: one\n");
     assert_eq!(output(9), "- notes/it's.txt\n");
     assert!(
@@ -179,9 +185,11 @@ fn check(place: &Place, environment: &str) {
     );
     assert_eq!(std::fs::read_to_string(work.join("p/new.txt")).unwrap(), "added\n");
     assert!(output(11).starts_with("not_found "), "{}", output(11));
-    for at in [12, 13, 14, 15] {
+    assert_eq!(std::fs::read_dir(place.path().join("outside")).unwrap().count(), 0);
+    for at in [12, 13, 14, 15, 17] {
         assert!(output(at).starts_with("denied "), "{at}: {}", output(at));
     }
+    assert!(output(16).starts_with("- wrote 300000 bytes"), "{}", output(16));
     assert_eq!(std::fs::read_to_string(work.join("large.txt")).unwrap().len(), 300_000);
     let started = Instant::now();
     let sleep = format!("sleep {}", sleep_of(environment));

@@ -15,6 +15,10 @@ use crate::config::{Builtin, ToolSandbox};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Touch;
 
+/// What is said where a client ends as it does when its connection is lost.
+pub(in crate::tools) const LOST: &str =
+    "[exit code 255: the program said so, or the connection was lost and its effect is unknown]";
+
 /// The tool's name.
 pub(super) const NAME: &str = "bash";
 
@@ -85,7 +89,7 @@ impl AgentTool for BashTool {
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         match &self.around.shell.0 {
             Some(path) if self.around.execution.is_local() => digest_of_file(path.clone()).await,
-            _ => Ok(String::new()),
+            _ => Ok(self.around.place()),
         }
     }
 
@@ -111,6 +115,10 @@ impl AgentTool for BashTool {
             (Some((kind, note)), _, _) => {
                 output.error_kind = Some(kind);
                 note
+            }
+            (None, Some(255), _) if !self.around.execution.is_local() => {
+                output.error_kind = Some(ErrorKind::Interrupted);
+                LOST.to_owned()
             }
             // What a command says by its exit code is for the model to read.
             (None, Some(code), _) => {

@@ -243,7 +243,7 @@ pub fn prepare_builtin(
 
 /// Returns what the files that a call would change hold now.
 fn state_of(around: &ToolSurroundings, touches: &[Touch]) -> Result<String, CallError> {
-    let mut state = String::new();
+    let mut state = around.place();
     let cancel = CancellationToken::new();
     for touch in touches {
         let Touch::File { path, access: Access::Write } = touch else { continue };

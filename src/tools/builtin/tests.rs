@@ -31,6 +31,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         paths,
         shell: (None, Duration::from_secs(10)),
         domains: Default::default(),
+        elsewhere: Default::default(),
         web_search: None,
         execution: Arc::new(crate::tools::Local),
         todos: Default::default(),
