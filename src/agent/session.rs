@@ -222,9 +222,10 @@ impl Session {
             let Some(pause) = may_retry.then(|| pauses.next()).flatten() else {
                 return Ok(Input::ModelFailed(error));
             };
-            // Full jitter, so that many jobs that failed together do not come back together.
+            // Half of the pause is a matter of chance, so that many jobs that failed together do not come back together. The other half is not,
+            // so that each pause is longer than the one before.
             let pause = pause
-                .mul_f64(fastrand::f64())
+                .mul_f64(f64::midpoint(1.0, fastrand::f64()))
                 .max(error.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER));
             let message = format!(
                 "{}: {}; trying again in {} ms",

@@ -522,6 +522,27 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     assert_eq!(started.elapsed().as_secs(), 40);
 }
 
+/// With jitter over the whole pause, one run in fifty came back sooner each time, as if it did not back off.
+// proves PROV-1
+#[tokio::test(start_paused = true)]
+async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
+    for _ in 0..100 {
+        let bench = Bench::default();
+        let busy = || fail(ErrorClass::Overloaded);
+        bench.run(vec![busy(), busy(), say("ok")]).await;
+        let pauses: Vec<u64> = bench
+            .all("warning")
+            .iter()
+            .filter_map(|warning| {
+                let message = warning["message"].as_str()?;
+                message.strip_suffix(" ms")?.rsplit_once(' ')?.1.parse().ok()
+            })
+            .collect();
+        let [first, second] = pauses[..] else { panic!("{pauses:?}") };
+        assert!((250..=500).contains(&first) && (500..=1000).contains(&second), "{pauses:?}");
+    }
+}
+
 /// What a provider says is no call must not stand in the history as one that waits for its result; what came with a pause is run.
 #[tokio::test]
 async fn no_call_is_left_without_its_result() {
