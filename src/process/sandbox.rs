@@ -211,10 +211,7 @@ const LOST_CAPABILITIES: [rustix::thread::CapabilitySet; 7] = [
 ];
 
 /// The compiled filters, made while a shim waits.
-pub(super) struct Filters {
-    wide_numbers: BpfProgram,
-    by_kind: [(Filter, BpfProgram); 4],
-}
+pub(super) struct Filters([(Filter, BpfProgram); 4]);
 
 impl Filters {
     /// Compiles them.
@@ -225,8 +222,7 @@ impl Filters {
             let filter = Filter { metadata, network };
             filter.compile().map(|program| (filter, program)).map_err(|_| Errno::ENOSYS)
         };
-        let by_kind = [one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?];
-        Ok(Self { wide_numbers: wide_numbers(), by_kind })
+        Ok(Self([one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?]))
     }
 
     /// Puts the cage on this process, for good.
@@ -248,19 +244,17 @@ impl Filters {
             };
             Errno::result(result)?;
         }
-        for (known, program) in &self.by_kind {
+        for (known, program) in &self.0 {
             if *known == filter {
                 seccompiler::apply_filter(program).map_err(|_| Errno::last())?;
             }
-        }
-        if !self.wide_numbers.is_empty() {
-            seccompiler::apply_filter(&self.wide_numbers).map_err(|_| Errno::last())?;
         }
         Ok(())
     }
 }
 
-/// On x86-64 a second set of numbers means the same calls; without it, the filter would be a list of what to spell differently.
+/// Returns the beginning of every filter: on x86-64 a second set of numbers means the same calls, and without it the filter would be a list of
+/// what to spell differently.
 fn wide_numbers() -> BpfProgram {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
@@ -269,15 +263,9 @@ fn wide_numbers() -> BpfProgram {
     const JUMP_IF_AT_LEAST: u16 = 0x35;
     const RETURN: u16 = 0x06;
     const X32_BIT: u32 = 0x4000_0000;
-    const ALLOW: u32 = 0x7fff_0000;
     const EPERM: u32 = 0x0005_0001;
-    let one = |code, jt, k| sock_filter { code, jt, jf: 0, k };
-    vec![
-        one(LOAD_NUMBER, 0, 0),
-        one(JUMP_IF_AT_LEAST, 1, X32_BIT),
-        one(RETURN, 0, ALLOW),
-        one(RETURN, 0, EPERM),
-    ]
+    let one = |code, jf, k| sock_filter { code, jt: 0, jf, k };
+    vec![one(LOAD_NUMBER, 0, 0), one(JUMP_IF_AT_LEAST, 1, X32_BIT), one(RETURN, 0, EPERM)]
 }
 
 /// Calls that lead round the rules: files by handle, work that is done by the kernel's own threads, mounts, and the kernel itself.
@@ -378,7 +366,10 @@ impl Filter {
         }
         let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
         let arch = std::env::consts::ARCH.try_into()?;
-        SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()
+        let filter: BpfProgram =
+            SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?;
+        // One program and not two: the kernel compiles each anew for each process.
+        Ok([wide_numbers(), filter].concat())
     }
 }
 
