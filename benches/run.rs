@@ -107,7 +107,7 @@ fn iteration(criterion: &mut Criterion) {
 
 /// What of an iteration is the process: shim, program, and the end of both.
 fn process(criterion: &mut Criterion) {
-    let (runtime, spawner) = (runtime(), Spawner::new(fork_server(), "bench"));
+    let (runtime, spawner) = (runtime(), Spawner::new(fork_server(), None, "bench"));
     let spec = ProcessSpec {
         program: PathBuf::from("/bin/true"),
         argv: vec!["true".to_owned()],

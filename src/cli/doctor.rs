@@ -1,20 +1,25 @@
 //! `dutyd doctor`
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::json;
 
 use super::args::DoctorArgs;
+use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
 use crate::agent::ErrorClass;
 use crate::config::{Config, FileSet, Loaded, Model, Price, Provider, SecretsMode, Trust};
+use crate::daemon::StatusReport;
 use crate::domain::PreflightItem;
 use crate::provider::RemoteModel;
 
 pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
-    let mut items = vec![kernel(), sandbox(), state(context)];
+    let mut items = vec![kernel(), sandbox(), control_groups(), state(context)];
+    items.extend([permissions(context), unit(context).await]);
     let loaded = FileSet::of_directory(&context.dirs.config)
         .map(|set| context.load(&set, Trust::Required, SecretsMode::Resolve));
     let config = match loaded {
@@ -60,6 +65,18 @@ fn sandbox() -> PreflightItem {
     }
 }
 
+/// Says what there is to take; whether the daemon has taken it stands in its log, and in the first line of each run.
+fn control_groups() -> PreflightItem {
+    let said = match crate::process::control_groups_mount() {
+        Some(mount) => format!(
+            "cgroup 2 at {mount}: each run of the daemon gets a group of its own where its unit says Delegate=yes"
+        ),
+        None => "no cgroup 2 is mounted: shims alone end what runs start".to_owned(),
+    };
+    // Shims do without.
+    item("control groups", true, said)
+}
+
 fn kernel() -> PreflightItem {
     let uname = rustix::system::uname();
     let release =
@@ -86,6 +103,55 @@ fn state(context: &Context) -> PreflightItem {
     match written {
         Ok(()) => item("state directory", true, path.display().to_string()),
         Err(error) => item("state directory", false, format!("{}: {error}", path.display())),
+    }
+}
+
+/// What a run keeps can hold whatever its tools have read.
+fn permissions(context: &Context) -> PreflightItem {
+    let root = &context.dirs.state;
+    let open: Vec<String> = std::iter::once(root.clone())
+        .chain(std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()))
+        .filter_map(|path| {
+            let mode = path.symlink_metadata().ok()?.permissions().mode() & 0o777;
+            (mode & 0o077 != 0).then(|| format!("{} has {mode:o}", path.display()))
+        })
+        .collect();
+    match open.as_slice() {
+        [] => item("permissions", true, "what is kept is open to its owner alone"),
+        open => {
+            let said = format!("{}: others can look into it (chmod go=)", open.join(", "));
+            item("permissions", false, said)
+        }
+    }
+}
+
+/// Where systemd looks for units, first what wins.
+const UNIT_DIRECTORIES: [&str; 4] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+async fn unit(context: &Context) -> PreflightItem {
+    let installed = UNIT_DIRECTORIES
+        .iter()
+        .map(|directory| Path::new(directory).join("dutyd.service"))
+        .find(|path| path.exists());
+    let daemon = match Client::find(context) {
+        Ok(Some(client)) => match client.get::<StatusReport>("/status", &()).await {
+            Ok(report) => Ok(format!("dutyd {} runs as {}", report.version, report.pid)),
+            Err(error) => Err(format!("a daemon runs, and does not answer: {}", error.message)),
+        },
+        Ok(None) => Err("no daemon runs".to_owned()),
+        Err(error) => Err(error.message),
+    };
+    match (installed, daemon) {
+        (Some(path), Ok(daemon)) => item("unit", true, format!("{}; {daemon}", path.display())),
+        (None, Ok(daemon)) => item("unit", true, format!("none is installed; {daemon}")),
+        // Whoever installed it counts on it.
+        (Some(path), Err(why)) => item("unit", false, format!("{}; {why}", path.display())),
+        (None, Err(why)) => item("unit", true, format!("none is installed; {why}")),
     }
 }
 

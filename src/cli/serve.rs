@@ -12,6 +12,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{Parts, Supervisor, recover, watch_signals};
+use crate::process::ControlGroups;
 use crate::run::{Approvals, Host};
 use crate::server::{Api, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
@@ -33,8 +34,9 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
     let approvals = Arc::new(Approvals::default());
+    let groups = control_groups().map(Arc::new);
     let daemon = Daemon::start(
-        context.host_with(Observers::default(), approvals.clone()),
+        Host { groups, ..context.host_with(Observers::default(), approvals.clone()) },
         approvals,
         config,
         reloader(context, redactor),
@@ -48,6 +50,26 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     daemon.run().await;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes the control group of this process, if it was left to it.
+fn control_groups() -> Option<ControlGroups> {
+    match ControlGroups::take() {
+        Ok(Some(groups)) => {
+            tracing::info!(group = groups.name(), "each run gets a control group of its own");
+            Some(groups)
+        }
+        Ok(None) => {
+            tracing::info!(
+                "no control group was left to the daemon (Delegate=yes); its shims end what runs start"
+            );
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the daemon's control group cannot be used; its shims end what runs start");
+            None
+        }
+    }
 }
 
 /// A daemon that is ready to run.
@@ -90,6 +112,15 @@ impl Daemon {
         let recovered = recover(&host.state, host.clock.clone(), &redactor)
             .await
             .map_err(|error| failed("open runs cannot be looked at", &error))?;
+        if let Some(groups) = host.groups.clone() {
+            let left = tokio::task::spawn_blocking(move || groups.end_leftovers()).await;
+            if let Ok(left @ 1..) = left {
+                tracing::warn!(
+                    left,
+                    "processes of the daemon before this one were still in the control groups of its runs; they are killed"
+                );
+            }
+        }
         for run in recovered.iter().filter(|run| run.began && !run.had_ended) {
             tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "a run was cut by the end of the daemon before this one; it is interrupted");
         }

@@ -140,11 +140,11 @@ impl Usage {
 /// How the tools of a run are held by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxFacts {
-    /// `off` in this version.
+    /// `enforce`, `best_effort` or `off`.
     pub mode: String,
     /// The Landlock version in force, or null.
     pub landlock_abi: Option<u32>,
-    /// The cgroup of the run, or null.
+    /// The control group of what the run starts, as `/proc` names it; null where none was left to the daemon.
     pub cgroup: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Executing a binary of this size anew for every call costs more than most tools do, and a daemon with threads must not fork. So this binary
 //! is executed once more, at the first call, and keeps one forked shim ready. A request is one packet on a socket that the shim reads: its
-//! name, the far end of its lifeline, the pipe for the tool's output and the tool's Landlock ruleset. It answers on its lifeline, with a descriptor of itself, before it
+//! name, the far end of its lifeline, the pipe for the tool's output, the tool's Landlock ruleset and its control group. It answers on its lifeline, with a descriptor of itself, before it
 //! does anything else; no answer therefore means that nothing was started, and the request may be made again.
 //!
 //! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
@@ -64,6 +64,9 @@ pub(crate) struct Shim {
     pub(crate) input: Option<pipe::Sender>,
 }
 
+/// The most descriptors that come with a request.
+const DESCRIPTORS: usize = 5;
+
 /// The first byte that a shim says.
 const HELLO: [u8; 1] = [1];
 
@@ -99,7 +102,7 @@ impl ForkServer {
         &self,
         name: &str,
         order: &[u8],
-        ruleset: Option<BorrowedFd<'_>>,
+        (ruleset, group): (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
         with_input: bool,
     ) -> io::Result<Shim> {
         for _ in 0..2 {
@@ -115,6 +118,7 @@ impl ForkServer {
             let mut fds = vec![theirs.as_fd(), output_of_tool.as_fd()];
             fds.extend(ruleset);
             fds.extend(input_of_tool.as_ref().map(|fd| fd.as_fd()));
+            fds.extend(group);
             let asked = self.ask(name, &fds)?;
             // The shim holds the only copies now, so that its end is seen.
             drop((theirs, output_of_tool, input_of_tool));
@@ -188,7 +192,7 @@ fn execute(binary: &Path) -> io::Result<Running> {
 }
 
 fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(fds));
     let name = [io::IoSlice::new(name.as_bytes())];
@@ -224,7 +228,7 @@ fn receive<const N: usize>(
     bytes: &mut [u8],
     flags: RecvFlags,
 ) -> io::Result<(usize, [Option<OwnedFd>; N])> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [io::IoSliceMut::new(bytes)];
     let message = recvmsg(socket, &mut buffers, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
@@ -336,8 +340,8 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     }
     let ready = shim::Ready::new()?;
     let mut name = [0; NAME_LIMIT];
-    let (count, [Some(lifeline), Some(output), third, fourth]) =
-        receive::<4>(control.as_fd(), &mut name, RecvFlags::empty())?
+    let (count, [Some(lifeline), Some(output), third, fourth, fifth]) =
+        receive::<DESCRIPTORS>(control.as_fd(), &mut name, RecvFlags::empty())?
     else {
         return Err(Errno::ENOMSG.into());
     };
@@ -355,6 +359,6 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     ancillary.push(SendAncillaryMessage::ScmRights(&fds));
     sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
     drop(process);
-    shim::run(ready, lifeline, output, [third, fourth])?;
+    shim::run(ready, lifeline, output, [third, fourth, fifth])?;
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims; the kernel sandbox is put on in the shim's
 //! child.
 
+mod control_group;
 mod feeder;
 mod fork_server;
 mod leftover;
@@ -14,6 +15,7 @@ mod spawner;
 mod tree;
 mod wire;
 
+pub use control_group::{ControlGroups, control_groups_mount};
 pub use feeder::{FEEDER_VERB, run_feeder};
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::{descends_from_shim, end_leftovers};

@@ -20,7 +20,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
-use super::sandbox::{Filter, Filters};
+use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};
 
@@ -30,7 +30,7 @@ const FILE_BYTES: u64 = 16 << 30;
 const OPEN_FILES: u64 = 4096;
 /// Processes that an ordinary user may have for a tool to start one more; the unit allows twice as many, so that the daemon has room. Root has no
 /// such limit in the kernel.
-const PROCESSES: u64 = 4096;
+pub(super) const PROCESSES: u64 = 4096;
 
 /// Where memory runs out, the kernel ends tools before it ends the daemon (PROC-9).
 const OOM_SCORE: &[u8] = b"500";
@@ -59,7 +59,7 @@ impl Ready {
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
         // Touches what reading an order needs: its pages are in memory then.
         let _ = serde_json::from_str::<Order>(
-            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false,"piped":false}"#,
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false,"piped":false,"grouped":false}"#,
         );
         Ok(Self { signals, null: null.into(), filters: Filters::new()? })
     }
@@ -73,14 +73,14 @@ pub(super) fn run(
     ready: Ready,
     mut lifeline: UnixStream,
     output: OwnedFd,
-    rest: [Option<OwnedFd>; 2],
+    rest: [Option<OwnedFd>; 3],
 ) -> Result<(), Errno> {
     let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
     let mut rest = rest.into_iter();
     let mut next = |is_there: bool| if is_there { rest.next().flatten() } else { None };
-    let (ruleset, input) = (next(order.landlock), next(order.piped));
+    let (ruleset, input, group) = (next(order.landlock), next(order.piped), next(order.grouped));
     let Ready { signals, null, filters } = ready;
-    let cage = Cage { filters, filter: order.filter, ruleset, landlock: order.landlock };
+    let cage = Cage { filters, order: &order, ruleset, group };
     let input = if order.piped { Input::Pipe(input) } else { Input::Null(null) };
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
@@ -118,20 +118,29 @@ enum Input {
 }
 
 /// What the tool's process puts on.
-struct Cage {
+struct Cage<'a> {
     filters: Filters,
-    filter: Option<Filter>,
+    order: &'a Order,
     ruleset: Option<OwnedFd>,
-    landlock: bool,
+    group: Option<OwnedFd>,
 }
 
-impl Cage {
+impl Cage<'_> {
+    /// Joins the control group of the run.
+    fn enter(&self) -> Result<(), Errno> {
+        match &self.group {
+            Some(group) => nix::unistd::write(group, b"0").map(drop),
+            None if self.order.grouped => Err(Errno::EBADF),
+            None => Ok(()),
+        }
+    }
+
     fn put_on(&self) -> Result<(), Errno> {
-        if self.landlock != self.ruleset.is_some() {
+        if self.order.landlock != self.ruleset.is_some() {
             // It got lost on the way: nothing runs without what was to hold it.
             return Err(Errno::EBADF);
         }
-        let Some(filter) = self.filter else { return Ok(()) };
+        let Some(filter) = self.order.filter else { return Ok(()) };
         self.filters.put_on(filter, self.ruleset.as_ref().map(|fd| fd.as_fd()))
     }
 }
@@ -194,7 +203,12 @@ fn errno_of(error: &std::io::Error) -> Errno {
 }
 
 /// Starts the tool; returns its pid once the program runs.
-fn start(order: &Order, input: Input, output: OwnedFd, cage: &Cage) -> Result<Pid, (Step, Errno)> {
+fn start(
+    order: &Order,
+    input: Input,
+    output: OwnedFd,
+    cage: &Cage<'_>,
+) -> Result<Pid, (Step, Errno)> {
     let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
     let (mut failed, failing) =
         std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
@@ -232,16 +246,21 @@ fn start(order: &Order, input: Input, output: OwnedFd, cage: &Cage) -> Result<Pi
 }
 
 /// Runs in the child: puts everything in place and executes the program. Returns what failed.
-fn become_tool(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> (Step, Errno) {
+fn become_tool(prepared: &Prepared, output: &OwnedFd, cage: &Cage<'_>) -> (Step, Errno) {
     match put_in_place(prepared, output, cage) {
         Err(failure) => failure,
         Ok(()) => (Step::Exec, exec(prepared)),
     }
 }
 
-fn put_in_place(prepared: &Prepared, output: &OwnedFd, cage: &Cage) -> Result<(), (Step, Errno)> {
+fn put_in_place(
+    prepared: &Prepared,
+    output: &OwnedFd,
+    cage: &Cage<'_>,
+) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
+    cage.enter().map_err(|errno| (Step::Group, errno))?;
     umask(Mode::from_bits_truncate(0o077));
     chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
     dup2_stdin(prepared.stdin.as_fd()).map_err(failed)?;

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
+use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
 use super::sandbox::Cage;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
@@ -95,6 +96,7 @@ impl SpawnFailure {
 pub struct Spawner {
     server: Arc<ForkServer>,
     name: String,
+    group: Option<Arc<RunGroup>>,
 }
 
 /// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4).
@@ -107,10 +109,40 @@ pub fn prepare_daemon() -> io::Result<()> {
 }
 
 impl Spawner {
-    /// Returns a spawner for the run `run_id`, which its shims are named for.
+    /// Returns a spawner for the run `run_id`, which its shims are named for; what it starts joins a group of its own in `groups`.
     #[must_use]
-    pub fn new(server: Arc<ForkServer>, run_id: &str) -> Self {
-        Self { server, name: shim_name(run_id) }
+    pub fn new(server: Arc<ForkServer>, groups: Option<&ControlGroups>, run_id: &str) -> Self {
+        let group = groups.and_then(|groups| match groups.of_run(run_id) {
+            Ok(group) => Some(Arc::new(group)),
+            Err(error) => {
+                tracing::warn!(run_id, %error, "the run gets no control group; its shims end what it starts");
+                None
+            }
+        });
+        Self { server, name: shim_name(run_id), group }
+    }
+
+    /// Returns the name of the control group of what it starts, if there is one.
+    #[must_use]
+    pub fn group(&self) -> Option<&str> {
+        self.group.as_deref().map(RunGroup::name)
+    }
+
+    /// Ends what the calls have left in the control group, for good; returns how many processes the kernel could not end.
+    pub async fn end(&self) -> u64 {
+        match self.group.clone() {
+            Some(group) => group.end().await,
+            None => 0,
+        }
+    }
+
+    async fn start(&self, spec: &ProcessSpec, piped: bool) -> Result<Shim, SpawnFailure> {
+        let order =
+            frame(&order(spec, piped, self.group.is_some())).map_err(SpawnFailure::Order)?;
+        let ruleset = spec.cage.as_ref().and_then(Cage::ruleset);
+        let group = self.group.as_ref().map(|group| group.procs());
+        let started = self.server.start(&self.name, &order, (ruleset, group), piped).await;
+        started.map_err(|error| SpawnFailure::refused("starting the shim", &error))
     }
 
     /// Runs a process to its end and gives `output` every piece of what it writes, standard output and error in their order.
@@ -123,12 +155,7 @@ impl Spawner {
         cancel: &CancellationToken,
         output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
     ) -> Result<Exit, SpawnFailure> {
-        let order = frame(&order(spec, false)).map_err(SpawnFailure::Order)?;
-        let mut shim = self
-            .server
-            .start(&self.name, &order, spec.cage.as_ref().and_then(Cage::ruleset), false)
-            .await
-            .map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
+        let mut shim = self.start(spec, false).await?;
         let limit = spec.timeout.saturating_add(SHIM_SLACK);
         let followed = follow(&mut shim, cancel, limit, output).await;
         let followed = match followed {
@@ -160,6 +187,7 @@ impl Spawner {
                     Step::WorkingDir => "entering the working directory",
                     Step::Prepare => "preparing the process",
                     Step::Sandbox => "putting the sandbox in place",
+                    Step::Group => "joining the control group of the run",
                     Step::Exec => "executing the program",
                 };
                 Err(SpawnFailure::Refused { step, errno: Errno::from_raw(errno) })
@@ -174,11 +202,7 @@ impl Spawner {
         &self,
         spec: &ProcessSpec,
     ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
-        let order = frame(&order(spec, true)).map_err(SpawnFailure::Order)?;
-        let ruleset = spec.cage.as_ref().and_then(Cage::ruleset);
-        let started = self.server.start(&self.name, &order, ruleset, true).await;
-        let shim = started.map_err(|error| SpawnFailure::refused("starting the shim", &error))?;
-        let Shim { process, lifeline, output, input } = shim;
+        let Shim { process, lifeline, output, input } = self.start(spec, true).await?;
         let input = input.ok_or_else(|| SpawnFailure::Order("there is no pipe".to_owned()))?;
         Ok((Piped { server: self.server.clone(), process, lifeline }, output, input))
     }
@@ -225,7 +249,7 @@ impl Piped {
     }
 }
 
-fn order(spec: &ProcessSpec, piped: bool) -> Order {
+fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
     Order {
         program: spec.program.to_string_lossy().into_owned(),
         argv: spec.argv.clone(),
@@ -235,6 +259,7 @@ fn order(spec: &ProcessSpec, piped: bool) -> Order {
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         filter: spec.cage.as_ref().map(Cage::filter),
         piped,
+        grouped,
         landlock: spec.cage.as_ref().is_some_and(|cage| cage.ruleset().is_some()),
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Order {
     pub(crate) landlock: bool,
     /// Whether its standard input is a pipe that comes with the request; what it says on standard error is then not kept.
     pub(crate) piped: bool,
+    /// Whether a control group to join comes with the request. Without it nothing is started.
+    pub(crate) grouped: bool,
 }
 
 /// How it ended; everything of it is gone, but for `survivors`.
@@ -60,11 +62,13 @@ pub(crate) enum Step {
     WorkingDir,
     Prepare,
     Sandbox,
+    Group,
     Exec,
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 4] = [Self::WorkingDir, Self::Prepare, Self::Sandbox, Self::Exec];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::WorkingDir, Self::Prepare, Self::Sandbox, Self::Group, Self::Exec];
 }
 
 /// Returns a frame.

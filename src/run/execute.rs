@@ -28,7 +28,7 @@ use crate::domain::{
     SessionEnd, SessionStart, StopReason, Usage,
 };
 use crate::gate::GateRules;
-use crate::process::{ForkServer, landlock_abi};
+use crate::process::{ControlGroups, ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
 use crate::store::{Ledger, OpenMark, RunDir, StateDir, Transcript, TranscriptFacts};
 use crate::text::redact::Redactor;
@@ -45,6 +45,8 @@ pub struct Host {
     pub environment: Environment,
     /// Starts the processes of tools.
     pub fork_server: Arc<ForkServer>,
+    /// Where what a run starts is kept together, if the system leaves that to this process.
+    pub groups: Option<Arc<ControlGroups>>,
     /// Who watches.
     pub observers: Observers,
     /// Asks a person.
@@ -65,6 +67,7 @@ impl Host {
             state,
             environment,
             fork_server: Arc::new(ForkServer::of_this_binary()),
+            groups: None,
             observers,
             approver: Arc::new(SocketApprover::new(approvals, clock.clone())),
             clock,
@@ -164,6 +167,7 @@ pub async fn execute(
     if let Some(connection) = connection {
         result.survivors += connection.end().await;
     }
+    result.survivors += around.spawner.end().await;
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &sink, mark, &end).await;
     Ok(Ended { run_id: spec.run_id, end, recorded })
@@ -323,7 +327,7 @@ pub(super) fn session_start(
         sandbox: SandboxFacts {
             mode: spec.job.sandbox.as_str().to_owned(),
             landlock_abi: landlock_abi().filter(|_| around.holds()),
-            cgroup: None,
+            cgroup: around.spawner.group().map(str::to_owned),
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),

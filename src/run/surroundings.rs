@@ -71,7 +71,7 @@ pub fn tool_surroundings(
     };
     let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
     Ok(Arc::new(ToolSurroundings {
-        spawner: Spawner::new(host.fork_server.clone(), run_id.as_str()),
+        spawner: Spawner::new(host.fork_server.clone(), host.groups.as_deref(), run_id.as_str()),
         env,
         working_dir,
         timeout: job.limits.tool_timeout,

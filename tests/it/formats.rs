@@ -1,6 +1,7 @@
 //! A whole run through each wire format, against a server on loopback that checks every request; and the same with every stream cut.
 
 use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -563,6 +564,16 @@ fn the_doctor_says_what_is_wrong_with_a_model() {
     let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
     let offline = place.json(&["doctor"]);
     assert_eq!(offline["ok"], true, "{offline}");
+    let names: Vec<&str> =
+        offline["items"].as_array().unwrap().iter().filter_map(|i| i["name"].as_str()).collect();
+    let installation =
+        ["kernel", "sandbox", "control groups", "state directory", "permissions", "unit"];
+    assert_eq!(names[..6], installation);
+    let mode = |mode| std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(place.state(), mode(0o755)).unwrap();
+    let open = place.json(&["doctor"]);
+    assert_eq!((&open["ok"], &open["items"][4]["ok"]), (&json!(false), &json!(false)), "{open}");
+    std::fs::set_permissions(place.state(), mode(0o700)).unwrap();
     let done = place.dutyd(&["-o", "json", "doctor", "--online"]);
     let online: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!((done.code, &online["ok"]), (1, &json!(false)));

@@ -12,7 +12,7 @@ use crate::support::{Place, alive};
 
 fn spawner() -> Spawner {
     let server = ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")));
-    Spawner::new(Arc::new(server), "test")
+    Spawner::new(Arc::new(server), None, "test")
 }
 
 fn spec(program: &str, args: &[&str]) -> ProcessSpec {
@@ -347,4 +347,104 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
     let output = end["output"].as_str().unwrap();
     assert!(output.starts_with("500\n") && !output.contains("no limit"), "{end}");
     drop(daemon);
+}
+
+/// A control group as systemd leaves it to a service; taken away when it is dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None` where this user cannot make one.
+    fn new(owner: u32) -> Option<Self> {
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mount = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let path = fields.next()?;
+            (fields.next()? == "cgroup2").then(|| PathBuf::from(path))
+        })?;
+        let path = mount.join(format!("dutyd-test-{}-{owner}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        for file in ["", "cgroup.procs", "cgroup.subtree_control", "cgroup.threads"] {
+            std::os::unix::fs::chown(path.join(file), Some(owner), Some(owner)).unwrap();
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&path, "user.delegate", b"1", flags).unwrap();
+        Some(Self(path))
+    }
+
+    /// The groups below it.
+    fn below(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
+        let until = Instant::now() + Duration::from_secs(5);
+        while self.0.exists() && Instant::now() < until {
+            self.below().iter().for_each(|group| drop(std::fs::remove_dir(group)));
+            let _ = std::fs::remove_dir(&self.0);
+        }
+    }
+}
+
+/// In a group of its own, a run leaves nothing although the daemon, its fork server and every shim die at once.
+// proves PROC-2
+#[test]
+fn a_control_group_holds_what_a_run_starts() {
+    for owner in [0, 65534] {
+        let Some(group) = Group::new(owner) else {
+            eprintln!("this user cannot make a control group here: nothing was tested");
+            return;
+        };
+        let place = Place::new(&[
+            (
+                "config.yaml",
+                "models: {quick: {provider: scripted, script: quick.yaml}, slow: {provider: scripted, script: slow.yaml}}\ndefault_model: quick\n",
+            ),
+            (
+                "tools.yaml",
+                "version: 1\ntools:\n  - {name: groups, description: Shows, category: read, cmd: cat, args: [/proc/self/cgroup]}\n  - {name: hang, description: Hangs, category: write, cmd: sleep, args: ['7313']}\n",
+            ),
+            ("quick.yaml", "steps: [{call: {tool: groups}}, {say: done}, {say: done}]\n"),
+            ("slow.yaml", "steps: [{call: {tool: hang}}, {say: done}]\n"),
+            (
+                "jobs.yaml",
+                "version: 1\njobs:\n  - {name: quick, prompt: x}\n  - {name: slow, prompt: x, model: slow, tools: {write: [hang]}}\n",
+            ),
+        ]);
+        let place = if owner == 0 { place } else { place.given_to(owner) };
+        let daemon = place.serve_in(&group.0);
+        let leaf = std::fs::read_to_string(group.0.join("daemon/cgroup.procs")).unwrap();
+        assert!(leaf.lines().any(|pid| pid == daemon.pid().to_string()), "{leaf}");
+
+        assert_eq!(place.dutyd(&["run", "quick"]).code, 0, "{}", place.log());
+        let shown = place.json(&["show", "last"]);
+        let events = shown["events"].as_array().unwrap();
+        let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+        let name = of("session_start")["sandbox"]["cgroup"].as_str().unwrap();
+        let seen = of("tool_call_end")["output"].as_str().unwrap();
+        assert!(seen.contains(&format!("0::{name}\n")), "{name}: {seen}");
+        assert_eq!(group.below(), [group.0.join("daemon")], "it went with its run");
+
+        assert_eq!(place.dutyd(&["run", "--detach", "slow"]).code, 0);
+        wait_now(|| !alive("sleep 7313").is_empty());
+        // Nobody is left to notice that the others are gone.
+        let pids = std::fs::read_to_string(group.0.join("daemon/cgroup.procs")).unwrap();
+        let all = || pids.lines().map(|pid| nix::unistd::Pid::from_raw(pid.parse().unwrap()));
+        for signal in [nix::sys::signal::Signal::SIGSTOP, nix::sys::signal::Signal::SIGKILL] {
+            all().for_each(|pid| nix::sys::signal::kill(pid, signal).unwrap());
+        }
+        drop(daemon);
+        assert_eq!(alive("sleep 7313").len(), 1, "what the test is about");
+        let daemon = place.serve_in(&group.0);
+        assert_eq!(alive("sleep 7313").len(), 0, "{}", place.log());
+        assert_eq!(group.below(), [group.0.join("daemon")]);
+        drop(daemon);
+    }
+}
+
+fn wait_now(done: impl FnMut() -> bool) {
+    crate::support::wait_until(done, String::new);
 }

@@ -117,12 +117,28 @@ impl Place {
 
     /// Starts the daemon and waits until it is ready.
     pub(crate) fn serve(&self) -> Daemon {
+        self.started(self.command(&["serve"]))
+    }
+
+    /// The same in a control group.
+    pub(crate) fn serve_in(&self, group: &std::path::Path) -> Daemon {
+        let daemon = self.command(&["serve"]);
+        #[expect(clippy::disallowed_methods, reason = "the binary under test, in a control group")]
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", "echo 0 >\"$0/cgroup.procs\" && exec \"$@\""]);
+        shell.arg(group).arg(daemon.get_program()).args(daemon.get_args()).env_clear();
+        shell.envs(daemon.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        self.started(shell)
+    }
+
+    fn started(&self, mut daemon: Command) -> Daemon {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.temp.path().join("log"))
             .unwrap();
-        let child = self.command(&["serve"]).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = daemon.spawn().unwrap();
         let daemon = Daemon { child };
         wait_until(|| self.dutyd(&["status"]).code == 0, || self.log());
         daemon

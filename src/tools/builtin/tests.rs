@@ -19,7 +19,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         ..PathRules::default()
     };
     ToolSurroundings {
-        spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), "test"),
+        spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
         env: Default::default(),
         cages: Cages::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
         working_dir,
