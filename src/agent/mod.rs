@@ -26,4 +26,6 @@ pub use plan::{Changes, PlannedCall, Work};
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use sink::{EventSink, RecordError};
-pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition, Toolbox};
+pub use tool::{
+    AgentTool, CallContext, CallOutput, PreparedCall, ShownAs, ToolDefinition, Toolbox,
+};

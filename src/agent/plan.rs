@@ -170,7 +170,11 @@ fn plan_one(
         let asked: String = one_line(&call.name).chars().take(80).collect();
         CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{asked}`. {known}."))
     })?;
-    let prepared = tool.prepare(arguments)?;
+    let arguments = toolbox.own_arguments(&call.name, arguments);
+    let prepared = tool.prepare(&arguments).map_err(|error| CallError {
+        message: toolbox.in_shown_words(&call.name, &error.message),
+        ..error
+    })?;
     let name = toolbox.canonical(&call.name);
     let facts = Facts {
         tool: name,

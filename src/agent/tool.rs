@@ -209,8 +209,62 @@ pub trait AgentTool: Send + Sync {
 pub struct Toolbox {
     tools: BTreeMap<String, Arc<dyn AgentTool>>,
     offered: Vec<ToolDefinition>,
-    /// From the names that the model is shown to the tools' own, where they differ.
-    shown: BTreeMap<String, String>,
+    /// From the names that the model is shown to the tools' own.
+    shown: BTreeMap<String, (String, ShownAs)>,
+}
+
+/// How a model is shown a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownAs {
+    /// The tool's name.
+    pub name: String,
+    /// Parameters of other names: the tool's own, and what the model sees.
+    pub parameters: &'static [(&'static str, &'static str)],
+}
+
+impl ShownAs {
+    /// Shown as it is.
+    #[must_use]
+    pub fn itself(name: &str) -> Self {
+        Self { name: name.to_owned(), parameters: &[] }
+    }
+
+    fn definition(&self, own: &ToolDefinition) -> ToolDefinition {
+        let mut schema = own.parameters.clone();
+        for (ours, theirs) in self.parameters {
+            if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+                // In its place: the order is what the model reads.
+                *properties = std::mem::take(properties)
+                    .into_iter()
+                    .map(|(name, value)| {
+                        (if name == *ours { (*theirs).to_owned() } else { name }, value)
+                    })
+                    .collect();
+            }
+            let required = schema.get_mut("required").and_then(Value::as_array_mut);
+            for name in required.into_iter().flatten().filter(|name| *name == ours) {
+                *name = Value::from(*theirs);
+            }
+        }
+        ToolDefinition {
+            name: self.name.clone(),
+            description: self.in_shown_words(&own.description),
+            parameters: schema,
+        }
+    }
+
+    /// Names parameters in a text about the tool as the model knows them.
+    fn in_shown_words(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        for word in text.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
+            let end = word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_').len();
+            let (name, rest) = word.split_at(end);
+            let theirs = self.parameters.iter().find(|(ours, _)| *ours == name);
+            out.push_str(theirs.map_or(name, |(_, theirs)| theirs));
+            out.push_str(rest);
+        }
+        out
+    }
 }
 
 impl std::fmt::Debug for Toolbox {
@@ -220,10 +274,10 @@ impl std::fmt::Debug for Toolbox {
 }
 
 impl Toolbox {
-    /// Returns a toolbox; `shown_as` gives the name under which a model is shown a tool, if it is.
+    /// Returns a toolbox; `shown_as` says how a model is shown a tool, if it is.
     pub fn new(
         tools: impl IntoIterator<Item = Arc<dyn AgentTool>>,
-        shown_as: impl Fn(&dyn AgentTool) -> Option<String>,
+        shown_as: impl Fn(&dyn AgentTool) -> Option<ShownAs>,
     ) -> Self {
         let tools: BTreeMap<_, _> =
             tools.into_iter().map(|tool| (tool.definition().name.clone(), tool)).collect();
@@ -231,15 +285,13 @@ impl Toolbox {
         let mut offered: Vec<ToolDefinition> = Vec::new();
         for tool in tools.values() {
             let own = &tool.definition().name;
-            let Some(mut name) = shown_as(tool.as_ref()) else { continue };
-            if name != *own && tools.contains_key(&name) {
+            let Some(mut as_) = shown_as(tool.as_ref()) else { continue };
+            if as_.name != *own && tools.contains_key(&as_.name) {
                 // The name is another tool's.
-                name.clone_from(own);
+                as_.name.clone_from(own);
             }
-            if name != *own {
-                shown.insert(name.clone(), own.clone());
-            }
-            offered.push(ToolDefinition { name, ..tool.definition().clone() });
+            offered.push(as_.definition(tool.definition()));
+            shown.insert(as_.name.clone(), (own.clone(), as_));
         }
         offered.sort_by(|a, b| a.name.cmp(&b.name));
         Self { tools, offered, shown }
@@ -248,7 +300,26 @@ impl Toolbox {
     /// Returns a tool's own name for the one that a model wrote.
     #[must_use]
     pub fn canonical<'a>(&'a self, name: &'a str) -> &'a str {
-        self.shown.get(name).map_or(name, String::as_str)
+        self.shown.get(name).map_or(name, |(own, _)| own)
+    }
+
+    /// Returns the arguments of a call by the tool's own names; what is there by its own name already stays so.
+    #[must_use]
+    pub fn own_arguments(&self, name: &str, arguments: &Map<String, Value>) -> Map<String, Value> {
+        let renames = self.shown.get(name).map_or(&[][..], |(_, shown)| shown.parameters);
+        let own = |name: &str| {
+            let own = renames.iter().find(|(_, theirs)| *theirs == name).map(|(own, _)| *own);
+            own.filter(|own| !arguments.contains_key(*own)).unwrap_or(name).to_owned()
+        };
+        arguments.iter().map(|(name, value)| (own(name), value.clone())).collect()
+    }
+
+    /// Returns a text about a tool in the words that the model knows.
+    #[must_use]
+    pub fn in_shown_words(&self, name: &str, text: &str) -> String {
+        self.shown
+            .get(name)
+            .map_or_else(|| text.to_owned(), |(_, shown)| shown.in_shown_words(text))
     }
 
     /// Returns the tool of exactly this name, its own or the one that it is shown under (POL-3).

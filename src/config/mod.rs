@@ -41,7 +41,7 @@ pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};
 pub use place::ExecutionPlace;
 pub use price::Price;
-pub use profile::Profile;
+pub use profile::{Profile, Shown};
 pub use schema::{SchemaName, json_schema};
 pub use script::{Script, ScriptCall, ScriptStep};
 pub use security::{SandboxMode, Security, ToolSandbox};

@@ -21,8 +21,29 @@ pub struct Profile {
     pub sees_images: bool,
     /// Time of a shell command that asks for none.
     pub shell_timeout: Duration,
-    /// Built-in tools that are shown: the canonical name and the one that the model sees.
-    pub tools: &'static [(&'static str, &'static str)],
+    /// Built-in tools that are shown.
+    pub tools: &'static [Shown],
+}
+
+/// A built-in tool as a family of models knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// The name in policies and transcripts.
+    pub own: &'static str,
+    /// The name that the model sees.
+    pub name: &'static str,
+    /// Parameters that the model knows by another name: ours, and theirs.
+    pub parameters: &'static [(&'static str, &'static str)],
+}
+
+/// A tool that is shown as it is.
+const fn same(own: &'static str) -> Shown {
+    called(own, own)
+}
+
+/// A tool with another name.
+const fn called(own: &'static str, name: &'static str) -> Shown {
+    Shown { own, name, parameters: &[] }
 }
 
 const ANTHROPIC: Profile = Profile {
@@ -34,23 +55,23 @@ const ANTHROPIC: Profile = Profile {
     sees_images: true,
     shell_timeout: Duration::from_secs(120),
     tools: &[
-        ("bash", "bash"),
-        ("read_file", "read_file"),
-        ("write_file", "write_file"),
-        ("edit_file", "edit_file"),
-        ("list_directory", "list_directory"),
-        ("grep", "grep"),
-        ("glob", "glob"),
-        ("todo_read", "todo_read"),
-        ("todo_write", "todo_write"),
-        ("web_fetch", "web_fetch"),
-        ("web_search", "web_search"),
-        ("skill", "skill"),
-        ("spawn_agent", "spawn_agent"),
-        ("send_input", "send_input"),
-        ("wait", "wait"),
-        ("close_agent", "close_agent"),
-        ("task", "task"),
+        same("bash"),
+        same("read_file"),
+        same("write_file"),
+        same("edit_file"),
+        same("list_directory"),
+        same("grep"),
+        same("glob"),
+        same("todo_read"),
+        same("todo_write"),
+        same("web_fetch"),
+        same("web_search"),
+        same("skill"),
+        same("spawn_agent"),
+        same("send_input"),
+        same("wait"),
+        same("close_agent"),
+        same("task"),
     ],
 };
 
@@ -63,23 +84,23 @@ const OPENAI: Profile = Profile {
     sees_images: true,
     shell_timeout: Duration::from_secs(10),
     tools: &[
-        ("bash", "shell"),
-        ("read_file", "read_file"),
-        ("write_file", "write_file"),
-        ("apply_patch", "apply_patch"),
-        ("list_directory", "list_dir"),
-        ("grep", "grep"),
-        ("glob", "glob"),
-        ("todo_read", "todo_read"),
-        ("todo_write", "todo_write"),
-        ("web_fetch", "web_fetch"),
-        ("web_search", "web_search"),
-        ("skill", "skill"),
-        ("spawn_agent", "spawn_agent"),
-        ("send_input", "send_input"),
-        ("wait", "wait"),
-        ("close_agent", "close_agent"),
-        ("task", "task"),
+        called("bash", "shell"),
+        same("read_file"),
+        same("write_file"),
+        same("apply_patch"),
+        called("list_directory", "list_dir"),
+        same("grep"),
+        same("glob"),
+        same("todo_read"),
+        same("todo_write"),
+        same("web_fetch"),
+        same("web_search"),
+        same("skill"),
+        same("spawn_agent"),
+        same("send_input"),
+        same("wait"),
+        same("close_agent"),
+        same("task"),
     ],
 };
 
@@ -92,24 +113,24 @@ const GEMINI: Profile = Profile {
     sees_images: true,
     shell_timeout: Duration::from_secs(10),
     tools: &[
-        ("bash", "shell"),
-        ("read_file", "read_file"),
-        ("read_many_files", "read_many_files"),
-        ("write_file", "write_file"),
-        ("edit_file", "edit_file"),
-        ("list_directory", "list_dir"),
-        ("grep", "grep"),
-        ("glob", "glob"),
-        ("todo_read", "todo_read"),
-        ("todo_write", "todo_write"),
-        ("web_fetch", "web_fetch"),
-        ("web_search", "web_search"),
-        ("skill", "skill"),
-        ("spawn_agent", "spawn_agent"),
-        ("send_input", "send_input"),
-        ("wait", "wait"),
-        ("close_agent", "close_agent"),
-        ("task", "task"),
+        called("bash", "shell"),
+        same("read_file"),
+        same("read_many_files"),
+        same("write_file"),
+        same("edit_file"),
+        called("list_directory", "list_dir"),
+        same("grep"),
+        same("glob"),
+        same("todo_read"),
+        same("todo_write"),
+        same("web_fetch"),
+        same("web_search"),
+        same("skill"),
+        same("spawn_agent"),
+        same("send_input"),
+        same("wait"),
+        same("close_agent"),
+        same("task"),
     ],
 };
 
@@ -117,10 +138,50 @@ const GENERIC: Profile = Profile {
     name: "generic",
     prompt: include_str!("profile/generic.md"),
     documents: &[],
+    parallel_calls: true,
     context_window: 128_000,
     sees_images: false,
     shell_timeout: Duration::from_secs(10),
-    ..ANTHROPIC
+    // As the open coding agents that these models were trained with name them.
+    tools: &[
+        same("bash"),
+        Shown { own: "read_file", name: "read", parameters: &[("file_path", "path")] },
+        Shown { own: "write_file", name: "write", parameters: &[("file_path", "path")] },
+        Shown {
+            own: "edit_file",
+            name: "edit",
+            parameters: &[
+                ("file_path", "path"),
+                ("old_string", "oldText"),
+                ("new_string", "newText"),
+                ("replace_all", "replaceAll"),
+            ],
+        },
+        called("list_directory", "ls"),
+        Shown {
+            own: "grep",
+            name: "grep",
+            parameters: &[("case_insensitive", "ignoreCase"), ("max_results", "limit")],
+        },
+        called("glob", "find"),
+        called("todo_read", "todoread"),
+        called("todo_write", "todowrite"),
+        called("web_fetch", "webfetch"),
+        Shown {
+            own: "web_search",
+            name: "websearch",
+            parameters: &[
+                ("num_results", "numResults"),
+                ("context_max_characters", "contextMaxCharacters"),
+            ],
+        },
+        same("skill"),
+        same("spawn_agent"),
+        same("send_input"),
+        same("wait"),
+        same("close_agent"),
+        same("task"),
+    ],
 };
 
 impl Profile {
@@ -139,10 +200,10 @@ impl Profile {
         &GENERIC
     }
 
-    /// Returns the name under which the built-in tool `canonical` is shown; `None` if it is not.
+    /// Returns how the built-in tool `own` is shown; `None` if it is not.
     #[must_use]
-    pub fn shown(&self, canonical: &str) -> Option<&'static str> {
-        self.tools.iter().find(|(known, _)| *known == canonical).map(|(_, shown)| *shown)
+    pub fn shown(&self, own: &str) -> Option<&'static Shown> {
+        self.tools.iter().find(|shown| shown.own == own)
     }
 }
 
@@ -152,15 +213,24 @@ mod tests {
 
     #[test]
     fn each_family_has_the_tools_that_it_was_trained_on() {
-        assert_eq!(ANTHROPIC.shown("bash"), Some("bash"));
-        assert_eq!(OPENAI.shown("bash"), Some("shell"));
-        assert_eq!(OPENAI.shown("edit_file"), None);
+        let name = |profile: Profile, own| profile.shown(own).map(|shown| shown.name);
+        assert_eq!(name(ANTHROPIC, "bash"), Some("bash"));
+        assert_eq!(name(OPENAI, "bash"), Some("shell"));
+        assert_eq!(name(GENERIC, "glob"), Some("find"));
+        assert_eq!(name(OPENAI, "edit_file"), None);
         assert!(OPENAI.shown("apply_patch").is_some() && ANTHROPIC.shown("apply_patch").is_none());
         for profile in [ANTHROPIC, OPENAI, GEMINI, GENERIC] {
-            let mut shown: Vec<_> = profile.tools.iter().map(|(_, shown)| shown).collect();
-            shown.sort_unstable();
-            shown.dedup();
-            assert_eq!(shown.len(), profile.tools.len(), "{}: two tools of one name", profile.name);
+            let mut names: Vec<_> = profile.tools.iter().map(|shown| shown.name).collect();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), profile.tools.len(), "{}: two tools of one name", profile.name);
+            for shown in profile.tools.iter().filter(|shown| !shown.parameters.is_empty()) {
+                let schema = crate::config::Builtin::find(shown.own).unwrap().parameters.schema();
+                for (own, theirs) in shown.parameters {
+                    let known = |name: &str| schema["properties"].get(name).is_some();
+                    assert!(known(own) && !known(theirs), "{}: {own}, {theirs}", shown.own);
+                }
+            }
             assert!(profile.prompt.contains("Nobody"), "{}", profile.name);
         }
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use base64::Engine as _;
 
 use super::execute::Host;
-use crate::agent::{AgentTool, Toolbox};
-use crate::config::{Builtin, Config, ExecutionPlace, Job, McpTransport, Profile};
+use crate::agent::{AgentTool, ShownAs, Toolbox};
+use crate::config::{Builtin, Config, ExecutionPlace, Job, McpTransport, Profile, Shown};
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
@@ -224,11 +224,15 @@ pub fn toolbox(
             return None;
         }
         if Builtin::find(name).is_none() || config.tools.contains_key(name) {
-            return Some(name.to_owned());
+            return Some(ShownAs::itself(name));
         }
-        // One that the job names is shown whatever the family is.
-        let shown = profile.shown(name).or_else(|| job.policy.names(name).then_some(name));
-        shown.map(str::to_owned)
+        match profile.shown(name) {
+            Some(Shown { name, parameters, .. }) => {
+                Some(ShownAs { name: (*name).to_owned(), parameters })
+            }
+            // One that the job names is shown whatever the family is.
+            None => job.policy.names(name).then(|| ShownAs::itself(name)),
+        }
     })
 }
 

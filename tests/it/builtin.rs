@@ -207,3 +207,36 @@ call: {tool: read_file, args: {file_path: broken.png}}",
     assert_eq!(found, [(2000, 10)]);
     assert_eq!(ends[1]["error_kind"], "tool", "{}", ends[1]);
 }
+
+#[test]
+fn a_family_s_own_words_are_translated_and_ours_are_understood() {
+    let place = place(
+        "call: {tool: write, args: {path: a.txt, content: \"one\\nOne\"}}
+call: {tool: edit, args: {path: a.txt, oldText: one, newText: two}}
+call: {tool: edit, args: {path: a.txt, newText: two}}
+call: {tool: edit_file, args: {file_path: a.txt, old_string: two, new_string: three}}
+call: {tool: read, args: {path: a.txt, file_path: b.txt}}
+call: {tool: grep, args: {pattern: ONE, ignoreCase: true, limit: 5}}
+call: {tool: find, args: {pattern: '*.txt'}}
+call: {tool: ls, args: {}}",
+        "    tools: {write: [write_file, {tool: edit_file, args: {file_path: {const: a.txt}}}]}\n    limits: {error_threshold: 50}\n",
+    );
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let ends = events(&place, "tool_call_end");
+    let output = |at: usize| ends[at]["output"].as_str().unwrap();
+    let names: Vec<&str> = ends.iter().filter_map(|end| end["name"].as_str()).collect();
+    assert_eq!(names[1..4], ["edit_file"; 3]);
+    assert_eq!(names[6..], ["glob", "list_directory"]);
+    assert!(output(2).contains("\"oldText\" is a required property"), "{}", output(2));
+    assert!(output(4).contains("'path' was unexpected"), "{}", output(4));
+    assert_eq!((output(5), output(6)), ("a.txt:2: One\n", "a.txt\n"));
+    assert_eq!(output(7), "a.txt\n");
+    let file = place.state().join("workspace/j/a.txt");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "three\nOne");
+    let said = events(&place, "assistant_text_end");
+    let call = &said[1]["tool_calls"][0];
+    assert_eq!((&call["name"], &call["shown_as"]), (&json!("edit_file"), &json!("edit")));
+    let own = json!({"file_path": "a.txt", "old_string": "one", "new_string": "two"});
+    assert_eq!(call["arguments"], own);
+}

@@ -146,18 +146,13 @@ fn declared_tools_are_called_and_their_results_given_back() {
         .collect();
     assert_eq!(
         names,
-        [
-            "echo",
-            "fails",
-            "glob",
-            "grep",
-            "list_directory",
-            "read_file",
-            "slow",
-            "todo_read",
-            "todo_write"
-        ],
+        ["echo", "fails", "find", "grep", "ls", "read", "slow", "todoread", "todowrite"],
         "what the job can never use is not shown"
+    );
+    let read = &requests[0]["tools"][5]["function"]["parameters"];
+    assert_eq!(
+        (&read["required"], &read["properties"]["file_path"]),
+        (&json!(["path"]), &Value::Null)
     );
     let results: Vec<&str> = requests[1]["messages"]
         .as_array()

@@ -72,7 +72,8 @@ pub(super) fn assistant_event(
             }
             match &call.arguments {
                 Arguments::Parsed(arguments) => {
-                    set(&mut value, "arguments", Value::Object(arguments.clone()));
+                    let arguments = toolbox.own_arguments(&call.name, arguments);
+                    set(&mut value, "arguments", Value::Object(arguments));
                 }
                 Arguments::Invalid { text, .. } => {
                     set(&mut value, "arguments_text", Value::from(text.as_str()));

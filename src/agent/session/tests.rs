@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::{
     AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, PreparedCall, Rules,
-    SystemPrompt, ToolDefinition, Toolbox,
+    ShownAs, SystemPrompt, ToolDefinition, Toolbox,
 };
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
@@ -262,7 +262,9 @@ impl Bench {
             approver: Arc::new(self.approver),
             machine: Machine::new(
                 rules,
-                Arc::new(Toolbox::new(tools, |tool| Some(tool.definition().name.clone()))),
+                Arc::new(Toolbox::new(tools, |tool| {
+                    Some(ShownAs::itself(&tool.definition().name))
+                })),
                 SystemPrompt { text: "system".into(), stable: 0 },
             ),
             models: vec![ModelInUse {

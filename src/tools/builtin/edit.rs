@@ -61,7 +61,7 @@ pub(super) fn edit_file(
     let old = work.files().text(&asked.file_path)?;
     let failed = |message: String| Err(CallError::new(ErrorKind::Tool, message));
     if asked.old_string == asked.new_string {
-        return failed("`old_string` and `new_string` are the same: nothing to do.".to_owned());
+        return failed("The old and the new text are the same: nothing to do.".to_owned());
     }
     let (wanted, new) = (&asked.old_string, &asked.new_string);
     let count = old.matches(wanted.as_str()).count();
@@ -74,7 +74,7 @@ pub(super) fn edit_file(
             }
             None => {
                 return failed(format!(
-                    "`old_string` is not in {}. Read the file and give it exactly, with its white space.",
+                    "The old text is not in {}. Read the file and give it exactly, with its white space.",
                     asked.file_path
                 ));
             }
@@ -83,7 +83,7 @@ pub(super) fn edit_file(
         _ if asked.replace_all => old.replace(wanted.as_str(), new),
         _ => {
             return failed(format!(
-                "`old_string` stands {count} times in {}. Give more of the lines around it, or set replace_all.",
+                "The old text stands {count} times in {}. Give more of the lines around it, or replace every occurrence.",
                 asked.file_path
             ));
         }

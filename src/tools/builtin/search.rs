@@ -240,7 +240,7 @@ impl Search<'_> {
         } else if self.matches.load(Ordering::Relaxed) >= self.most {
             let _ = write!(
                 answer.text,
-                "[stopped after {} matches: raise `max_results` or narrow the pattern]",
+                "[stopped after {} matches: ask for more or narrow the pattern]",
                 self.most
             );
             answer.details.insert("match_limit_reached".to_owned(), Value::from(self.most));
