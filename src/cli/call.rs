@@ -205,7 +205,7 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
 pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {
-        let names = KnownTool::all(config).into_iter();
+        let names = KnownTool::all(config, &[]).into_iter();
         let names = names.filter_map(|tool| ToolName::parse(tool.name()).ok());
         names.map(|tool| Listed { tool, args: None }).collect()
     };

@@ -26,11 +26,16 @@ pub(crate) enum KnownTool<'a> {
 }
 
 impl<'a> KnownTool<'a> {
-    /// Returns every tool of a configuration, by name.
-    pub(crate) fn all(config: &'a Config) -> Vec<Self> {
+    /// Returns every tool of a configuration and those of `of_servers` (server, whole name), by name.
+    pub(crate) fn all(config: &'a Config, of_servers: &'a [(Arc<McpServer>, String)]) -> Vec<Self> {
         let builtins = Builtin::all().filter(|tool| !config.tools.contains_key(tool.name));
         let declared = config.tools.values().map(Self::Declared);
-        let mut all: Vec<Self> = declared.chain(builtins.map(Self::Builtin)).collect();
+        let of_servers = of_servers.iter().map(|(server, name)| {
+            let tool = name.split_once(MCP_SEPARATOR).map_or("", |(_, tool)| tool);
+            Self::Mcp { name, server, category: server.category_of(tool) }
+        });
+        let mut all: Vec<Self> =
+            declared.chain(builtins.map(Self::Builtin)).chain(of_servers).collect();
         all.sort_by(|a, b| a.name().cmp(b.name()));
         all
     }
@@ -77,7 +82,7 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(tool) => &tool.description,
             Self::Builtin(tool) => &tool.description,
-            Self::Mcp { .. } => "",
+            Self::Mcp { .. } => "what its server says of it, `dutyd mcp` shows",
         }
     }
 
@@ -90,11 +95,11 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    pub(crate) fn source(&self) -> &'static str {
+    pub(crate) fn source(&self) -> String {
         match self {
-            Self::Declared(_) => "declared",
-            Self::Builtin(_) => "builtin",
-            Self::Mcp { .. } => "mcp",
+            Self::Declared(_) => "declared".to_owned(),
+            Self::Builtin(_) => "builtin".to_owned(),
+            Self::Mcp { server, .. } => format!("mcp:{}", server.name),
         }
     }
 

@@ -1,6 +1,7 @@
 //! `dutyd tools`
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -9,13 +10,16 @@ use super::context::Context;
 use super::error::CliError;
 use super::known_tool::KnownTool;
 use super::output;
-use crate::config::Trust;
+use crate::config::{Config, MCP_SEPARATOR, McpServer, Trust};
 use crate::gate::is_visible;
+use crate::store::Ledger;
+use crate::text::escape::one_line;
 
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Advised)?;
     let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
-    let all = KnownTool::all(&config);
+    let of_servers = of_servers(context, &config);
+    let all = KnownTool::all(&config, &of_servers);
     let environment = &context.environment;
     let is_available = |tool: &KnownTool<'_>| match tool {
         KnownTool::Declared(tool) => tool.program.path.is_some(),
@@ -66,7 +70,8 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
                     KnownTool::Builtin(_) if !is_available(tool) => {
                         "built in (not there)".to_owned()
                     }
-                    KnownTool::Builtin(_) | KnownTool::Mcp { .. } => "built in".to_owned(),
+                    KnownTool::Builtin(_) => "built in".to_owned(),
+                    KnownTool::Mcp { .. } => tool.source(),
                     KnownTool::Declared(declared) => program(tool)
                         .unwrap_or_else(|| format!("{} (not found)", declared.program.written)),
                 };
@@ -85,6 +90,26 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
         )
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the tools of the servers that have been seen: nothing is started for a list.
+fn of_servers(context: &Context, config: &Config) -> Vec<(Arc<McpServer>, String)> {
+    let pins = |server: &McpServer| {
+        let pins = Ledger::read_file(&context.dirs.state, |ledger| ledger.mcp_pins(&server.name));
+        pins.unwrap_or_else(|error| {
+            output::note(&format!("the tools of `{}` are not known: {error}", server.name));
+            None
+        })
+    };
+    let servers = config.mcp_servers.values();
+    let tools = servers.map(|server| (server, pins(server).flatten().unwrap_or_default()));
+    tools
+        .flat_map(|(server, pins)| {
+            let name = |tool: String| format!("{}{MCP_SEPARATOR}{}", server.name, one_line(&tool));
+            let names: Vec<String> = pins.into_keys().map(name).collect();
+            names.into_iter().map(|name| (server.clone(), name))
+        })
+        .collect()
 }
 
 fn program(tool: &KnownTool<'_>) -> Option<String> {

@@ -72,6 +72,13 @@ fn a_server_s_tools_are_used_by_our_categories() {
     let called = place.dutyd(&["call", "small__echo", "text=by hand"]);
     assert!(called.code == 0 && called.stdout.starts_with("<by hand>"), "{called:?}");
     assert_eq!(place.json(&["explain", "j", "small__destroy"])["category"], "admin");
+    let listed = place.json(&["tools", "--job", "j"]);
+    let listed = listed.as_array().unwrap();
+    let of = |name: &str| listed.iter().find(|tool| tool["name"] == name).unwrap();
+    let facts = |tool: &Value| json!([tool["category"], tool["source"], tool["allowed"]]);
+    assert_eq!(facts(of("small__echo")), json!(["read", "mcp:small", true]));
+    assert_eq!(facts(of("small__destroy")), json!(["admin", "mcp:small", false]));
+    assert_eq!(facts(of("grep")), json!(["read", "builtin", true]));
 }
 
 // proves MCP-3
