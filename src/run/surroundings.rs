@@ -245,9 +245,9 @@ impl OutputStore for RunOutputs {
         Ok(KeptFile { name, path, file: Box::new(io::BufWriter::new(file)) })
     }
 
-    fn keep_image(&self, call_id: &CallId, image: &Image) -> io::Result<String> {
+    fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String> {
         let bytes = base64::engine::general_purpose::STANDARD.decode(&*image.base64);
         let extension = image.media_type.rsplit('/').next().unwrap_or("bin");
-        self.0.keep_image(call_id, extension, &bytes.map_err(io::Error::other)?)
+        self.0.keep_image(call_id, number, extension, &bytes.map_err(io::Error::other)?)
     }
 }

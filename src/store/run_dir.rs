@@ -284,17 +284,18 @@ impl RunDir {
         Ok((name.clone(), append_private(&self.path.join(name))?))
     }
 
-    /// Keeps a picture that a call gave; returns the name of its file relative to the run.
+    /// Keeps the picture of this number that a call gave; returns the name of its file relative to the run.
     ///
     /// *Errors*: what the kernel says.
     pub fn keep_image(
         &self,
         call_id: &CallId,
+        number: usize,
         extension: &str,
         bytes: &[u8],
     ) -> io::Result<String> {
         create_private_dir(&self.outputs())?;
-        let name = format!("output/{call_id}.{extension}");
+        let name = format!("output/{call_id}-{number}.{extension}");
         let mut file = append_private(&self.path.join(&name))?;
         file.write_all(bytes)?;
         Ok(name)

@@ -8,6 +8,7 @@ mod cages;
 mod declared;
 mod environment;
 mod files;
+mod image;
 mod mcp;
 mod output;
 mod process;

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::{CallId, Image, Truncated};
@@ -40,10 +41,29 @@ pub trait OutputStore: Send + Sync {
     /// *Errors*: what the kernel says.
     fn create(&self, call_id: &CallId) -> io::Result<KeptFile>;
 
-    /// Keeps a picture that a call gave; returns the name of its file for the record.
+    /// Keeps the picture of this number that a call gave; returns the name of its file for the record.
     ///
     /// *Errors*: what the kernel says.
-    fn keep_image(&self, call_id: &CallId, image: &Image) -> io::Result<String>;
+    fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String>;
+}
+
+/// Writes pictures beside the transcript; returns what the record says of them.
+///
+/// *Errors*: as [`OutputStore::keep_image`].
+pub(super) fn keep_images(
+    store: Option<&dyn OutputStore>,
+    call_id: &CallId,
+    images: &[Image],
+) -> io::Result<Option<(String, Value)>> {
+    let mut kept = Vec::new();
+    for (at, image) in images.iter().enumerate() {
+        let file = store.map(|store| store.keep_image(call_id, at + 1, image)).transpose()?;
+        let Image { media_type, width, height, .. } = image;
+        kept.push(
+            json!({"file": file, "media_type": media_type, "width": width, "height": height}),
+        );
+    }
+    Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
 }
 
 /// What was collected.
@@ -222,7 +242,7 @@ mod tests {
             Ok(KeptFile { path: name.clone(), name, file: Box::new(self.clone()) })
         }
 
-        fn keep_image(&self, _: &CallId, _: &Image) -> io::Result<String> {
+        fn keep_image(&self, _: &CallId, _: usize, _: &Image) -> io::Result<String> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }

@@ -193,17 +193,8 @@ call: {tool: read_file, args: {file_path: broken.png}}",
         (&json!("image/png"), &json!(2000), &json!(10))
     );
     let name = kept["file"].as_str().unwrap();
-    let mut open = vec![place.state().join("runs")];
-    let mut found = Vec::new();
-    while let Some(directory) = open.pop() {
-        for entry in std::fs::read_dir(directory).unwrap().flatten() {
-            if entry.path().is_dir() {
-                open.push(entry.path());
-            } else if entry.path().ends_with(name) {
-                found.push(image::image_dimensions(entry.path()).unwrap());
-            }
-        }
-    }
+    let kept = place.kept().into_iter().filter(|path| path.ends_with(name));
+    let found: Vec<_> = kept.map(|path| image::image_dimensions(path).unwrap()).collect();
     assert_eq!(found, [(2000, 10)]);
     assert_eq!(ends[1]["error_kind"], "tool", "{}", ends[1]);
 }

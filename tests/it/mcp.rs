@@ -166,3 +166,23 @@ fn a_server_that_fails_takes_nothing_along() {
         assert_eq!(how == "floods", end["truncated"] != Value::Null);
     }
 }
+
+#[test]
+fn a_server_s_pictures_are_attached_and_kept() {
+    let place = place("paints", ECHO, "");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let end = &events(&place, "tool_call_end")[0];
+    let images = end["images"].as_array().unwrap();
+    assert_eq!(images.len(), 2, "{end}");
+    for image in images {
+        assert_eq!(image["media_type"], "image/png");
+        let name = image["file"].as_str().unwrap();
+        let path = place.kept().into_iter().find(|path| path.ends_with(name)).unwrap();
+        let bytes = std::fs::read(path).unwrap();
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() < 100);
+    }
+    let output = end["output"].as_str().unwrap();
+    assert!(output.contains("[picture 1]\n[picture 2]"), "{output}");
+    assert!(output.contains("[picture 2: ") && output.contains("[picture 3: "), "{output}");
+    assert!(output.contains("[image image/png"), "the fifth is named: {output}");
+}

@@ -148,20 +148,25 @@ impl Place {
         std::fs::read_to_string(self.temp.path().join("log")).unwrap_or_default()
     }
 
-    /// The content of every file below the state directory.
-    pub(crate) fn everything(&self) -> String {
-        let mut text = String::new();
+    /// Every file below the state directory.
+    pub(crate) fn kept(&self) -> Vec<PathBuf> {
+        let mut files = Vec::new();
         let mut open = vec![self.state()];
         while let Some(directory) = open.pop() {
             for entry in std::fs::read_dir(directory).unwrap().flatten() {
-                if entry.path().is_dir() {
-                    open.push(entry.path());
-                } else if let Ok(bytes) = std::fs::read(entry.path()) {
-                    text.push_str(&String::from_utf8_lossy(&bytes));
+                match entry.path().is_dir() {
+                    true => open.push(entry.path()),
+                    false => files.push(entry.path()),
                 }
             }
         }
-        text
+        files
+    }
+
+    /// The content of every file below the state directory.
+    pub(crate) fn everything(&self) -> String {
+        let contents = self.kept().into_iter().filter_map(|path| std::fs::read(path).ok());
+        contents.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod bash;
 mod edit;
-mod image;
 mod list;
 mod read;
 mod search;
@@ -22,13 +21,13 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
 use super::files::Files;
-use super::output::Collector;
+use super::output::{Collector, keep_images};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
@@ -313,7 +312,7 @@ fn collected(
     );
     let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
     let redacted = |text: String| around.redactor.text(&text).into_owned();
-    let kept = keep_images(around, context, &answer.images);
+    let kept = keep_images(around.outputs.as_deref(), &context.call_id, &answer.images);
     match collected.and_then(|collected| Ok((collected, kept?))) {
         Ok((collected, kept)) => CallOutput {
             content: collected.view,
@@ -334,26 +333,6 @@ fn collected(
             format!("The output could not be kept: {error}."),
         )),
     }
-}
-
-/// Writes pictures beside the transcript; returns what the record says of them.
-fn keep_images(
-    around: &ToolSurroundings,
-    context: &CallContext,
-    images: &[Image],
-) -> std::io::Result<Option<(String, Value)>> {
-    let mut kept = Vec::new();
-    for image in images {
-        let file = match around.outputs.as_deref() {
-            Some(store) => Some(store.keep_image(&context.call_id, image)?),
-            None => None,
-        };
-        let Image { media_type, width, height, .. } = image;
-        kept.push(
-            json!({"file": file, "media_type": media_type, "width": width, "height": height}),
-        );
-    }
-    Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
 }
 
 #[async_trait]

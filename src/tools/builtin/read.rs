@@ -7,7 +7,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::files::{Files, failed};
-use super::{Answer, Work, image};
+use super::super::image;
+use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind, Image};
 use crate::gate::shown;
 

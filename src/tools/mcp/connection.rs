@@ -23,6 +23,9 @@ use crate::process::{Piped, ProcessSpec};
 /// Pages of a list of tools.
 const MOST_PAGES: usize = 100;
 
+/// Pictures of one answer that are looked at.
+const MOST_PICTURES: usize = 4;
+
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
 
@@ -47,6 +50,16 @@ impl ClientHandler for Client {
 }
 
 /// A connection to an MCP server.
+/// What a server answers to a call.
+pub(super) struct Answered {
+    /// The text; where a picture stood is its number, from 1.
+    pub(super) text: String,
+    /// The pictures in base64, as they came.
+    pub(super) pictures: Vec<String>,
+    /// Whether it says that it failed.
+    pub(super) has_failed: bool,
+}
+
 pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
@@ -139,14 +152,14 @@ impl Connection {
         Err(format!("its list of tools has more than {MOST_PAGES} pages"))
     }
 
-    /// Calls a tool; returns its text and whether it says that it failed.
+    /// Calls a tool.
     ///
     /// *Errors*: in a sentence. *Cancel*: dropping the future tells the server.
     pub(super) async fn call(
         &self,
         name: &str,
         arguments: Map<String, Value>,
-    ) -> Result<(String, bool), String> {
+    ) -> Result<Answered, String> {
         let mut params = CallToolRequestParams::new(name.to_owned());
         params.arguments = Some(arguments);
         let answer = self.service.peer().call_tool_once(params).await.map_err(|e| e.to_string())?;
@@ -154,7 +167,7 @@ impl Connection {
             // MCP-4: what it asks for in between is asked of nobody.
             return Err("the server asks for something else first, which is refused".to_owned());
         };
-        let mut parts: Vec<String> = Vec::new();
+        let (mut parts, mut pictures): (Vec<String>, Vec<String>) = Default::default();
         for block in &result.content {
             let value = serde_json::to_value(block).unwrap_or_default();
             let word = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -166,6 +179,10 @@ impl Connection {
                     Some(text) => text.to_owned(),
                     None => format!("[resource {}]", inner("uri").unwrap_or_default()),
                 },
+                "image" if pictures.len() < MOST_PICTURES => {
+                    pictures.push(word("data").to_owned());
+                    format!("[picture {}]", pictures.len())
+                }
                 "resource_link" => format!("[resource {}]", word("uri")),
                 kind => {
                     format!("[{kind} {}, {} bytes in base64]", word("mimeType"), word("data").len())
@@ -175,7 +192,8 @@ impl Connection {
         if let (true, Some(structured)) = (parts.is_empty(), &result.structured_content) {
             parts.push(structured.to_string());
         }
-        Ok((parts.join("\n"), result.is_error == Some(true)))
+        let has_failed = result.is_error == Some(true);
+        Ok(Answered { text: parts.join("\n"), pictures, has_failed })
     }
 
     /// Ends the server; returns what could not be killed.

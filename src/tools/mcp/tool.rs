@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base64::Engine as _;
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
-use super::connection::Connection;
+use super::super::image;
+use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES, keep_images};
+use super::connection::{Answered, Connection};
 use super::{Described, shown};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::call::Parameters;
 use crate::config::{McpServer, McpTransport};
-use crate::domain::{CallError, Category, ErrorKind};
+use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// Bytes of one text argument.
@@ -106,7 +108,7 @@ impl AgentTool for McpTool {
             }
             done = tokio::time::timeout(limit, self.connection.call(&self.own_name, call.arguments.clone())) => done,
         };
-        let (text, error_kind) = match done {
+        let Answered { mut text, pictures, has_failed } = match done {
             Err(_) => {
                 let message = format!(
                     "[ERROR: The server did not answer within {} ms; the effect of the call is unknown.]",
@@ -120,8 +122,9 @@ impl AgentTool for McpTool {
                 let error = shown(&self.around.redactor.text(&error));
                 return CallOutput::of_error(&CallError::new(ErrorKind::Tool, error));
             }
-            Ok(Ok((text, failed))) => (text, failed.then_some(ErrorKind::Tool)),
+            Ok(Ok(answered)) => answered,
         };
+        let images = pictures_of(pictures, &mut text).await;
         let mut collector = Collector::new(
             self.around.outputs.as_deref(),
             &context.call_id,
@@ -133,19 +136,23 @@ impl AgentTool for McpTool {
             },
             self.around.max_output_bytes,
         );
-        match collector.push(text.as_bytes()).and_then(|()| collector.finish()) {
-            Ok(collected) => CallOutput {
+        let collected = collector.push(text.as_bytes()).and_then(|()| collector.finish());
+        let kept = keep_images(self.around.outputs.as_deref(), &context.call_id, &images);
+        match collected.and_then(|collected| Ok((collected, kept?))) {
+            Ok((collected, kept)) => CallOutput {
                 content: if collected.view.trim().is_empty() {
                     "[no output]".to_owned()
                 } else {
                     collected.view
                 },
-                error_kind,
+                error_kind: has_failed.then_some(ErrorKind::Tool),
                 output: collected.inline,
                 output_file: collected.file,
                 output_bytes: collected.bytes,
                 truncated: collected.truncated,
                 digest: Some(collected.digest),
+                details: kept.into_iter().collect(),
+                images,
                 ..CallOutput::default()
             },
             Err(error) => {
@@ -154,4 +161,21 @@ impl AgentTool for McpTool {
             }
         }
     }
+}
+
+/// Returns the pictures of an answer as models are shown them. What is none, or too large, is said in the text.
+async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
+    let mut images = Vec::new();
+    for (at, encoded) in encoded.into_iter().enumerate() {
+        let read = tokio::task::spawn_blocking(move || {
+            let bytes = base64::engine::general_purpose::STANDARD.decode(encoded);
+            let bytes = bytes.map_err(|error| error.to_string())?;
+            image::attached(bytes).map_err(|error| error.message)
+        });
+        match read.await.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(image) => images.push(image),
+            Err(why) => text.push_str(&format!("\n[picture {}: {}]", at + 1, shown(&why))),
+        }
+    }
+    images
 }

@@ -16,7 +16,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::ToolSurroundings;
-use super::{Answer, JudgedCall, collected, image, parsed, prepare_builtin, view};
+use super::super::image;
+use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
