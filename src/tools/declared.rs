@@ -229,7 +229,7 @@ impl DeclaredTool {
     /// Says how the process ended, in the fields and to the model.
     fn conclude(&self, exit: Exit, timeout: Duration, output: &mut CallOutput) {
         let advice = "The time is set by the operator; ask for less at once.";
-        let (kind, note) = match (ended_by_us(exit, timeout, advice), exit.code) {
+        let (kind, note) = match (ended_by_us(&self.around, exit, timeout, advice), exit.code) {
             (Some(ended), _) => ended,
             (None, Some(code)) if self.tool.success_codes.contains(&code) => {
                 if !output.content.trim().is_empty() {

@@ -163,9 +163,10 @@ impl ExecutionEnvironment for Remote {
     }
 
     fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec {
-        let script = script(&spec, own);
+        let mark = nonce();
+        let script = script(&spec, own, &mark);
         let client = self.client.display().to_string();
-        let mut argv = vec!["dutyd".to_owned(), FEEDER_VERB.to_owned(), client];
+        let mut argv = vec!["dutyd".to_owned(), FEEDER_VERB.to_owned(), mark, client];
         argv.extend(self.arguments(false));
         argv.extend(self.command(LOADER));
         ProcessSpec {
@@ -261,7 +262,7 @@ pub(super) async fn ask(
     asked: &Asked<'_>,
     cancel: &CancellationToken,
 ) -> Result<(i32, Vec<u8>), String> {
-    let nonce: String = std::iter::repeat_with(fastrand::alphanumeric).take(24).collect();
+    let nonce = nonce();
     let framed = FRAME.replace("SCRIPT", asked.script);
     let words = ["sh", "-c", &framed, &nonce];
     let spec = ProcessSpec {
@@ -308,14 +309,20 @@ fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
     Some((code, output.get(start..end)?.to_vec()))
 }
 
-/// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does.
-fn script(spec: &ProcessSpec, own: &[(String, String)]) -> String {
-    let mut text = String::new();
+/// Returns a word that nobody can guess.
+fn nonce() -> String {
+    std::iter::repeat_with(fastrand::alphanumeric).take(24).collect()
+}
+
+/// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does. Its last words are `mark` and
+/// the exit code.
+fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
+    let mut text = format!("say() {{ printf '\\n%s %s\\n' {mark} \"$1\"; exit \"$1\"; }}\n");
     for (name, value) in own {
         let _ = writeln!(text, "export {name}={}", quoted(value));
     }
     let directory = quoted(&spec.working_dir.display().to_string());
-    let _ = writeln!(text, "cd {directory} || exit 125");
+    let _ = writeln!(text, "cd {directory} || say 125");
     let words: Vec<String> = std::iter::once(spec.program.display().to_string())
         .chain(spec.argv.iter().skip(1).cloned())
         .map(|word| quoted(&word))
@@ -342,7 +349,7 @@ c=$?
 kill \"$w\" 2>/dev/null
 kill -KILL -\"$p\"
 command -v pkill >/dev/null && pkill -KILL -s \"$p\"
-exit \"$c\"
+say \"$c\"
 # end
 "
     );
@@ -382,8 +389,9 @@ mod tests {
                 remote(text).process(spec(&["df", "-h; rm x"]), &[("K".into(), "s3cret".into())]);
             assert!(!spec.argv.iter().any(|word| word.contains("df") || word.contains("s3cret")));
             assert!(spec.stdin.unwrap().contains("'df' '-h; rm x'"));
-            assert_eq!(spec.argv[..3], ["dutyd", FEEDER_VERB, "/usr/bin/client"]);
-            spec.argv[3..].join(" ")
+            assert_eq!(spec.argv[..2], ["dutyd", FEEDER_VERB]);
+            assert_eq!(spec.argv[3], "/usr/bin/client");
+            spec.argv[4..].join(" ")
         };
         let docker = words("docker:db");
         assert!(docker.starts_with("exec -i db sh -c IFS= read"), "{docker}");

@@ -10,7 +10,7 @@ use super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::process::{Exit, ProcessSpec, SpawnFailure};
+use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure};
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// What is started, besides what the call says.
@@ -110,8 +110,9 @@ impl Process<'_> {
     }
 }
 
-/// Returns what is said of a process that was ended by us.
+/// Returns what is said of a process that was ended by us, or whose connection was lost.
 pub(super) fn ended_by_us(
+    around: &ToolSurroundings,
     exit: Exit,
     timeout: Duration,
     advice: &str,
@@ -123,8 +124,14 @@ pub(super) fn ended_by_us(
         );
         return Some((ErrorKind::Timeout, note));
     }
-    let note = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
-    exit.cancelled.then(|| (ErrorKind::Interrupted, note.to_owned()))
+    let note = if exit.cancelled {
+        "[ERROR: The run was stopped while this worked; its effect is unknown.]"
+    } else if exit.signal == Some(HUNG_UP) && !around.execution.is_local() {
+        "[ERROR: The connection ended before the program did, or never came about; its effect is unknown.]"
+    } else {
+        return None;
+    };
+    Some((ErrorKind::Interrupted, note.to_owned()))
 }
 
 fn fail(failure: &SpawnFailure, output: &mut CallOutput) {

@@ -275,3 +275,37 @@ fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
         assert_eq!(start["environment"], json!(environment));
     }
 }
+
+/// What a client exits with says nothing of the program: the program's own last words do.
+#[test]
+fn an_end_of_the_connection_is_no_end_of_the_program() {
+    let script = r#"  - call: {tool: bash, args: {command: "echo a; exit 255"}}
+  - call: {tool: bash, args: {command: "echo b >&2; exit 7"}}
+  - call: {tool: token, args: {text: x}}
+"#;
+    let place = place("docker:db", script, "{write: [bash]}");
+    let bin = place.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let client = |text: &str| write(bin.join("docker"), &format!("#!/bin/sh\n{text}\n"), 0o755);
+    let of = |ends: &[Value], at: usize| {
+        let end = &ends[at];
+        json!([end["error_kind"], end["exit_code"], end["output"]])
+    };
+    client("shift 3; \"$@\"; exit 1");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let found = ends(&place);
+    assert_eq!(of(&found, 0), json!([null, 255, "a\n"]));
+    assert_eq!(of(&found, 1), json!([null, 7, "b\n"]));
+    assert_eq!(found[2]["is_error"], false, "{}", found[2]);
+    // It begins well, and breaks.
+    client(
+        "read -r n; s=$(head -c $n; echo .); case $s in *API_TOKEN*) echo half; exit 0;; esac; eval \"${s%.}\"",
+    );
+    place.write(
+        "script.yaml",
+        "steps:\n  - call: {tool: token, args: {text: x}}\n  - say: done\n  - say: done\n",
+    );
+    place.dutyd(&["run", "j"]);
+    let found = ends(&place);
+    assert_eq!(of(&found, 0), json!(["interrupted", null, "half\n"]), "not green");
+}

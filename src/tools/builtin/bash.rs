@@ -15,10 +15,6 @@ use crate::config::{Builtin, ToolSandbox};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Touch;
 
-/// What is said where a client ends as it does when its connection is lost.
-pub(in crate::tools) const LOST: &str =
-    "[exit code 255: the program said so, or the connection was lost and its effect is unknown]";
-
 /// The tool's name.
 pub(super) const NAME: &str = "bash";
 
@@ -111,14 +107,14 @@ impl AgentTool for BashTool {
         let (exit, mut output) = process.run(&self.around, call, context).await;
         let Some(exit) = exit else { return output };
         let advice = "You can retry with a longer timeout by setting the timeout_ms parameter.";
-        let note = match (ended_by_us(exit, process.timeout, advice), exit.code, exit.signal) {
+        let note = match (
+            ended_by_us(&self.around, exit, process.timeout, advice),
+            exit.code,
+            exit.signal,
+        ) {
             (Some((kind, note)), _, _) => {
                 output.error_kind = Some(kind);
                 note
-            }
-            (None, Some(255), _) if !self.around.execution.is_local() => {
-                output.error_kind = Some(ErrorKind::Interrupted);
-                LOST.to_owned()
             }
             // What a command says by its exit code is for the model to read.
             (None, Some(code), _) => {
