@@ -412,6 +412,16 @@ proptest! {
     }
 }
 
+/// One of several ways of reading a text often ends; that was taken for an error of the text where it held many commands.
+#[test]
+fn a_long_text_is_judged_like_a_short_one() {
+    let short = "kubectl get pods -n a | grep -v Running | awk '{print $1}'; ";
+    for text in [short.to_owned(), short.repeat(12)] {
+        let judged = CommandRules::default().judge(&text);
+        assert_eq!(judged.severity, Severity::Plain, "{judged:?}");
+    }
+}
+
 /// Found by fuzzing: the parser's way on after an error doubled with each command that followed. Each of these takes it a moment now.
 // proves SH-3
 #[test]
