@@ -13,7 +13,7 @@ use super::error::CliError;
 use super::explain::REFUSED;
 use super::known_tool::KnownTool;
 use super::output;
-use crate::agent::{CallContext, CallOutput};
+use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall};
 use crate::call::parse_arguments;
 use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Trust};
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
@@ -33,7 +33,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let tool = KnownTool::find(&config, &args.tool)?;
     let job = match &args.job {
         Some(name) => Job::clone(context.job(&config, name)?),
-        None => anything(&config)?,
+        None => anything(&config, Some(&tool))?,
     };
     let arguments = arguments(args, &tool)?;
     prepare_daemon()
@@ -48,8 +48,17 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
             CliError::failed(format!("the temporary directory cannot be made: {error}"))
         })?;
+    let rules = gate_rules(&config, &job, around.paths.clone());
     let mut servers = match &tool {
         KnownTool::Mcp { server, category, .. } => {
+            // Nothing is started for a call that is refused whatever the server says of it.
+            let judged = JudgedCall { arguments: arguments.clone(), ..JudgedCall::default() };
+            let decision = tool.decide(&rules, &judged);
+            if decision.kind == DecisionKind::Deny {
+                end(Servers::default(), &host, &run_id).await;
+                report(context, &refused(&decision), Some(&decision), 0)?;
+                return Ok(ExitCode::from(REFUSED));
+            }
             Servers::start_one(server, *category, &host, &around).await
         }
         _ => Servers::default(),
@@ -60,8 +69,15 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let registered = tools(&config, &around, std::mem::take(&mut servers.tools));
     let named = registered.iter().find(|known| known.definition().name == tool.name());
     let Some(runnable) = named else {
+        let (is_known, name) = (!servers.is_empty(), tool.name());
         end(servers, &host, &run_id).await;
-        return Err(CliError::failed(format!("`{}` cannot be used on this host", tool.name())));
+        return Err(match tool {
+            KnownTool::Mcp { server, .. } if is_known => {
+                CliError::not_found(format!("`{}` has no tool `{name}` to use", server.name))
+                    .hint("`dutyd mcp` lists what it has")
+            }
+            _ => CliError::failed(format!("`{name}` cannot be used on this host")),
+        });
     };
     let prepared = match runnable.prepare(&arguments) {
         Ok(prepared) => prepared,
@@ -80,31 +96,13 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         touches: prepared.touches.clone(),
         lines: prepared.lines,
     };
-    let rules = gate_rules(&config, &job, around.paths.clone());
+    let judged = judged.with_real_paths(job.environment.is_local(), &rules.paths);
     let decision = tool.decide(&rules, &judged);
     let started = Instant::now();
     let result = match decision.kind {
-        DecisionKind::Deny => CallOutput {
-            error_kind: Some(ErrorKind::Denied),
-            content: format!("refused by rule {}: {}", decision.rule, decision.reason),
-            ..CallOutput::default()
-        },
+        DecisionKind::Deny => refused(&decision),
         // The person at the terminal is the one who is asked.
-        DecisionKind::Allow | DecisionKind::Ask => {
-            let cancel = CancellationToken::new();
-            let call_id =
-                CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
-            let call_context = CallContext { call_id, cancel: cancel.clone() };
-            let run = runnable.run(&prepared, &call_context);
-            tokio::pin!(run);
-            tokio::select! {
-                result = &mut run => result,
-                _ = tokio::signal::ctrl_c() => {
-                    cancel.cancel();
-                    run.await
-                }
-            }
-        }
+        DecisionKind::Allow | DecisionKind::Ask => made(runnable.as_ref(), &prepared).await?,
     };
     let duration_ms = started.elapsed().as_millis();
     drop(registered);
@@ -115,8 +113,33 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         Some(ErrorKind::Denied) => REFUSED,
         Some(ErrorKind::Timeout) => TIMED_OUT,
         Some(ErrorKind::Interrupted) => super::run::CANCELLED,
+        Some(ErrorKind::InvalidArguments) => 2,
         Some(_) => 1,
     }))
+}
+
+/// Makes a call, until it ends or the person says stop.
+async fn made(tool: &dyn AgentTool, call: &PreparedCall) -> Result<CallOutput, CliError> {
+    let cancel = CancellationToken::new();
+    let call_id = CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
+    let context = CallContext { call_id, cancel: cancel.clone() };
+    let run = tool.run(call, &context);
+    tokio::pin!(run);
+    tokio::select! {
+        result = &mut run => Ok(result),
+        _ = tokio::signal::ctrl_c() => {
+            cancel.cancel();
+            Ok(run.await)
+        }
+    }
+}
+
+fn refused(decision: &Decision) -> CallOutput {
+    CallOutput {
+        error_kind: Some(ErrorKind::Denied),
+        content: format!("refused by rule {}: {}", decision.rule, decision.reason),
+        ..CallOutput::default()
+    }
 }
 
 /// Leaves nothing of a call.
@@ -133,18 +156,25 @@ fn report(
     decision: Option<&Decision>,
     duration_ms: u128,
 ) -> Result<(), CliError> {
-    let value = json!({
+    let mut value = json!({
         "is_error": result.error_kind.is_some(),
         "error_kind": result.error_kind,
         "output": result.content,
         "exit_code": result.exit_code,
         "duration_ms": u64::try_from(duration_ms).unwrap_or(u64::MAX),
+        "timed_out": result.timed_out,
         "truncated": result.truncated,
+        "diff": result.diff,
+        "files_modified": result.modified.len(),
+        "lines_changed": result.lines_changed,
         "decision": decision.map(|decision| decision.kind.as_str()),
         "rule": decision.map(|decision| decision.rule),
         "category": decision.map(|decision| decision.category),
         "reason": decision.map(|decision| &decision.reason),
     });
+    if let Some(value) = value.as_object_mut() {
+        value.extend(result.details.clone());
+    }
     output::value(context.form, &value, || {
         let mut text = result.content.clone();
         if !text.ends_with('\n') {
@@ -202,10 +232,11 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
 }
 
 /// Returns a job that lists every tool: what the operator at the terminal may do.
-pub(crate) fn anything(config: &Config) -> Result<Job, CliError> {
+/// One of a server is among them if it is `also`.
+pub(crate) fn anything(config: &Config, also: Option<&KnownTool<'_>>) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {
-        let names = KnownTool::all(config, &[]).into_iter();
+        let names = KnownTool::all(config, &[]).into_iter().chain(also.copied());
         let names = names.filter_map(|tool| ToolName::parse(tool.name()).ok());
         names.map(|tool| Listed { tool, args: None }).collect()
     };

@@ -1,6 +1,6 @@
 //! `dutyd doctor`
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -112,8 +112,11 @@ fn permissions(context: &Context) -> PreflightItem {
     let open: Vec<String> = std::iter::once(root.clone())
         .chain(std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()))
         .filter_map(|path| {
-            let mode = path.symlink_metadata().ok()?.permissions().mode() & 0o777;
-            (mode & 0o077 != 0).then(|| format!("{} has {mode:o}", path.display()))
+            let meta = path.symlink_metadata().ok()?;
+            let mode = meta.permissions().mode() & 0o777;
+            // The control socket alone is for its group as well (SEC-3).
+            (mode & 0o077 != 0 && !meta.file_type().is_socket())
+                .then(|| format!("{} has {mode:o}", path.display()))
         })
         .collect();
     match open.as_slice() {

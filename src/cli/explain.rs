@@ -36,6 +36,7 @@ pub(crate) fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode,
     };
     let host = context.host(Observers::default());
     let rules = gate_rules(&config, job, path_rules(&config, job, &host, None));
+    let call = call.with_real_paths(job.environment.is_local(), &rules.paths);
     let decision = tool.decide(&rules, &call);
     output::value(context.form, &to_json(&decision), || {
         format!(

@@ -117,6 +117,7 @@ impl<'a> KnownTool<'a> {
         match self {
             Self::Declared(tool) => {
                 let arguments = tool.command.validate(arguments)?;
+                tool.command.render(&arguments)?;
                 let touches = declared_touches(tool, &arguments)?;
                 Ok(JudgedCall { arguments, touches, lines: 0 })
             }

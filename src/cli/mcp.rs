@@ -38,7 +38,7 @@ async fn start(
 ) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
-    let job = anything(config)?;
+    let job = anything(config, None)?;
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);
     let around = tool_surroundings(config, &job, &host, &run_id, None, redactor)

@@ -226,7 +226,7 @@ pub(crate) fn own_state(context: &Context) -> Result<(), CliError> {
         .map_or_else(|| format!("#{}", meta.uid()), |user| user.name);
     let line: Vec<String> = std::env::args().skip(1).collect();
     Err(CliError::failed(format!(
-        "{} belongs to {owner}, and no daemon runs there",
+        "{} belongs to {owner}, who alone may do this",
         context.dirs.state.display()
     ))
     .hint(format!("sudo -u {owner} dutyd {}", line.join(" "))))

@@ -26,6 +26,10 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
         KnownTool::Builtin(tool) => match tool.name {
             "bash" => environment.find_program("bash").is_some(),
             "web_search" => config.settings.web_search.is_some(),
+            "web_fetch" => {
+                let of_job = job.is_some_and(|job| !job.allowed_domains.is_empty());
+                of_job || !config.settings.security.allowed_domains.is_empty()
+            }
             _ => true,
         },
         KnownTool::Mcp { .. } => true,
@@ -37,7 +41,9 @@ pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, Cli
                 "web_fetch" | "web_search" => job.network,
                 _ => true,
             };
-            is_of_job && is_visible(&job.policy, tool.name(), tool.category(), false)
+            is_of_job
+                && is_available(tool)
+                && is_visible(&job.policy, tool.name(), tool.category(), false)
         })
     };
     let listed: Vec<Value> = all

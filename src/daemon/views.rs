@@ -110,7 +110,7 @@ pub struct StatusReport {
     pub runs: StatusRuns,
     /// Its jobs.
     pub jobs: StatusJobs,
-    /// How tools are held.
+    /// How tools are held where their job says nothing else.
     pub sandbox: String,
     /// What does not work as it should.
     pub degraded: Vec<String>,

@@ -93,6 +93,12 @@ impl Servers {
         self.running.push(running);
     }
 
+    /// Tells whether none runs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
     /// Ends them; returns what could not be killed.
     pub async fn end(self) -> u64 {
         let ends = self.running.into_iter().map(RunningServer::end);

@@ -100,6 +100,23 @@ fn verbs_judge_as_a_run_does() {
     assert_eq!(explained("grep", json!({"pattern": "x"})), "deny job_deny read");
     assert_eq!(explained("read_file", json!({"file_path": "../x"})), "deny path read");
     assert_eq!(explained("read_file", json!({"file_path": "a"})), "allow allowed read");
+    std::fs::create_dir_all(place.state().join("workspace/j")).unwrap();
+    let link = place.state().join("workspace/j/link");
+    std::os::unix::fs::symlink("/etc/shadow", link).unwrap();
+    assert_eq!(explained("read_file", json!({"file_path": "link"})), "deny denied_path read");
+    let declared = "version: 1\ntools:\n  - {name: get, description: Gets, category: read, cmd: 'true', args: ['{{x}}'], parameters: {x: {type: string}}}\n";
+    place.write("tools.yaml", declared);
+    for x in ["--server=evil", "a\u{7}"] {
+        let done = place.dutyd(&["explain", "j", "get", &json!({ "x": x }).to_string()]);
+        assert_eq!(done.code, 2, "what no run would make is not explained: {done:?}");
+    }
+    let edited = place.json(&["call", "write_file", "file_path=new", "content=a"]);
+    assert_eq!((&edited["files_modified"], &edited["lines_changed"]), (&json!(1), &json!(1)));
+    let edited =
+        place.json(&["call", "edit_file", "file_path=new", "old_string=a", "new_string=b"]);
+    assert_eq!(edited["first_changed_line"], 1, "{edited}");
+    assert!(edited["diff"].as_str().unwrap().contains("+b"), "{edited}");
+    assert_eq!(place.dutyd(&["call", "grep", "pattern=("]).code, 2);
     let called = place.dutyd(&["call", "bash", "command=echo hi; exit 2"]);
     assert_eq!(called.code, 0, "{called:?}");
     assert!(called.stdout.starts_with("hi\n[exit code 2, "), "{called:?}");
@@ -113,7 +130,12 @@ fn verbs_judge_as_a_run_does() {
     assert_eq!(place.dutyd(&["call", "read_file", "offset=0"]).code, 2);
     let listed = place.json(&["tools", "--job", "j"]);
     let search = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "web_search");
-    assert_eq!(search.unwrap()["available"], false, "there is no key");
+    let search = search.unwrap();
+    assert_eq!(
+        (&search["available"], &search["allowed"]),
+        (&json!(false), &json!(false)),
+        "no key"
+    );
     let left = std::fs::read_dir(place.state().join("tmp")).unwrap().count();
     assert_eq!(left, 0, "no call leaves a directory");
 }

@@ -102,6 +102,13 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
         (&status["config"]["valid"], &status["jobs"]["total"], &status["degraded"]),
         (&json!(true), &json!(3), &json!([]))
     );
+    assert!(status["sandbox"].as_str().unwrap().starts_with("enforce, Landlock "), "{status}");
+    let doctor = place.json(&["doctor"]);
+    let of = |name: &str| {
+        doctor["items"].as_array().unwrap().iter().find(|item| item["name"] == name).unwrap()
+    };
+    assert_eq!(of("permissions")["ok"], true, "{doctor}");
+    assert!(of("unit")["detail"].as_str().unwrap().contains(&daemon.pid().to_string()), "{doctor}");
     let row = place.json(&["run", "hand"]);
     assert_eq!((&row["outcome"], &row["trigger"]), (&json!("succeeded"), &json!("manual")));
     let lines = place.dutyd(&["-o", "jsonl", "run", "hand"]).stdout;

@@ -72,6 +72,10 @@ fn a_server_s_tools_are_used_by_our_categories() {
     let called = place.dutyd(&["call", "small__echo", "text=by hand"]);
     assert!(called.code == 0 && called.stdout.starts_with("<by hand>"), "{called:?}");
     assert_eq!(place.json(&["explain", "j", "small__destroy"])["category"], "admin");
+    assert_eq!(place.dutyd(&["call", "small__nosuch"]).code, 3);
+    let refused = place.dutyd(&["call", "small__destroy", "--job", "j"]);
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert_eq!(place.dutyd(&["call", "small__destroy"]).code, 0, "an operator may");
     let listed = place.json(&["tools", "--job", "j"]);
     let listed = listed.as_array().unwrap();
     let of = |name: &str| listed.iter().find(|tool| tool["name"] == name).unwrap();

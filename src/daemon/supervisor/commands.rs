@@ -7,8 +7,10 @@ use tokio::time::Instant;
 
 use super::slots::schedules;
 use super::{Command, CommandError, RunRequest, Supervisor, Waiting};
+use crate::config::SandboxMode;
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{RunId, StopReason, Trigger};
+use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
 
@@ -218,8 +220,17 @@ impl Supervisor {
                 paused: 0,
                 failing: self.last_outcomes.values().filter(|good| !**good).count(),
             },
-            sandbox: "off".to_owned(),
+            sandbox: held(self.config.borrow().settings.security.sandbox),
             degraded,
         }
+    }
+}
+
+/// Says how tools are held where their job says nothing else.
+fn held(mode: SandboxMode) -> String {
+    match (mode, sandbox_support()) {
+        (SandboxMode::Off, _) => mode.as_str().to_owned(),
+        (_, Ok(abi)) => format!("{}, Landlock {abi}{}", mode.as_str(), sandbox_gaps(abi)),
+        (_, Err(error)) => format!("{}: {error}", mode.as_str()),
     }
 }

@@ -31,7 +31,8 @@ use super::output::{Collector, keep_images};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
-use crate::gate::{Access, Touch};
+use crate::gate::{Access, PathRules, Touch};
+use crate::process::resolved;
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// Bytes that a text argument without a limit of its own may have.
@@ -219,6 +220,22 @@ pub struct JudgedCall {
     pub touches: Vec<Touch>,
     /// Lines of files that it would change, at most.
     pub lines: u64,
+}
+
+impl JudgedCall {
+    /// Adds where the links of its paths lead now, if it is of this host. In a run that is judged as the files are opened.
+    #[must_use]
+    pub fn with_real_paths(mut self, is_local: bool, paths: &PathRules) -> Self {
+        let real = |touch: &Touch| {
+            let Touch::File { path, access } = touch else { return None };
+            let named = paths.absolute(path).ok().filter(|_| is_local)?;
+            let real = resolved(&named).ok().filter(|real| *real != named)?;
+            Some(Touch::File { path: real.to_str()?.to_owned(), access: *access })
+        };
+        let real: Vec<Touch> = self.touches.iter().filter_map(real).collect();
+        self.touches.extend(real);
+        self
+    }
 }
 
 /// Returns a call of a built-in tool as it is judged.
