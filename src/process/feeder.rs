@@ -4,6 +4,7 @@
 //! Its last words are a mark and the exit code of the program, which the feeder takes out of the output: what a client itself exits with says
 //! nothing of the program.
 
+use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 
@@ -18,80 +19,101 @@ pub const HUNG_UP: i32 = Signal::HUP.as_raw();
 /// Bytes that are passed on at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The exit code of a client that could not be started.
-const NOT_STARTED: i32 = 127;
+/// Digits of an exit code, and the end of its line.
+const CODE_BYTES: usize = 4;
+
+/// What the mark begins with on the wire: no line of text does, so that none waits for what could follow.
+pub(crate) const MARK_START: char = '\u{1e}';
 
 /// Runs this process as the feeder; returns the exit code of the program. Where that did not come, it ends by [`HUNG_UP`].
 #[must_use]
-#[expect(clippy::disallowed_methods, reason = "it runs below a shim, which leaves no orphan")]
 pub fn run_feeder(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
-    let (Some(mark), Some(client)) = (arguments.next(), arguments.next()) else {
-        return NOT_STARTED;
-    };
-    // A shim that is killed takes nothing along by itself.
-    let parent = rustix::process::getppid();
-    let with_shim =
-        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    if with_shim.is_err() || rustix::process::getppid() != parent {
-        return NOT_STARTED;
-    }
-    let mut text = Vec::new();
-    if std::io::stdin().read_to_end(&mut text).is_err() {
-        return NOT_STARTED;
-    }
-    let started =
-        Command::new(&client).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut child = match started {
-        Ok(child) => child,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "{}: {error}", client.to_string_lossy());
-            return NOT_STARTED;
-        }
-    };
-    let said = child.stdout.take().map(|output| {
-        let mark = mark.to_string_lossy().into_owned();
-        std::thread::spawn(move || pass_on(output, io::stdout(), &mark))
-    });
-    let mut input = child.stdin.take();
-    if let Some(input) = &mut input {
-        // A client that has ended takes no more; its exit code says why.
-        let _ = input.write_all(&text).and_then(|()| input.flush());
-    }
-    let _ = child.wait();
-    drop(input);
-    if let Some(code) = said.and_then(|said| said.join().ok()?.ok()?) {
-        return code;
-    }
-    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::HUP);
-    NOT_STARTED
+    let (Some(mark), Some(client)) = (arguments.next(), arguments.next()) else { return hang_up() };
+    let code = feed(&mark.to_string_lossy(), &client, arguments);
+    code.ok().flatten().unwrap_or_else(hang_up)
 }
 
-/// Passes `from` on to its end but for the line of the mark; returns the code that stood there.
-fn pass_on(mut from: impl Read, mut to: impl Write, mark: &str) -> io::Result<Option<i32>> {
-    let mark = format!("\n{mark} ");
-    let finder = memchr::memmem::Finder::new(mark.as_bytes());
+fn hang_up() -> i32 {
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::HUP);
+    // Not reached, but where the signal is blocked: as shells say it.
+    128 + HUNG_UP
+}
+
+#[expect(clippy::disallowed_methods, reason = "it runs below a shim, which leaves no orphan")]
+fn feed(
+    mark: &str,
+    client: &OsStr,
+    arguments: impl Iterator<Item = std::ffi::OsString>,
+) -> io::Result<Option<i32>> {
+    // A shim that is killed takes nothing along by itself.
+    let parent = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid() != parent {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    io::stdin().read_to_end(&mut text)?;
+    let started =
+        Command::new(client).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = started.inspect_err(|error| {
+        let _ = writeln!(io::stderr(), "{}: {error}", client.to_string_lossy());
+    })?;
+    let mark = format!("{MARK_START}{mark} ");
+    let said = child
+        .stdout
+        .take()
+        .map(|output| std::thread::spawn(move || pass_on(output, io::stdout(), mark.as_bytes())));
+    let mut input = child.stdin.take();
+    if let Some(input) = &mut input {
+        // A client that has ended takes no more; what it says tells why.
+        let _ = input.write_all(&text).and_then(|()| input.flush());
+    }
+    child.wait()?;
+    drop(input);
+    said.and_then(|said| said.join().ok()).unwrap_or(Ok(None))
+}
+
+/// Passes `from` on to its end but for the mark with its code and newline; returns the code.
+fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<Option<i32>> {
+    let finder = memchr::memmem::Finder::new(mark);
     let (mut held, mut chunk, mut code) = (Vec::new(), vec![0; CHUNK], None);
     loop {
         let count = from.read(&mut chunk)?;
         held.extend_from_slice(chunk.get(..count).unwrap_or_default());
-        if let Some(start) = finder.find(&held) {
-            let rest = held.get(start + mark.len()..).unwrap_or_default();
-            if let Some(length) = memchr::memchr(b'\n', rest) {
-                let word = std::str::from_utf8(rest.get(..length).unwrap_or_default());
-                code = word.ok().and_then(|word| word.parse().ok());
-                held.drain(start..start + mark.len() + length + 1);
+        let passed = match finder.find(&held) {
+            // What could be the beginning of the mark waits.
+            None => held.len() - beginning(&held, mark),
+            Some(start) => {
+                let behind = start + mark.len();
+                let rest = held.get(behind..).unwrap_or_default();
+                let line = rest.get(..rest.len().min(CODE_BYTES)).unwrap_or_default();
+                match memchr::memchr(b'\n', line) {
+                    Some(length) => {
+                        let word = std::str::from_utf8(line.get(..length).unwrap_or_default());
+                        code = word.ok().and_then(|word| word.parse().ok());
+                        held.drain(start..behind + length + 1);
+                        held.len()
+                    }
+                    None if rest.len() < CODE_BYTES => start,
+                    // No code is so long.
+                    None => held.len(),
+                }
             }
-        }
-        // What could be the beginning of the mark waits, and the mark without its code.
-        let kept = finder.find(&held).map_or(mark.len() - 1, |start| held.len() - start);
-        let passed = if count == 0 { held.len() } else { held.len().saturating_sub(kept) };
+        };
+        let passed = if count == 0 { held.len() } else { passed };
         to.write_all(held.get(..passed).unwrap_or_default())?;
-        held.drain(..passed);
         to.flush()?;
+        held.drain(..passed);
         if count == 0 {
             return Ok(code);
         }
     }
+}
+
+/// Returns how many bytes at the end of `held` are the beginning of `mark`.
+fn beginning(held: &[u8], mark: &[u8]) -> usize {
+    let is_one = |length: &usize| mark.get(..*length).is_some_and(|mark| held.ends_with(mark));
+    (1..mark.len()).rev().find(is_one).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -122,29 +144,39 @@ mod tests {
         }
         pieces.push(rest.to_vec());
         let mut out = Vec::new();
-        let code = pass_on(Pieces(pieces), &mut out, "MARK").unwrap();
+        let code = pass_on(Pieces(pieces), &mut out, b"^MARK ").unwrap();
         (out, code)
     }
 
     #[test]
     fn the_exit_code_is_taken_out_of_the_output() {
-        assert_eq!(passed(b"a\n\nMARK 3\n", &[]), (b"a\n".to_vec(), Some(3)));
-        assert_eq!(passed(b"\nMARK 255\nlate", &[]), (b"late".to_vec(), Some(255)));
-        for none in ["", "a", "MARK 3\n", "\nMARK 3", "\nMARK ", "\nMARK x\n"] {
+        assert_eq!(passed(b"a\n^MARK 3\n", &[]), (b"a\n".to_vec(), Some(3)));
+        assert_eq!(passed(b"b^MARK 255\nlate", &[]), (b"blate".to_vec(), Some(255)));
+        for none in ["", "a", "MARK 3\n", "^MARK 3", "^MARK ", "^MARK x\n", "^MARK 1234\n"] {
             assert_eq!(passed(none.as_bytes(), &[]).1, None, "{none:?}");
         }
-        assert_eq!(passed(b"cut\nMARK 3", &[]).0, b"cut\nMARK 3");
+        assert_eq!(passed(b"cut^MARK 3", &[]).0, b"cut^MARK 3");
+        let endless = [b"^MARK ".to_vec(), vec![b'x'; 9]].concat();
+        assert_eq!(passed(&endless, &[]), (endless, None));
+    }
+
+    #[test]
+    fn nothing_waits_but_the_beginning_of_the_mark() {
+        for (held, waiting) in [("y/N] ", 0), ("a\n", 0), ("a^MA", 3), ("^MARK", 5), ("^MARK^", 1)]
+        {
+            assert_eq!(beginning(held.as_bytes(), b"^MARK "), waiting, "{held}");
+        }
     }
 
     proptest! {
         #[test]
-        fn any_cut_gives_the_same(before in "[a\nMARK ]{0,30}", cuts in prop::collection::vec(1usize..9, 0..20)) {
-            let text = format!("{before}x\nMARK 7\n");
+        fn any_cut_gives_the_same(before in "[a\n^MARK]{0,30}", cuts in prop::collection::vec(1usize..9, 0..20)) {
+            let text = format!("{before}x^MARK 7\n");
             prop_assert_eq!(passed(text.as_bytes(), &cuts), passed(text.as_bytes(), &[]));
         }
 
         #[test]
-        fn nothing_else_is_changed(text in "[a\nM ]{0,60}", cuts in prop::collection::vec(1usize..9, 0..20)) {
+        fn nothing_else_is_changed(text in "[a\n^M ]{0,60}", cuts in prop::collection::vec(1usize..9, 0..20)) {
             prop_assert_eq!(passed(text.as_bytes(), &cuts), (text.into_bytes(), None));
         }
     }

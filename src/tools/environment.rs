@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
 use crate::config::ExecutionPlace;
-use crate::process::{FEEDER_VERB, Piped, ProcessSpec};
+use crate::process::{FEEDER_VERB, MARK_START, Piped, ProcessSpec};
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -309,15 +309,19 @@ fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
     Some((code, output.get(start..end)?.to_vec()))
 }
 
-/// Returns a word that nobody can guess.
+/// Returns a word that nobody can guess: the kernel's own chance.
 fn nonce() -> String {
-    std::iter::repeat_with(fastrand::alphanumeric).take(24).collect()
+    uuid::Uuid::new_v4().simple().to_string()
 }
 
 /// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does. Its last words are `mark` and
 /// the exit code.
 fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
-    let mut text = format!("say() {{ printf '\\n%s %s\\n' {mark} \"$1\"; exit \"$1\"; }}\n");
+    // In one stream, so that standard output and error come in their order.
+    let mut text = format!(
+        "exec 2>&1\nsay() {{ printf '\\{:03o}%s %s\\n' {mark} \"$1\"; exit \"$1\"; }}\n",
+        u32::from(MARK_START)
+    );
     for (name, value) in own {
         let _ = writeln!(text, "export {name}={}", quoted(value));
     }
