@@ -223,7 +223,7 @@ impl Session {
                 return Ok(Input::ModelFailed(error));
             };
             // Half of the pause is a matter of chance, so that many jobs that failed together do not come back together. The other half is not,
-            // so that each pause is longer than the one before.
+            // so that pauses grow.
             let pause = pause
                 .mul_f64(f64::midpoint(1.0, fastrand::f64()))
                 .max(error.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER));

@@ -114,7 +114,8 @@ impl CallOutput {
         let is_answer =
             matches!(self.error_kind, None | Some(ErrorKind::ExitCode | ErrorKind::NotFound));
         let said = self.digest.as_ref().or(self.output.as_ref());
-        let whole = serde_json::json!([self.error_kind, self.exit_code, said]);
+        let images: Vec<&str> = self.images.iter().map(|image| &*image.base64).collect();
+        let whole = serde_json::json!([self.error_kind, self.exit_code, said, images]);
         is_answer.then(|| hex::encode(Sha256::digest(whole.to_string())))
     }
 
@@ -314,6 +315,17 @@ impl Toolbox {
         arguments.iter().map(|(name, value)| (own(name), value.clone())).collect()
     }
 
+    /// Returns conditions on the arguments of a tool by the names that the model knows.
+    #[must_use]
+    pub fn in_shown_names(&self, name: &str, conditions: &Map<String, Value>) -> Value {
+        let renames = self.shown.get(name).map_or(&[][..], |(_, shown)| shown.parameters);
+        let shown = |own: &str| {
+            let theirs = renames.iter().find(|(ours, _)| *ours == own);
+            theirs.map_or(own, |(_, theirs)| theirs).to_owned()
+        };
+        conditions.iter().map(|(own, condition)| (shown(own), condition.clone())).collect()
+    }
+
     /// Returns a text about a tool in the words that the model knows.
     #[must_use]
     pub fn in_shown_words(&self, name: &str, text: &str) -> String {
@@ -332,5 +344,25 @@ impl Toolbox {
     #[must_use]
     pub fn offered(&self) -> &[ToolDefinition] {
         &self.offered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_that_gives_another_picture_answers_differently() {
+        let with = |base64: &str| {
+            let image =
+                Image { media_type: "image/png", width: 3, height: 2, base64: base64.into() };
+            CallOutput {
+                output: Some("[picture 1]".to_owned()),
+                images: vec![image],
+                ..CallOutput::default()
+            }
+        };
+        assert_eq!(with("QUJD").read_digest(), with("QUJD").read_digest());
+        assert_ne!(with("QUJD").read_digest(), with("QUJE").read_digest());
     }
 }

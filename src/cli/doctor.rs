@@ -114,8 +114,9 @@ fn permissions(context: &Context) -> PreflightItem {
         .filter_map(|path| {
             let meta = path.symlink_metadata().ok()?;
             let mode = meta.permissions().mode() & 0o777;
-            // The control socket alone is for its group as well (SEC-3).
-            (mode & 0o077 != 0 && !meta.file_type().is_socket())
+            // The control socket alone is for its group as well (SEC-3); a link has no mode.
+            let kind = meta.file_type();
+            (mode & 0o077 != 0 && !kind.is_socket() && !kind.is_symlink())
                 .then(|| format!("{} has {mode:o}", path.display()))
         })
         .collect();

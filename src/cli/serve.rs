@@ -12,6 +12,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{Parts, Supervisor, recover, watch_signals};
+use crate::domain::RunId;
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host};
 use crate::server::{Api, serve as serve_socket, socket_path};
@@ -113,7 +114,11 @@ impl Daemon {
             .await
             .map_err(|error| failed("open runs cannot be looked at", &error))?;
         if let Some(groups) = host.groups.clone() {
-            let left = tokio::task::spawn_blocking(move || groups.end_leftovers()).await;
+            let state = host.state.clone();
+            let is_ours = move |run_id: &str| {
+                RunId::parse(run_id).is_ok_and(|run_id| state.find_run(&run_id).is_some())
+            };
+            let left = tokio::task::spawn_blocking(move || groups.end_leftovers(is_ours)).await;
             if let Ok(left @ 1..) = left {
                 tracing::warn!(
                     left,

@@ -11,9 +11,9 @@ use super::error::CliError;
 use super::known_tool::KnownTool;
 use super::output;
 use crate::config::{Config, MCP_SEPARATOR, McpServer, Trust};
+use crate::domain::ToolName;
 use crate::gate::is_visible;
 use crate::store::Ledger;
-use crate::text::escape::one_line;
 
 pub(crate) fn tools(context: &Context, args: &ToolsArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Advised)?;
@@ -111,8 +111,13 @@ fn of_servers(context: &Context, config: &Config) -> Vec<(Arc<McpServer>, String
     let tools = servers.map(|server| (server, pins(server).flatten().unwrap_or_default()));
     tools
         .flat_map(|(server, pins)| {
-            let name = |tool: String| format!("{}{MCP_SEPARATOR}{}", server.name, one_line(&tool));
-            let names: Vec<String> = pins.into_keys().map(name).collect();
+            // What a run would leave out is not listed.
+            let name = |tool: String| {
+                let name = format!("{}{MCP_SEPARATOR}{tool}", server.name);
+                let name = ToolName::parse(&name).ok()?;
+                (!config.tools.contains_key(&name)).then(|| name.to_string())
+            };
+            let names: Vec<String> = pins.into_keys().filter_map(name).collect();
             names.into_iter().map(|name| (server.clone(), name))
         })
         .collect()

@@ -1,8 +1,8 @@
 //! Control groups: one for each run, where systemd has left the daemon's own to it (`Delegate=yes`).
 //!
 //! The daemon moves into a leaf of its own, because the kernel takes limits only below a group without processes. What a run starts joins the
-//! run's group just before it executes, and nothing that it does afterwards leads out: its end is one write. Shims stay with the daemon, so that
-//! they can report.
+//! run's group just before it executes, and nothing that a held tool does afterwards leads out: its end is one write. Shims stay with the daemon,
+//! so that they can report.
 //!
 //! *Source*: `cgroups(7)`; `design/gate.md`, "What a process gets"; systemd, "Control Group APIs and Delegation".
 
@@ -12,6 +12,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -50,10 +51,16 @@ impl ControlGroups {
     ///
     /// *Errors*: what the kernel says; the group stays as it was.
     pub fn take() -> io::Result<Option<Self>> {
-        let Some((directory, name)) = own() else { return Ok(None) };
-        if !is_delegated(&directory) {
+        let Some((mount, name)) = own() else { return Ok(None) };
+        // It may have been started where its predecessor had moved to.
+        let above = name.strip_suffix(DAEMON).map(|name| name.trim_end_matches('/').to_owned());
+        let Some((directory, name)) = std::iter::once(name)
+            .chain(above)
+            .map(|name| (mount.join(name.trim_start_matches('/')), name))
+            .find(|(directory, name)| is_delegated(directory, name))
+        else {
             return Ok(None);
-        }
+        };
         let leaf = directory.join(DAEMON);
         make(&leaf)?;
         if !leaf.join("cgroup.kill").exists() {
@@ -91,6 +98,7 @@ impl ControlGroups {
             procs: OpenOptions::new().write(true).open(directory.join("cgroup.procs"))?,
             directory,
             name: format!("{}/{name}", self.name.trim_end_matches('/')),
+            has_ended: AtomicBool::new(false),
         };
         if self.has("pids") {
             write(&group.directory.join("pids.max"), &PROCESSES.to_string())?;
@@ -106,23 +114,25 @@ impl ControlGroups {
             .is_ok_and(|known| known.split_whitespace().any(|known| known == controller))
     }
 
-    /// Ends what a daemon before this one left in the groups of its runs; returns how many processes that were. Blocks, at most 2 s a group.
+    /// Ends what a daemon before this one left in the groups of its runs; `is_ours` knows them by their ids. Returns how many processes that
+    /// were. Blocks, at most 2 s a group.
     #[must_use]
-    pub fn end_leftovers(&self) -> u64 {
-        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let of_runs = entries.filter(|entry| {
-            entry.file_name().to_str().is_some_and(|name| name.starts_with(RUN_PREFIX))
+    pub fn end_leftovers(&self, is_ours: impl Fn(&str) -> bool) -> u64 {
+        let of_runs = below(&self.directory).into_iter().filter(|directory| {
+            let name = directory.file_name().and_then(|name| name.to_str());
+            name.and_then(|name| name.strip_prefix(RUN_PREFIX)).is_some_and(&is_ours)
         });
-        of_runs.map(|entry| end(&entry.path()).0).sum()
+        of_runs.map(|directory| end(&directory).0).sum()
     }
 }
 
-/// The control group of one run. If it is dropped, whatever is in it is killed; that blocks.
+/// The control group of one run. If it is dropped without [`Self::end`], whatever is in it is killed.
 #[derive(Debug)]
 pub(crate) struct RunGroup {
     directory: PathBuf,
     name: String,
     procs: File,
+    has_ended: AtomicBool,
 }
 
 impl RunGroup {
@@ -142,6 +152,7 @@ impl RunGroup {
     }
 
     fn end_now(&self) -> u64 {
+        self.has_ended.store(true, Ordering::Relaxed);
         let (found, is_empty) = end(&self.directory);
         if found > 0 {
             tracing::warn!(
@@ -156,8 +167,11 @@ impl RunGroup {
 
 impl Drop for RunGroup {
     fn drop(&mut self) {
-        // Nothing, if it has ended in order.
-        self.end_now();
+        if !self.has_ended.load(Ordering::Relaxed) {
+            let _ = write(&self.directory.join("cgroup.kill"), "1");
+            // While something of it ends, it stays; the next start takes it away.
+            remove(&self.directory);
+        }
     }
 }
 
@@ -221,25 +235,27 @@ pub fn control_groups_mount() -> Option<&'static str> {
     })
 }
 
-/// Returns the directory and the name of this process's group.
-fn own() -> Option<(PathBuf, String)> {
+/// Returns where the groups are mounted and the name of this process's own.
+fn own() -> Option<(&'static Path, String)> {
     let mount = control_groups_mount()?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let name = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some((Path::new(mount).join(name.trim_start_matches('/')), name.to_owned()))
+    Some((Path::new(mount), name.to_owned()))
 }
 
-/// Tells whether systemd left a group to its service. Before its version 251 only the owner shows it.
-fn is_delegated(directory: &Path) -> bool {
+/// Tells whether systemd left a group to its service. Before its version 251 only the owner shows it, of services of the system: everything that
+/// a user's own systemd starts belongs to the user.
+fn is_delegated(directory: &Path, name: &str) -> bool {
     let is_marked = MARKS.iter().any(|mark| {
         let mut value = [0; 8];
         rustix::fs::getxattr(directory, *mark, &mut value)
             .is_ok_and(|length| value.get(..length) == Some(b"1"))
     });
     let user = nix::unistd::geteuid();
-    is_marked
-        || !user.is_root()
-            && std::fs::metadata(directory).is_ok_and(|group| group.uid() == user.as_raw())
+    let may_be = name.ends_with(".service") && !name.contains("/user@") && !user.is_root();
+    let is_its_owner =
+        || std::fs::metadata(directory).is_ok_and(|group| group.uid() == user.as_raw());
+    is_marked || may_be && is_its_owner()
 }
 
 fn make(directory: &Path) -> io::Result<()> {

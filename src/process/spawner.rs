@@ -128,12 +128,10 @@ impl Spawner {
         self.group.as_deref().map(RunGroup::name)
     }
 
-    /// Ends what the calls have left in the control group, for good; returns how many processes the kernel could not end.
-    pub async fn end(&self) -> u64 {
-        match self.group.clone() {
-            Some(group) => group.end().await,
-            None => 0,
-        }
+    /// Ends what the calls have left in the control group, for good; returns how many processes of the run the kernel could not end, where there
+    /// is a group that tells.
+    pub async fn end(&self) -> Option<u64> {
+        Some(self.group.clone()?.end().await)
     }
 
     async fn start(&self, spec: &ProcessSpec, piped: bool) -> Result<Shim, SpawnFailure> {

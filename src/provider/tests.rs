@@ -905,6 +905,13 @@ fn pictures_are_sent_where_each_provider_looks_for_them() {
         let remote = settings(format, "m");
         let sent = sent_body(&remote, &history);
         assert_eq!(sent.pointer(pointer), Some(&expected), "{sent:#}");
+        // A result that is an error, with a picture of it, is refused where it would be sent along.
+        let mut failed = history.clone();
+        if let Turn::ToolResults(results) = &mut failed[2] {
+            results[0].is_error = true;
+        }
+        let has_picture = sent_body(&remote, &failed).to_string().contains("QUJD");
+        assert_eq!(has_picture, format != WireFormat::Anthropic);
         let blind = sent_body(&Remote { sees_images: false, ..remote }, &history).to_string();
         assert!(!blind.contains("QUJD") && blind.contains("You are not shown pictures"), "{blind}");
     }

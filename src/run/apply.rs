@@ -100,7 +100,9 @@ pub async fn apply(
     if let Some(connection) = connection {
         result.survivors += connection.end().await;
     }
-    result.survivors += around.spawner.end().await;
+    if let Some(left) = around.spawner.end().await {
+        result.survivors = left;
+    }
     let end = session_end(&result, started);
     let recorded = finish(&spec.run_id, &host, &work.sink, mark, &end).await;
     Ok(Applied { ended: Ended { run_id: spec.run_id, end, recorded }, plan: work.plan, refused })

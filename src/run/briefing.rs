@@ -135,8 +135,8 @@ fn tools(job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
             conditions: listed(toolbox.canonical(&definition.name))
                 .and_then(|entry| entry.args.as_ref())
                 .map(|conditions| {
-                    let written = serde_json::Value::from(conditions.as_written().clone());
-                    toolbox.in_shown_words(&definition.name, &written.to_string())
+                    let written = conditions.as_written();
+                    toolbox.in_shown_names(&definition.name, written).to_string()
                 }),
         })
         .collect()

@@ -2,6 +2,7 @@
 //! than models take in.
 
 use std::io::Cursor;
+use std::sync::{Mutex, PoisonError};
 
 use base64::Engine as _;
 use image::imageops::FilterType;
@@ -36,7 +37,10 @@ fn format(start: &[u8]) -> Option<ImageFormat> {
     is_shown.then_some(format)
 }
 
-/// Returns the picture that `bytes` are, as it is sent to a model.
+/// One at a time: what a picture takes in memory is no matter of how many calls there are.
+static READING: Mutex<()> = Mutex::new(());
+
+/// Returns the picture that `bytes` are, as it is sent to a model. Blocks while another one is read.
 ///
 /// *Errors*: `tool`: it is broken, or larger than is read.
 pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
@@ -44,6 +48,7 @@ pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
         CallError::new(ErrorKind::Tool, format!("[ERROR: The picture cannot be read: {why}.]"))
     };
     let format = format(&bytes).ok_or_else(|| broken(&"it is of no known kind"))?;
+    let _one = READING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut limits = Limits::default();
     limits.max_image_width = Some(READ_SIDE);
     limits.max_image_height = Some(READ_SIDE);

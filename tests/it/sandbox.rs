@@ -96,7 +96,7 @@ fn check(attacker: As, unprivileged: bool) {
     let done: Vec<&str> = attacked.output.lines().filter(|line| line.contains("DONE")).collect();
     assert_eq!(done, Vec::<&str>::new(), "{attacker:?}, unprivileged: {unprivileged}");
     let refused = attacked.output.lines().filter(|line| line.contains(": refused")).count();
-    assert!(refused >= 26, "{refused}: {}", attacked.output);
+    assert!(refused >= 27, "{refused}: {}", attacked.output);
     assert!(attacked.output.contains("allowed: mine /dev/null True"), "{}", attacked.output);
     let of = |kind: &str| attacked.events.iter().find(|event| event["type"] == kind).unwrap();
     assert_eq!(of("session_start")["sandbox"]["mode"], "enforce");

@@ -125,7 +125,11 @@ impl Place {
         let daemon = self.command(&["serve"]);
         #[expect(clippy::disallowed_methods, reason = "the binary under test, in a control group")]
         let mut shell = Command::new("/bin/sh");
-        shell.args(["-c", "echo 0 >\"$0/cgroup.procs\" && exec \"$@\""]);
+        // With controllers in force, only the leaf of an earlier one takes processes.
+        shell.args([
+            "-c",
+            "for g in \"$0\" \"$0/daemon\"; do echo 0 >\"$g/cgroup.procs\" && exec \"$@\"; done",
+        ]);
         shell.arg(group).arg(daemon.get_program()).args(daemon.get_args()).env_clear();
         shell.envs(daemon.get_envs().filter_map(|(name, value)| Some((name, value?))));
         self.started(shell)

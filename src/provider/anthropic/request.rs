@@ -149,10 +149,12 @@ impl Messages {
 
 fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
     let text = content(settings, result);
-    let shown = images(settings, result).iter().map(|image| {
+    // A result that is an error takes nothing but text.
+    let images = if result.is_error { &[] } else { images(settings, result) };
+    let shown = images.iter().map(|image| {
         json!({"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": &*image.base64}})
     });
-    let content = match images(settings, result).is_empty() {
+    let content = match images.is_empty() {
         true => json!(text),
         false => std::iter::once(json!({"type": "text", "text": text})).chain(shown).collect(),
     };

@@ -49,7 +49,6 @@ impl ClientHandler for Client {
     }
 }
 
-/// A connection to an MCP server.
 /// What a server answers to a call.
 pub(super) struct Answered {
     /// The text; where a picture stood is its number, from 1.
@@ -60,6 +59,7 @@ pub(super) struct Answered {
     pub(super) has_failed: bool,
 }
 
+/// A connection to an MCP server.
 pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,

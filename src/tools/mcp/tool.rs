@@ -20,6 +20,9 @@ use crate::text::truncate::{Keep, ViewLimit};
 /// Bytes of one text argument.
 const TEXT_BYTES: usize = 1 << 20;
 
+/// Bytes, in base64, of all pictures of one answer: they stay in the history, and providers limit a request.
+const SHOWN_BYTES: usize = 5_000_000;
+
 /// A tool of an MCP server.
 pub(super) struct McpTool {
     /// The name without the server's.
@@ -106,9 +109,9 @@ impl AgentTool for McpTool {
                 let message = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
                 return CallOutput::of_error(&CallError::new(ErrorKind::Interrupted, message));
             }
-            done = tokio::time::timeout(limit, self.connection.call(&self.own_name, call.arguments.clone())) => done,
+            done = tokio::time::timeout(limit, self.answer(call)) => done,
         };
-        let Answered { mut text, pictures, has_failed } = match done {
+        let (text, images, has_failed) = match done {
             Err(_) => {
                 let message = format!(
                     "[ERROR: The server did not answer within {} ms; the effect of the call is unknown.]",
@@ -124,7 +127,6 @@ impl AgentTool for McpTool {
             }
             Ok(Ok(answered)) => answered,
         };
-        let images = pictures_of(pictures, &mut text).await;
         let mut collector = Collector::new(
             self.around.outputs.as_deref(),
             &context.call_id,
@@ -163,9 +165,19 @@ impl AgentTool for McpTool {
     }
 }
 
+impl McpTool {
+    /// Returns the text of an answer, its pictures, and whether the call failed.
+    async fn answer(&self, call: &PreparedCall) -> Result<(String, Vec<Image>, bool), String> {
+        let answered = self.connection.call(&self.own_name, call.arguments.clone()).await?;
+        let Answered { mut text, pictures, has_failed } = answered;
+        let images = pictures_of(pictures, &mut text).await;
+        Ok((text, images, has_failed))
+    }
+}
+
 /// Returns the pictures of an answer as models are shown them. What is none, or too large, is said in the text.
 async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
-    let mut images = Vec::new();
+    let mut images: Vec<Image> = Vec::new();
     for (at, encoded) in encoded.into_iter().enumerate() {
         let read = tokio::task::spawn_blocking(move || {
             let bytes = base64::engine::general_purpose::STANDARD.decode(encoded);
@@ -173,7 +185,16 @@ async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
             image::attached(bytes).map_err(|error| error.message)
         });
         match read.await.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(image) => images.push(image),
+            Ok(image) => {
+                let before: usize = images.iter().map(|image| image.base64.len()).sum();
+                match before + image.base64.len() <= SHOWN_BYTES {
+                    true => images.push(image),
+                    false => text.push_str(&format!(
+                        "\n[picture {} is left out: together they are too large]",
+                        at + 1
+                    )),
+                }
+            }
             Err(why) => text.push_str(&format!("\n[picture {}: {}]", at + 1, shown(&why))),
         }
     }
