@@ -4,7 +4,7 @@
 
 use super::machine::Rules;
 use super::tool::{PreparedCall, Toolbox};
-use crate::config::{Autonomy, Mode};
+use crate::config::{Autonomy, Mode, Policy};
 use crate::domain::{
     Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
     PlanStep, PolicyDecision, ToolCall,
@@ -135,6 +135,13 @@ pub(super) fn plan_calls(
     (plans, decisions)
 }
 
+/// Returns what is said of an admin call that is made, where the job is supervised.
+pub(super) fn admin_warning(policy: &Policy, name: &str, category: Category) -> Option<Event> {
+    let is_told = category == Category::Admin && policy.autonomy == Autonomy::Supervised;
+    let message = format!("`{name}` is called with the rights of an administrator");
+    is_told.then(|| Event::warning("admin_call", message))
+}
+
 fn plan_one(
     call: &ToolCall,
     finish_reason: FinishReason,
@@ -193,10 +200,8 @@ fn plan_one(
         rule: decision.rule.to_owned(),
         reason: decision.reason.clone(),
     }));
-    let is_admin = decision.kind == DecisionKind::Allow && decision.category == Category::Admin;
-    if is_admin && rules.gate.policy.autonomy == Autonomy::Supervised {
-        let message = format!("`{name}` is called with the rights of an administrator");
-        decisions.push(Event::warning("admin_call", message));
+    if decision.kind == DecisionKind::Allow {
+        decisions.extend(admin_warning(&rules.gate.policy, name, decision.category));
     }
     match decision.kind {
         DecisionKind::Allow => Ok(Work::Run { category: decision.category, prepared }),

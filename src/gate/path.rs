@@ -55,6 +55,8 @@ pub struct PathRules {
     pub denied: Vec<PathBuf>,
     /// Our own trees: closed, but for allowed ones that lie within.
     pub own: Vec<PathBuf>,
+    /// What else makes us what we are: nothing there is written.
+    pub frozen: Vec<PathBuf>,
 }
 
 /// Why a path is refused.
@@ -116,6 +118,9 @@ impl PathRules {
     pub fn judge(&self, path: &Path, access: Access) -> Result<(), PathRefusal> {
         let refused = || path.to_path_buf();
         if path == Path::new(HIDDEN) || self.denied.iter().any(|denied| path.starts_with(denied)) {
+            return Err(PathRefusal::Denied(refused()));
+        }
+        if access == Access::Write && self.frozen.iter().any(|frozen| path.starts_with(frozen)) {
             return Err(PathRefusal::Denied(refused()));
         }
         let is_in = |roots: &[PathBuf]| roots.iter().any(|root| path.starts_with(root));
@@ -190,6 +195,7 @@ mod tests {
             readable: paths(&["/state/runs/r/output"]),
             denied: paths(&["/srv/app/keys", "/home/u/.ssh"]),
             own: paths(&["/state", "/config"]),
+            frozen: paths(&["/etc/app/dutyd.service"]),
         }
     }
 
@@ -210,6 +216,8 @@ mod tests {
         {
             check(text, Write, "allowed");
         }
+        check("/etc/app/dutyd.service", Read, "allowed");
+        check("/etc/app/dutyd.service", Write, "denied_path");
         check("/state/runs/r/output/c.txt", Read, "allowed");
         check("/state/runs/r/output/c.txt", Write, "path");
         for text in [

@@ -64,7 +64,9 @@ pub(crate) fn descendants(root: i32) -> Vec<Seen> {
 
 /// Signals exactly the process that was seen.
 pub(crate) fn signal(seen: Seen, signal: Signal) {
-    let Some(pid) = rustix::process::Pid::from_raw(seen.pid).filter(|_| seen.pid > 1) else {
+    // Zero and less mean groups, and everything.
+    let Some(pid) = (seen.pid > 1).then(|| rustix::process::Pid::from_raw(seen.pid)).flatten()
+    else {
         return;
     };
     let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
@@ -146,4 +148,35 @@ pub(crate) fn reap(leader: Pid) -> Reaped {
 /// Returns the parent of `pid`.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     look(pid).map(|seen| seen.parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    // proves PROC-8
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a process to look at")]
+    fn only_the_process_that_was_seen_is_signalled() {
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        let seen = look(pid).unwrap();
+        // One that had the same number before it; everything; our group; the first process.
+        let never = [
+            Seen { started: seen.started - 1, ..seen },
+            Seen { pid: -1, ..seen },
+            Seen { pid: 0, ..seen },
+            Seen { pid: 1, ..seen },
+            Seen { pid: -pid, ..seen },
+        ];
+        never.into_iter().for_each(|seen| signal(seen, Signal::KILL));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(look(pid), Some(seen), "it lives");
+        signal(seen, Signal::KILL);
+        child.wait().unwrap();
+        signal(seen, Signal::KILL);
+        assert_eq!(look(pid), None);
+    }
 }

@@ -116,12 +116,13 @@ pub async fn execute(
     let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
     let mut servers = tokio::select! {
-        servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.has_person), &host, &around) => servers,
+        servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.is_answered()), &host, &around) => servers,
         // The session notices for itself that it is to end.
         _ = stopped.wait_for(Option::is_some) => Servers::default(),
     };
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.has_person));
+    let toolbox =
+        Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.is_answered()));
     sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
         .await
         .map_err(|error| RunError::Record(error.0))?;
@@ -373,7 +374,7 @@ async fn run_session(
         mode: spec.mode,
         approval: spec.job.approval,
         gate: GateRules {
-            has_person: spec.has_person,
+            has_person: spec.is_answered(),
             ..gate_rules(&spec.config, &spec.job, place.around.paths.clone())
         },
         limits: spec.job.limits.clone(),
@@ -417,13 +418,14 @@ async fn run_session(
 }
 
 async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
-    let failed: Vec<String> = items
-        .iter()
-        .filter(|item| !item.ok)
-        .map(|item| format!("{}: {}", item.name, item.detail))
-        .collect();
+    let failed = items.iter().filter(|item| !item.ok);
+    let failed: Vec<_> = failed.map(|item| format!("{}: {}", item.name, item.detail)).collect();
+    let why = match failed.is_empty() {
+        true => "a person said no to its beginning".to_owned(),
+        false => failed.join("; "),
+    };
     match sink.record(Event::Preflight { items }).await {
-        Ok(()) => ended_early(StopReason::PreflightFailed, failed.join("; ")),
+        Ok(()) => ended_early(StopReason::PreflightFailed, why),
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
     }
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::agent::Toolbox;
-use crate::config::SandboxMode;
-use crate::config::{Config, Job, Listed};
+use crate::config::{Config, Job, Listed, MCP_SEPARATOR, Model, Provider, SandboxMode, WireFormat};
 use crate::domain::PreflightItem;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::{Connection, ToolSurroundings, missing_programs};
@@ -27,6 +26,11 @@ pub fn preflight(
             item("model", false, "no model is configured: add `models:` to config.yaml".to_owned())
         }
     });
+    items.extend(config.model_of(job).and_then(|model| credentials(model)));
+    items.push(match &job.schedule {
+        Some(schedule) => item("schedule", true, schedule.as_written()),
+        None => item("schedule", true, "none: by hand".to_owned()),
+    });
     let is_local = around.execution.is_local();
     items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
         Ok(meta) if meta.is_dir() => item("working_dir", true, working_dir.display().to_string()),
@@ -36,12 +40,18 @@ pub fn preflight(
     let acting = job.policy.write.iter().chain(&job.policy.admin);
     let acting: BTreeSet<&str> = acting.map(|Listed { tool, .. }| tool.as_str()).collect();
     if !acting.is_empty() && is_local {
-        items.extend(around.paths.writable.iter().filter_map(|path| {
-            // One that is not there yet may be made.
-            let access = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).err();
-            let error = access.filter(|error| *error != rustix::io::Errno::NOENT)?;
-            let name = format!("{} is writable", path.display());
-            Some(item(&name, false, std::io::Error::from(error).to_string()))
+        items.extend(around.paths.writable.iter().map(|path| {
+            let shown = path.display();
+            match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
+                Ok(()) => item("writable", true, shown.to_string()),
+                // It may be made.
+                Err(rustix::io::Errno::NOENT) => {
+                    item("writable", true, format!("{shown}, which is not there yet"))
+                }
+                Err(error) => {
+                    item("writable", false, format!("{shown}: {}", std::io::Error::from(error)))
+                }
+            }
         }));
     }
     for tool in acting.into_iter().chain(job.policy.approve.iter().map(String::as_str)) {
@@ -55,7 +65,10 @@ pub fn preflight(
                 Some(path) => item(&name, true, path.display().to_string()),
                 None => item(&name, false, format!("`{}` was not found", declared.program.written)),
             },
-            (None, Some(_)) => item(&name, true, "built in".to_owned()),
+            (None, Some(_)) => match tool.split_once(MCP_SEPARATOR) {
+                Some((server, _)) => item(&name, true, format!("of the MCP server `{server}`")),
+                None => item(&name, true, "built in".to_owned()),
+            },
             (None, None) => item(&name, false, "it cannot be used on this host".to_owned()),
         });
     }
@@ -63,6 +76,20 @@ pub fn preflight(
     let offered = toolbox.offered().len();
     items.push(item("tools", true, format!("{offered} offered to the model")));
     items
+}
+
+/// Tells whether there is what the model's provider asks for; `None` where it asks for nothing.
+fn credentials(model: &Model) -> Option<PreflightItem> {
+    let Provider::Remote(remote) = &model.provider else { return None };
+    let is_own = remote.base_url == remote.format.base_url();
+    let (ok, detail) = match &remote.api_key {
+        Some(_) => (true, format!("a key for `{}`", model.name)),
+        None if is_own && remote.format != WireFormat::Ollama => {
+            (false, format!("no `api_key` for `{}`, which its provider asks for", model.name))
+        }
+        None => (true, format!("none for `{}`", model.name)),
+    };
+    Some(PreflightItem { name: "credentials".to_owned(), ok, detail })
 }
 
 /// Connects to where the job's tools work, and looks for their programs there.

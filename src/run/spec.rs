@@ -40,6 +40,14 @@ pub struct RunSpec {
     pub has_person: bool,
 }
 
+impl RunSpec {
+    /// Tells whether that person can allow what the job does not list. Who applies a plan cannot: so it is not planned either.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.has_person && self.mode == Mode::Act
+    }
+}
+
 /// Why a task cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {

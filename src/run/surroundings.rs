@@ -87,7 +87,7 @@ pub fn tool_surroundings(
         web_search: config.settings.web_search.clone(),
         todos: Default::default(),
         skills: job.skills.clone(),
-        shell: (bash, profile_of(config, job).shell_timeout),
+        shell: (bash, profile_of(config, job).shell_timeout.min(job.limits.tool_timeout)),
     }))
 }
 
@@ -148,7 +148,30 @@ pub fn path_rules(
             .collect(),
         denied: security.denied_paths.iter().map(|path| real(path)).collect(),
         own: vec![real(&config.directory), real(host.state.root())],
+        frozen: if is_local {
+            ourselves(host).iter().map(|path| real(path)).collect()
+        } else {
+            Vec::new()
+        },
     }
+}
+
+/// Where systemd looks for units.
+const UNITS: [&str; 4] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
+
+/// Returns our log, our program and our unit, whether they are there yet or not (FS-5).
+fn ourselves(host: &Host) -> Vec<PathBuf> {
+    let logs = host.environment.get("LOGS_DIRECTORY").unwrap_or_default();
+    let logs = logs.split(':').filter(|path| !path.is_empty()).map(PathBuf::from);
+    let units = UNITS.iter().flat_map(|directory| {
+        ["dutyd.service", "dutyd.service.d"].map(|name| Path::new(directory).join(name))
+    });
+    logs.chain(std::env::current_exe()).chain(units).collect()
 }
 
 /// Returns what the gate holds a run to.

@@ -90,6 +90,7 @@ impl Cages {
             closed,
             readable,
             writable,
+            frozen: self.rules.frozen.clone(),
             metadata: category != Category::Read,
             network: self.network && own.network,
         }

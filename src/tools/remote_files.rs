@@ -165,6 +165,7 @@ impl<'a> RemoteFiles<'a> {
             readable: rules.readable.clone(),
             denied: denied.into_iter().chain(rules.denied.iter().cloned()).collect(),
             own: rules.own.clone(),
+            frozen: Vec::new(),
         };
         Ok(self.around.elsewhere.get_or_init(|| resolved))
     }

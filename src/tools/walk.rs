@@ -67,6 +67,8 @@ pub(super) struct Walk<'a> {
     pub(super) ignores: bool,
     /// 1 is the entries of the root alone.
     pub(super) depth: usize,
+    /// Whether entries come in the same order each time, as long as nothing changes; slower.
+    pub(super) is_steady: bool,
 }
 
 /// The ignore rules of a directory and of those above it.
@@ -115,7 +117,10 @@ impl Walk<'_> {
         let first = Waiting { relative: PathBuf::new(), depth: 1, ignores: self.ignores_above() };
         let queue = Mutex::new(Queue { waiting: vec![first], ..Queue::default() });
         let changed = Condvar::new();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        let threads = match self.is_steady {
+            true => 1,
+            false => std::thread::available_parallelism().map_or(1, usize::from).min(THREADS),
+        };
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 scope.spawn(|| self.take(&queue, &changed, &closed, visit));

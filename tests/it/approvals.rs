@@ -137,3 +137,61 @@ fn a_checklist_is_gone_through_without_a_run() {
     assert_eq!(place.dutyd(&["check", "k"]).code, 3);
     assert_eq!(place.dutyd(&["run", "j", "--interactive"]).code, 2, "there is no terminal");
 }
+
+/// Returns the end of the call of a run whose approval waited while `change` was made.
+fn approved_after(place: &Place, change: impl Fn(&Place)) -> Value {
+    let request = started(place);
+    change(place);
+    let approved = place.dutyd(&["approve", request["approval_id"].as_str().unwrap()]);
+    assert_eq!(approved.code, 0, "{approved:?}");
+    let shown = ended(place);
+    let events = shown["events"].as_array().unwrap();
+    events.iter().find(|event| event["type"] == "tool_call_end").unwrap().clone()
+}
+
+// proves WEB-6
+#[test]
+fn an_approval_is_of_the_program_as_it_was() {
+    let place = place();
+    let program = place.path().join("touch");
+    let write = |text: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::write(&program, text).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    write("#!/bin/sh\nexec touch \"$@\"\n");
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    let cmd = format!("cmd: {}", program.display());
+    place.write("tools.yaml", &tools.replace("cmd: touch", &cmd));
+    let _daemon = place.serve();
+    let end = approved_after(&place, |_| write("#!/bin/sh\ntouch stolen\n"));
+    assert_eq!(end["error_kind"], "denied", "{end}");
+    assert!(end["output"].as_str().unwrap().contains("changed while a person was asked"), "{end}");
+    let work = place.state().join("workspace/j");
+    assert!(!work.join("made").exists() && !work.join("stolen").exists());
+}
+
+/// A run is held to what it began with, whatever is loaded while it works.
+// proves POL-6
+#[test]
+fn a_run_keeps_the_policy_that_it_began_with() {
+    let place = place();
+    let daemon = place.serve();
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    let end = approved_after(&place, |place| {
+        place
+            .write("jobs.yaml", &jobs.replace("write: [touch], approve: [touch]", "deny: [touch]"));
+        daemon.signal(nix::sys::signal::Signal::SIGHUP);
+        let refused = || place.dutyd(&["explain", "j", "touch"]).code == 5;
+        let loaded = || place.log().contains("the configuration is loaded") || refused();
+        wait_until(loaded, || place.log());
+    });
+    assert_eq!(end["is_error"], false, "{end}");
+    assert!(place.state().join("workspace/j/made").exists());
+    // The next one begins with the other.
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap();
+    let decision = events.iter().find(|event| event["type"] == "policy_decision").unwrap();
+    assert_eq!(decision["rule"], "job_deny", "{decision}");
+}

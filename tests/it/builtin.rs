@@ -49,7 +49,7 @@ call: {tool: todo_read, args: {}}",
     assert_eq!(std::fs::read_to_string(file).unwrap(), "one\n2");
 }
 
-// proves POL-1, SH-1, SH-2, FS-1, FS-5
+// proves POL-1, SH-2, FS-1, FS-5
 #[test]
 fn what_the_gate_refuses_is_not_done_and_recorded_with_its_rule() {
     let place = place(
@@ -140,7 +140,6 @@ fn verbs_judge_as_a_run_does() {
     assert_eq!(left, 0, "no call leaves a directory");
 }
 
-// proves POL-8
 #[test]
 fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     let tool = |more: &str| {
@@ -252,4 +251,34 @@ call: {tool: ls, args: {}}",
     assert_eq!((&call["name"], &call["shown_as"]), (&json!("edit_file"), &json!("edit")));
     let own = json!({"file_path": "a.txt", "old_string": "one", "new_string": "two"});
     assert_eq!(call["arguments"], own);
+}
+
+// proves SH-1
+#[test]
+fn a_shell_is_nobody_s_that_is_not_given_one() {
+    let place = place("call: {tool: bash, args: {command: ls}}", "");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let start = &events(&place, "session_start")[0];
+    assert!(!start["tools"].as_array().unwrap().contains(&json!("bash")), "{start}");
+    let end = &events(&place, "tool_call_end")[0];
+    assert_eq!(end["error_kind"], "denied", "{end}");
+    assert_eq!(events(&place, "policy_decision")[0]["rule"], "category");
+    // Not by the run's own program either, which would be another one tomorrow.
+    let itself = env!("CARGO_BIN_EXE_dutyd");
+    place.write(
+        "config.yaml",
+        &format!(
+            "{CONFIG}security: {{allowed_paths: [{}]}}\n",
+            std::path::Path::new(itself).parent().unwrap().display()
+        ),
+    );
+    place.write("script.yaml", &format!("steps:\n  - call: {{tool: write_file, args: {{file_path: {itself}, content: x}}}}\n  - say: done\n  - say: done\n"));
+    place.write("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: Work, sandbox: best_effort, tools: {admin: [write_file]}}\n");
+    place.dutyd(&["run", "j"]);
+    assert_eq!(
+        events(&place, "policy_decision")[0]["rule"],
+        "denied_path",
+        "{:?}",
+        events(&place, "policy_decision")
+    );
 }

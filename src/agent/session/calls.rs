@@ -6,6 +6,7 @@ use futures_util::StreamExt as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::super::plan::admin_warning;
 use super::{Session, millis};
 use crate::agent::approval::ApprovalRequest;
 use crate::agent::machine::{CallOutcome, Input, Planned};
@@ -222,6 +223,9 @@ impl Session {
                     reason: format!("{} said yes to exactly this call", answer.by),
                 });
                 self.parts.sink.record(decided).await?;
+                if let Some(warning) = admin_warning(&rules.gate.policy, &plan.name, *category) {
+                    self.parts.sink.record(warning).await?;
+                }
                 self.run_tool(plan, *category, prepared, cancel).await.map(|output| (output, None))
             }
         }

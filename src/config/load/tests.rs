@@ -477,6 +477,7 @@ fn variables_that_hijack_programs_are_never_inherited_and_warned_of() {
     assert!(told.contains("`PYTHONPATH` changes what the program loads"), "{told}");
 }
 
+// proves MCP-2
 #[test]
 fn conditions_on_tools_of_servers_hold_and_their_names_are_theirs() {
     let config = "mcp_servers: {gh: {command: [sh], category: write}}\nmodels: {m: {provider: ollama, model: x}}\n";

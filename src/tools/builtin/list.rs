@@ -37,7 +37,8 @@ pub(super) fn list_directory(
     }
     let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
-    let walk = Walk { rules: &work.around.paths, root: &root, ignores: false, depth };
+    let walk =
+        Walk { rules: &work.around.paths, root: &root, ignores: false, depth, is_steady: false };
     walk.run(&|entry| {
         let mut found = lock();
         found.push((entry.relative.to_path_buf(), entry.kind == FileType::Directory));

@@ -67,7 +67,7 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let path = asked.path.as_deref().unwrap_or(".");
     let root = work.files().open_tree(path, usize::MAX, Contents::All, true)?;
     let most = asked.max_results.unwrap_or(100);
-    let search = Search {
+    let search = || Search {
         work,
         matcher: &matcher,
         context: asked.context,
@@ -75,7 +75,14 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
         most,
         bytes: AtomicU64::new(0),
     };
-    let mut found = search.all(&root, glob.as_ref());
+    let mut first = search();
+    let mut found = first.all(&root, glob.as_ref(), false);
+    if root.is_dir && first.is_full() {
+        // Which matches come first was chance; what answers the same is what a plan can rest on.
+        first = search();
+        found = first.all(&root, glob.as_ref(), true);
+    }
+    let search = first;
     work.go_on()?;
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     let mut answer = search.answer(found);
@@ -96,7 +103,13 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     }
     let found: Mutex<Vec<(i64, i64, PathBuf)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
-    let walk = Walk { rules: &work.around.paths, root: &root, ignores: true, depth: usize::MAX };
+    let walk = Walk {
+        rules: &work.around.paths,
+        root: &root,
+        ignores: true,
+        depth: usize::MAX,
+        is_steady: false,
+    };
     walk.run(&|entry| {
         if work.go_on().is_err() {
             return Next::Stop;
@@ -178,7 +191,13 @@ struct Found {
 }
 
 impl Search<'_> {
-    fn all(&self, root: &Opened, glob: Option<&GlobMatcher>) -> Vec<Found> {
+    /// Tells whether it has found as much as is shown.
+    fn is_full(&self) -> bool {
+        self.matches.load(Ordering::Relaxed) >= self.most
+            || self.bytes.load(Ordering::Relaxed) > FOUND_BYTES
+    }
+
+    fn all(&self, root: &Opened, glob: Option<&GlobMatcher>, is_steady: bool) -> Vec<Found> {
         let found: Mutex<Vec<Found>> = Mutex::default();
         let keep = |one: Found| {
             if !one.text.is_empty() {
@@ -192,7 +211,7 @@ impl Search<'_> {
             return found.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
         let rules = &self.work.around.paths;
-        let walk = Walk { rules, root, ignores: true, depth: usize::MAX };
+        let walk = Walk { rules, root, ignores: true, depth: usize::MAX, is_steady };
         walk.run(&|entry| {
             if self.work.go_on().is_err() || self.matches.load(Ordering::Relaxed) >= self.most {
                 return Next::Stop;

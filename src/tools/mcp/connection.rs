@@ -76,6 +76,9 @@ impl Connection {
         lifetime: Duration,
     ) -> Result<Self, String> {
         match &server.transport {
+            McpTransport::Http { .. } if around.domains.is_offline => {
+                Err("the job has no network".to_owned())
+            }
             McpTransport::Http { url, headers } => {
                 let transport = http(url, headers)?;
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
