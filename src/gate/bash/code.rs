@@ -1,37 +1,95 @@
 //! Programs that run code: shells, interpreters, and the small languages that can start a command.
 
+use super::options::{Options, options};
 use super::syntax::{Simple, Word};
 use super::wrapper::{Inner, has};
 
-const SHELLS: &[&str] =
-    &["sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh"];
+const SHELLS: &[&str] = &[
+    "sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish", "csh", "tcsh", "yash",
+    "lksh", "osh", "xonsh", "elvish", "nu", "pwsh",
+];
 
-/// Interpreters, and the options after which their code stands in the command.
-const INTERPRETERS: &[(&str, &[&str])] = &[
-    ("python", &["-c"]),
-    ("pypy", &["-c"]),
-    ("perl", &["-e", "-E"]),
-    ("ruby", &["-e"]),
-    ("node", &["-e", "--eval", "-p", "--print", "-pe"]),
-    ("nodejs", &["-e", "--eval", "-p", "--print", "-pe"]),
-    ("deno", &["eval"]),
-    ("bun", &["-e", "--eval"]),
-    ("php", &["-r", "-R", "-B", "-E"]),
-    ("lua", &["-e"]),
-    ("luajit", &["-e"]),
-    ("tclsh", &["-c"]),
-    ("expect", &["-c"]),
-    ("guile", &["-c"]),
-    ("osascript", &["-e"]),
-    ("Rscript", &["-e"]),
-    ("julia", &["-e", "-E"]),
-    ("gdb", &["-ex", "-eval-command", "--eval-command", "-x"]),
-    ("vi", &["-c", "--cmd"]),
-    ("vim", &["-c", "--cmd"]),
-    ("nvim", &["-c", "--cmd"]),
-    ("ex", &["-c", "--cmd"]),
-    ("emacs", &["--eval", "-f", "--execute"]),
-    ("psql", &["-c"]),
+/// Interpreters that run a file, with the letters of their options that neither hold code nor take a word of their own, and those that take
+/// one. Whatever else stands before the file may be code.
+const INTERPRETERS: &[(&str, &str, &str)] = &[
+    ("python", "uBOsSEIqvbdiR", "WX"),
+    ("pypy", "uBOsSEIqvbdi", "WX"),
+    ("perl", "wWtTcsU", ""),
+    ("ruby", "wWcsUv", ""),
+    ("node", "c", ""),
+    ("nodejs", "c", ""),
+    ("deno", "", ""),
+    ("bun", "", ""),
+    ("php", "fnqlwims", ""),
+    ("lua", "vWE", ""),
+    ("luajit", "vE", ""),
+    ("tclsh", "", ""),
+    ("wish", "", ""),
+    ("expect", "", ""),
+    ("guile", "", ""),
+    ("osascript", "", ""),
+    ("Rscript", "", ""),
+    ("julia", "q", ""),
+    ("groovy", "", ""),
+    ("scala", "", ""),
+    ("elixir", "", ""),
+    ("erl", "", ""),
+    ("escript", "", ""),
+    ("ipython", "", ""),
+    ("irb", "", ""),
+    ("jshell", "", ""),
+    ("octave", "q", ""),
+    ("gnuplot", "p", ""),
+    ("m4", "P", ""),
+    ("dc", "", ""),
+];
+
+/// Programs with a language of their own that take code anywhere in the command: with these options alone nothing runs.
+const LANGUAGES: &[(&str, &[&str])] = &[
+    ("gdb", &["-batch", "--batch", "-q", "-quiet", "-nx", "-n", "--version", "--help"]),
+    ("lldb", &["--version", "--help"]),
+    ("vi", &["-R"]),
+    ("vim", &["-R", "--version"]),
+    ("nvim", &["-R", "--version"]),
+    ("view", &[]),
+    ("vimdiff", &[]),
+    ("ex", &[]),
+    ("ed", &[]),
+    ("emacs", &["--version"]),
+    ("nano", &["--version"]),
+    ("psql", &["-l", "--list", "-V", "--version"]),
+    ("mysql", &["-V", "--version"]),
+    ("mariadb", &["-V", "--version"]),
+    ("mongosh", &["--version"]),
+    ("mongo", &["--version"]),
+    ("sqlite", &["-version"]),
+    ("clickhouse-client", &["--version"]),
+    ("cqlsh", &["--version"]),
+    ("sqlplus", &["-V"]),
+];
+
+/// Modules of Python that do no more than their names say.
+const MODULES: &[&str] = &[
+    "json.tool",
+    "http.server",
+    "venv",
+    "pytest",
+    "unittest",
+    "zipfile",
+    "tarfile",
+    "base64",
+    "calendar",
+    "platform",
+    "sysconfig",
+    "site",
+    "py_compile",
+    "compileall",
+    "mypy",
+    "black",
+    "ruff",
+    "flake8",
+    "isort",
+    "this",
 ];
 
 /// Returns what a shell or an interpreter runs; `None` if the program is neither.
@@ -40,8 +98,11 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Option
         return Some(shell(program, arguments, outer));
     }
     let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    if let Some((_, code)) = INTERPRETERS.iter().find(|(name, _)| *name == stem) {
-        return Some(interpreter(program, arguments, code, outer));
+    if let Some((_, flags, valued)) = INTERPRETERS.iter().find(|(name, ..)| *name == stem) {
+        return Some(interpreter(program, arguments, &options(flags, valued)));
+    }
+    if let Some((_, harmless)) = LANGUAGES.iter().find(|(name, _)| *name == stem) {
+        return Some(language(program, arguments, harmless, outer));
     }
     match program {
         "awk" | "gawk" | "mawk" | "nawk" => Some(awk(program, arguments)),
@@ -88,56 +149,58 @@ fn shell(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     }
 }
 
-fn interpreter(program: &str, arguments: &[Word], code: &[&str], outer: &Simple) -> Vec<Inner> {
-    /// Options with a value in a word of its own.
-    const VALUED: &[&str] =
-        &["-W", "-X", "-Q", "-I", "-r", "-C", "-E", "-d", "-z", "-l", "--require", "--import"];
+fn interpreter(program: &str, arguments: &[Word], known: &Options) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
-    let is_code = |text: &str| {
-        code.iter().any(|option| {
-            text == *option
-                || (option.starts_with("--")
-                    && text.strip_prefix(option).is_some_and(|rest| rest.starts_with('=')))
-                || (option.len() == 2
-                    && text.starts_with('-')
-                    && !text.starts_with("--")
-                    && text.contains(option.trim_start_matches('-')))
-        })
+    let asks = ["-V", "--version", "-h", "--help", "-v"];
+    if let [only] = arguments
+        && only.known().is_some_and(|word| asks.contains(&word))
+    {
+        return Vec::new();
+    }
+    // A module has a name, and what follows is its own.
+    let module = arguments.iter().position(|word| word.known() == Some("-m"));
+    let before = arguments.get(..module.unwrap_or(arguments.len())).unwrap_or_default();
+    let Some(rest) = known.rest(before) else {
+        return unknown("may be given code, or an option that is not known here");
     };
-    let is_editor = matches!(program, "vi" | "vim" | "nvim" | "ex" | "view");
-    let mut at = 0;
-    let mut asks = false;
-    while let Some(word) = arguments.get(at) {
-        let Some(text) = word.known() else {
-            if word.begins_known() {
-                break;
-            }
-            return unknown("may be given code that is made at run time");
+    if let (true, Some(at)) = (rest.is_empty(), module) {
+        let name = arguments.get(at + 1).and_then(Word::known);
+        if program.starts_with("py") && name == Some("pip") {
+            return vec![Inner::Words(arguments.get(at + 1..).unwrap_or_default().to_vec())];
+        }
+        return match name.is_some_and(|name| program.starts_with("py") && MODULES.contains(&name)) {
+            true => Vec::new(),
+            false => unknown("runs a module that is not known here"),
         };
-        if is_code(text) || text == "eval" || (is_editor && text.starts_with('+')) {
-            return unknown("runs code that stands in the command");
-        }
-        if text == "-" || !text.starts_with('-') {
-            break;
-        }
-        // A module has a name, and what follows is its own.
-        asks |= matches!(text, "-V" | "--version" | "-h" | "--help" | "-m");
-        if text == "-m" {
-            break;
-        }
-        at += 1 + usize::from(VALUED.contains(&text));
     }
-    let script = arguments.get(at).and_then(Word::known);
-    let reads = script.is_some_and(|text| {
-        text == "-"
-            || text.starts_with("/dev/stdin")
-            || text.starts_with("/dev/fd")
-            || text.starts_with("/proc/")
+    match rest.first() {
+        None => unknown("runs what it reads"),
+        Some(word) => match word.known() {
+            Some("-" | "eval" | "repl") => unknown("runs what it reads, or text"),
+            Some(text) if text.starts_with("/dev/") || text.starts_with("/proc/") => {
+                unknown("runs what it reads")
+            }
+            Some(_) => Vec::new(),
+            None if word.begins_known() => Vec::new(),
+            None => unknown("may be given code that is made at run time"),
+        },
+    }
+}
+
+fn language(program: &str, arguments: &[Word], harmless: &[&str], outer: &Simple) -> Vec<Inner> {
+    let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
+    let is_code = |word: &Word| match word.known() {
+        Some(text) if text.starts_with(['-', '+', '.']) => !harmless.contains(&text),
+        Some(text) => text.contains(char::is_whitespace),
+        None => true,
+    };
+    if arguments.iter().any(is_code) {
+        return unknown("may be given code");
+    }
+    let asks = arguments.iter().filter_map(Word::known).any(|word| {
+        harmless.contains(&word) && !matches!(word, "-R" | "-q" | "-n" | "-nx" | "-quiet")
     });
-    if reads || (arguments.get(at).is_none() && outer.piped && !asks) {
-        return unknown("runs what is piped into it");
-    }
-    Vec::new()
+    if outer.piped && !asks { unknown("runs what is piped into it") } else { Vec::new() }
 }
 
 fn awk(program: &str, arguments: &[Word]) -> Vec<Inner> {
@@ -157,15 +220,52 @@ fn awk(program: &str, arguments: &[Word]) -> Vec<Inner> {
         if text == "--" {
             break;
         }
+        let is_known = ["-F", "-v", "--version"].iter().any(|known| text.starts_with(known));
+        if !is_known {
+            return unknown();
+        }
     }
     let Some(word) = arguments.get(at) else { return Vec::new() };
     let Some(text) = word.known() else { return unknown() };
-    let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    let squeezed = squeezed.replace("||", "");
-    let runs = ["system(", "|\"", "\"|", "|&", "getline", "@", ">\"/dev/", ">>\"/dev/"];
-    // A pipe to something that has a name is one as well.
-    let pipes = squeezed.contains('|') && squeezed.contains("print");
+    let whole: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    // What stands in texts and patterns is none of its words; a pipe that is left leads to a command.
+    let squeezed = without_literals(text).replace("||", "");
+    let pipes = squeezed.contains('|');
+    let runs = ["system(", "getline", "@", ">\"/dev/", ">>\"/dev/"];
+    let squeezed = whole;
     if pipes || runs.iter().any(|part| squeezed.contains(part)) { unknown() } else { Vec::new() }
+}
+
+/// Takes texts and patterns out of a program of awk. Where a slash may divide, everything behind it is left.
+fn without_literals(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        rest = rest.get(c.len_utf8()..).unwrap_or_default();
+        let begins =
+            |out: &str| out.is_empty() || out.ends_with(['(', ',', '!', '~', '{', ';', '&', '|']);
+        let literal = c == '"' || (c == '/' && begins(&out));
+        match end_of(rest, c).filter(|_| literal) {
+            Some(end) => {
+                rest = rest.get(end..).unwrap_or_default();
+                out.push(c);
+            }
+            None if !c.is_whitespace() || c == '\n' => out.push(if c == '\n' { ';' } else { c }),
+            None => {}
+        }
+    }
+    out
+}
+
+/// Returns where the text behind the first unescaped `mark` begins.
+fn end_of(text: &str, mark: char) -> Option<usize> {
+    let mut escaped = false;
+    let found = text.char_indices().find(|(_, c)| {
+        let ends = *c == mark && !escaped;
+        escaped = *c == '\\' && !escaped;
+        ends
+    });
+    found.map(|(at, c)| at + c.len_utf8())
 }
 
 /// `e` of GNU sed runs what it finds, and `w` writes anywhere.
@@ -187,7 +287,29 @@ fn sed(arguments: &[Word]) -> Vec<Inner> {
             Some(text) if text.starts_with("--expression=") => {
                 scripts.push(text.split_once('=').map(|(_, text)| text))
             }
-            Some(text) if text.starts_with("--") => {}
+            Some("-l" | "--line-length") => at += 1,
+            Some(text) if text.starts_with("--") => {
+                const KNOWN: &[&str] = &[
+                    "--quiet",
+                    "--silent",
+                    "--in-place",
+                    "--regexp-extended",
+                    "--null-data",
+                    "--separate",
+                    "--unbuffered",
+                    "--zero-terminated",
+                    "--posix",
+                    "--debug",
+                    "--sandbox",
+                    "--follow-symlinks",
+                    "--version",
+                    "--help",
+                ];
+                let name = text.split('=').next().unwrap_or(text);
+                if !KNOWN.contains(&name) {
+                    return unknown();
+                }
+            }
             Some(text) if text.starts_with('-') && text.len() > 1 => {
                 // In a bundle such as `-ne`, the script follows.
                 if let Some((_, attached)) =
@@ -230,7 +352,7 @@ impl SedScript<'_> {
                 'w' | 'W' | 'r' | 'R' => !super::is_device(self.line().trim()),
                 'a' | 'i' | 'c' | '#' | 'b' | 't' | 'T' | ':' => {
                     // Labels end at `;` for some and not for others; what follows is read as commands in the former case.
-                    if matches!(command, 'b' | 't' | 'T') {
+                    if matches!(command, 'b' | 't' | 'T' | ':') {
                         self.label()
                     } else {
                         self.line()
@@ -242,6 +364,7 @@ impl SedScript<'_> {
                     self.0 = self.0.trim_start_matches(|c: char| c.is_ascii_digit());
                     self.0.is_empty() || self.0.starts_with([' ', ';', '\n', '}', '\t'])
                 }
+                '{' | '}' => true,
                 _ => false,
             };
             if !is_good {
@@ -280,6 +403,13 @@ impl SedScript<'_> {
             match self.next()? {
                 '\\' => drop(self.next()?),
                 c if c == mark => return Some(()),
+                // Between brackets some take the mark for itself.
+                '[' => {
+                    let set = self.0.split_once(']').map_or(self.0, |(set, _)| set);
+                    if set.contains(mark) {
+                        return None;
+                    }
+                }
                 _ => {}
             }
         }

@@ -5,17 +5,85 @@ use super::wrapper::has;
 
 /// Destructive whatever follows.
 const ALWAYS: &str = "\
-    rm rmdir unlink shred dd wipefs mke2fs mkswap fdisk sfdisk cfdisk gdisk sgdisk parted \
-    blkdiscard cryptsetup mdadm lvremove vgremove pvremove lvreduce zpool zfs umount swapoff \
-    swapon losetup shutdown reboot halt poweroff telinit init kexec killall killall5 pkill skill \
-    sudo su doas pkexec runuser sudoedit chroot unshare nsenter setpriv capsh at batch visudo \
-    vipw vigr passwd chpasswd useradd userdel usermod adduser deluser groupadd groupdel groupmod \
-    chsh chfn insmod rmmod modprobe chattr iptables-restore ip6tables-restore ipset ebtables \
-    arptables hdparm nvme fsck e2fsck xfs_repair tune2fs resize2fs debugfs badblocks update-grub \
-    grub-install add-apt-repository aptitude synaptic yum dnf zypper pacman apk snap flatpak \
-    emerge portage dpkg-reconfigure debconf-set-selections update-rc.d chkconfig alternatives \
-    update-alternatives srm wipe fstrim pivot_root switch_root fusermount fusermount3 dmsetup \
-    lvm";
+    rm rmdir unlink shred dd wipefs mke2fs mkswap sfdisk cfdisk gdisk sgdisk parted blkdiscard \
+    cryptsetup lvremove vgremove pvremove lvreduce lvresize vgreduce pvresize umount swapoff \
+    shutdown reboot halt poweroff telinit init kexec killall killall5 pkill skill sudo su doas \
+    pkexec run0 sg runuser sudoedit chroot unshare nsenter setpriv capsh at batch atrm visudo vipw \
+    vigr chpasswd useradd userdel usermod adduser deluser groupadd groupdel groupmod delgroup \
+    addgroup newusers gpasswd chage chsh chfn insmod rmmod modprobe chattr iptables-restore \
+    ip6tables-restore ipset ebtables arptables hdparm fsck e2fsck xfs_repair tune2fs resize2fs \
+    debugfs badblocks update-grub grub-install add-apt-repository aptitude synaptic microdnf dnf5 \
+    rpm-ostree apt-mark zypper flatpak emerge portage dpkg-reconfigure debconf-set-selections \
+    update-rc.d chkconfig alternatives update-alternatives srm wipe fstrim pivot_root switch_root \
+    fusermount fusermount3 lvm udisksctl eject rtcwake ipmitool multipath pfctl ifdown ifup dropdb dropuser";
+
+const DNF: &[&str] =
+    &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
+
+/// Words that destroy, of programs that mostly look or make; where they stand among the first three that are no options.
+const WORDS: &[(&str, &str)] = &[
+    ("kubectl", "delete drain evict"),
+    ("oc", "delete drain evict"),
+    ("docker", CONTAINERS),
+    ("podman", CONTAINERS),
+    ("nerdctl", CONTAINERS),
+    ("docker-compose", "down rm kill stop"),
+    ("crictl", "rm rmi rmp stop stopp"),
+    ("helm", "uninstall delete rollback"),
+    ("terraform", "destroy apply"),
+    ("tofu", "destroy apply"),
+    ("pulumi", "destroy up"),
+    ("aws", "rm rb delete terminate"),
+    ("gcloud", "delete reset stop"),
+    ("az", "delete purge stop deallocate"),
+    ("gsutil", "rm rb"),
+    ("gh", "delete"),
+    ("virsh", "destroy undefine shutdown reset managedsave-remove"),
+    ("redis-cli", "flushall flushdb shutdown del unlink"),
+    ("etcdctl", "del remove"),
+    ("rabbitmqctl", "reset force_reset stop stop_app delete_vhost delete_user purge_queue"),
+    ("vault", "delete destroy seal revoke"),
+    ("consul", "delete force-leave leave"),
+    ("nomad", "stop purge drain"),
+    ("rclone", "purge delete deletefile rmdir rmdirs sync move cleanup"),
+    ("mc", "rm rb"),
+    ("btrfs", "delete"),
+    ("supervisorctl", "stop shutdown remove"),
+    ("machinectl", "poweroff reboot terminate kill remove"),
+    ("monit", "stop unmonitor quit"),
+    ("pm2", "stop delete kill"),
+    ("pip", "install uninstall"),
+    ("gem", "install uninstall"),
+    ("brew", "install uninstall remove"),
+    ("npm", "uninstall unpublish"),
+    ("ip", "set del delete flush add replace change"),
+    ("tc", "add del change replace"),
+    ("nmcli", "delete down up modify off"),
+    ("ifconfig", "down up"),
+    ("timedatectl", "set"),
+    ("hostnamectl", "set hostname"),
+    ("localectl", "set"),
+    ("busctl", "call set-property"),
+];
+
+const CONTAINERS: &str = "rm rmi stop kill prune down";
+
+/// Options that destroy, of programs that mostly look or make.
+const OPTIONS: &[(&str, &[&str])] = &[
+    ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
+    ("logrotate", &["-f", "--force"]),
+    ("dmesg", &["-C", "-c", "--clear", "--read-clear"]),
+    ("systemd-tmpfiles", &["--remove", "--clean", "--purge"]),
+    ("sysctl", &["-w", "--write", "-p", "--load", "--system"]),
+    ("date", &["-s", "--set"]),
+    ("conntrack", &["-F", "-D", "--flush", "--delete"]),
+    ("tar", &["--remove-files"]),
+    ("zip", &["-m", "--move"]),
+    ("curl", &["--unix-socket", "--abstract-unix-socket"]),
+    ("fuser", &["-k", "--kill"]),
+    ("setfacl", &["-R", "--recursive"]),
+    ("dbus-send", &["--system"]),
+];
 
 /// Destructive but for these first words, which only look.
 const BUT_FOR: &[(&str, &[&str])] = &[
@@ -67,6 +135,20 @@ const BUT_FOR: &[(&str, &[&str])] = &[
         &["-L", "-S", "-nL", "-nvL", "-vnL", "-V", "--list", "--list-rules", "--version"],
     ),
     ("nft", &["list", "-v", "--version"]),
+    ("fdisk", &["-l", "--list", "-V"]),
+    ("swapon", &["--show", "-s", "--summary"]),
+    ("zpool", &["status", "list", "iostat", "get", "history", "events", "version"]),
+    ("zfs", &["list", "get", "version"]),
+    ("mdadm", &["--detail", "-D", "--examine", "-E", "--version"]),
+    ("dnf", DNF),
+    ("yum", DNF),
+    ("snap", &["list", "info", "version", "services", "changes"]),
+    ("nvme", &["list", "smart-log", "version"]),
+    ("dmsetup", &["ls", "info", "status", "table", "deps"]),
+    ("losetup", &["-a", "--all", "-l", "--list"]),
+    ("pacman", &["-Q", "-Qi", "-Ql", "-Qs", "-Qu", "-Si", "-Ss"]),
+    ("apk", &["info", "list", "version", "policy"]),
+    ("passwd", &["-S", "--status"]),
     ("ufw", &["status", "version", "--version"]),
     (
         "firewall-cmd",
@@ -82,6 +164,15 @@ const BUT_FOR: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// Words of `systemctl` and `loginctl` that stop, end or change something for good.
+const UNITS: &str = "\
+    stop disable mask kill isolate poweroff reboot halt kexec suspend hibernate hybrid-sleep \
+    suspend-then-hibernate rescue emergency default exit switch-root soft-reboot revert \
+    set-default terminate-session terminate-user kill-session kill-user terminate-seat clean \
+    freeze edit set-property set-environment import-environment shutdown runlevel0 runlevel6 \
+    systemd-poweroff.service systemd-reboot.service systemd-halt.service systemd-kexec.service \
+    systemd-suspend.service systemd-hibernate.service";
 
 /// Names that a function must not take: those above, the common ones, and what a script is made of.
 const COMMON: &str = "\
@@ -108,7 +199,8 @@ pub(super) fn is_program(name: &str) -> bool {
 /// Returns why a command destroys.
 pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let said = |what: &str| Some(format!("`{program}` {what}"));
-    if is_listed(ALWAYS, program) || program.starts_with("mkfs") {
+    let families = ["mkfs", "mount.", "umount."];
+    if is_listed(ALWAYS, program) || families.iter().any(|family| program.starts_with(family)) {
         return Some(format!("`{program}` is a destructive command"));
     }
     let tables = ["iptables", "ip6tables"].into_iter().find(|name| {
@@ -116,53 +208,28 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     });
     let looked_up = tables.unwrap_or(program);
     if let Some((_, harmless)) = BUT_FOR.iter().find(|(name, _)| *name == looked_up) {
-        let first = arguments.first().map(Word::known);
-        let is_harmless = match first {
-            None => program == "mount",
-            Some(word) => word.is_some_and(|word| harmless.contains(&word)),
+        return if only_looks(program, arguments, harmless) {
+            None
+        } else {
+            said("changes the system")
         };
-        return if is_harmless { None } else { said("changes the system") };
+    }
+    if let Some(said) = words(program, arguments) {
+        return Some(said);
     }
     match program {
-        "systemctl" | "loginctl" => verb(
-            program,
-            arguments,
-            &[
-                "stop",
-                "disable",
-                "mask",
-                "kill",
-                "isolate",
-                "poweroff",
-                "reboot",
-                "halt",
-                "kexec",
-                "suspend",
-                "hibernate",
-                "hybrid-sleep",
-                "suspend-then-hibernate",
-                "rescue",
-                "emergency",
-                "default",
-                "exit",
-                "switch-root",
-                "soft-reboot",
-                "revert",
-                "set-default",
-                "terminate-session",
-                "terminate-user",
-                "kill-session",
-                "kill-user",
-            ],
-        ),
-        "service" | "rc-service" | "invoke-rc.d" => verb(program, arguments, &["stop", "disable"]),
+        "systemctl" | "loginctl" => verb(program, arguments, UNITS),
+        "service" | "rc-service" | "invoke-rc.d" => verb(program, arguments, "stop disable"),
         "kill" => kill(arguments),
         "chmod" | "chown" | "chgrp" => permissions(program, arguments),
         "find" | "fd" | "fdfind" => find(arguments),
-        "git" => git(arguments),
-        "fuser" if has(arguments, &["-k", "--kill"]) => said("kills"),
-        "setfacl" if has(arguments, &["-R", "--recursive"]) => {
-            said("changes rights in a whole tree")
+        "git" => super::git::reason(arguments),
+        "curl" | "wget" if arguments.iter().any(asks_to_change) => said("asks a server to change"),
+        "7z" | "7za" | "7zr" if arguments.iter().any(|word| word.known() == Some("-sdel")) => {
+            said("removes what it packs")
+        }
+        "sysctl" if arguments.iter().any(|word| word.beginning().contains('=')) => {
+            said("changes the kernel")
         }
         "rsync"
             if arguments.iter().any(|word| match word.known() {
@@ -188,13 +255,83 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     }
 }
 
-fn verb(program: &str, arguments: &[Word], verbs: &[&str]) -> Option<String> {
+/// Tells whether the first word of a program of [`BUT_FOR`] is one that only looks.
+fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
+    // The table and the user that are looked at.
+    let named = match program {
+        "crontab" => Some("-u"),
+        _ if program.contains("tables") => Some("-t"),
+        _ => None,
+    };
+    let skipped = arguments.first().and_then(Word::known).filter(|first| Some(*first) == named);
+    let arguments = arguments.get(if skipped.is_some() { 2 } else { 0 }..).unwrap_or_default();
+    let simulates = ["-s", "--simulate", "--dry-run"];
+    if program.starts_with("apt")
+        && arguments.first().and_then(Word::known).is_some_and(|w| simulates.contains(&w))
+    {
+        return true;
+    }
+    let first = arguments.first().map(Word::known);
+    match first {
+        None => program == "mount",
+        Some(word) => word.is_some_and(|word| harmless.contains(&word)),
+    }
+}
+
+/// Looks for words and options that destroy.
+fn words(program: &str, arguments: &[Word]) -> Option<String> {
+    let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
+        && (has(arguments, options) || super::wrapper::has_shortened(arguments, options))
+    {
+        return Some(format!("`{program}` is told to remove or change something"));
+    }
+    let (_, verbs) = WORDS.iter().find(|(name, _)| *name == stem || *name == program)?;
+    let is_option = |word: &&Word| word.known().is_some_and(|text| text.starts_with('-'));
+    let mut first = arguments.iter().filter(|word| !is_option(word)).take(3).peekable();
+    if first.peek().is_some_and(|word| word.known().is_none() && !word.begins_known()) {
+        return Some(format!("`{program}` is given a word that is made at run time"));
+    }
+    let destroys = |word: &Word| {
+        let text = word.known()?.to_lowercase();
+        // `terminate-instances`, `set-time`.
+        let head = text.split('-').next().unwrap_or_default();
+        let is_one = |verb: &str| {
+            verb == text
+                || (verb == head
+                    && is_listed("aws gcloud az timedatectl hostnamectl localectl", stem))
+        };
+        verbs.split_ascii_whitespace().any(is_one).then_some(text)
+    };
+    first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
+}
+
+/// Tells whether a word asks for a method that changes.
+fn asks_to_change(word: &Word) -> bool {
+    let text = word.known().unwrap_or_default();
+    let method =
+        ["-X", "--request=", "--method="].iter().find_map(|option| text.strip_prefix(option));
+    let method = method.unwrap_or(text);
+    matches!(method, "DELETE" | "PUT" | "PATCH")
+}
+
+fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {
+    const READING: &str = "status show cat is-active is-enabled is-failed list-units list-timers \
+        list-unit-files list-sockets list-jobs list-dependencies help session-status user-status";
+    let mut options =
+        arguments.iter().skip_while(|word| word.known().is_some_and(|text| text.starts_with('-')));
+    if options.next().and_then(Word::known).is_some_and(|first| is_listed(READING, first)) {
+        return None;
+    }
     for word in arguments {
         match word.known() {
+            _ if verbs.split_ascii_whitespace().any(|verb| word.may_become(verb)) => {
+                return Some(format!("`{program}` is given a pattern of file names"));
+            }
             None if !word.begins_known() => {
                 return Some(format!("`{program}` is given words that are made at run time"));
             }
-            Some(known) if verbs.contains(&known.strip_suffix(".target").unwrap_or(known)) => {
+            Some(known) if is_listed(verbs, known.strip_suffix(".target").unwrap_or(known)) => {
                 return Some(format!("`{program} {known}` is destructive"));
             }
             _ => {}
@@ -278,8 +415,18 @@ fn find(arguments: &[Word]) -> Option<String> {
                 return Some("`find` is given words that are made at run time".to_owned());
             }
             Some("-delete") => return Some("`find -delete` removes files".to_owned()),
-            Some("-x" | "-X" | "--exec" | "--exec-batch") => {
+            Some(text)
+                if text.starts_with("-x") && text != "-xdev" && text != "-xtype"
+                    || text.starts_with("-X")
+                    || text.starts_with("--exec") =>
+            {
                 return Some("it runs a command for each file".to_owned());
+            }
+            _ if word.may_become("-delete")
+                && !word.beginning().is_empty()
+                && word.beginning().starts_with('-') =>
+            {
+                return Some("`find` is given a pattern of file names".to_owned());
             }
             _ => {}
         }
@@ -287,40 +434,10 @@ fn find(arguments: &[Word]) -> Option<String> {
     None
 }
 
-fn git(arguments: &[Word]) -> Option<String> {
-    let rest = super::wrapper::git_command(arguments)?;
-    let (command, rest) = rest.split_first()?;
-    let is_unknown = rest.iter().any(|word| word.known().is_none() && !word.begins_known());
-    let begins = |text: &str, option: &str| text.len() > 4 && option.starts_with(text);
-    let any = |test: &dyn Fn(&str) -> bool| rest.iter().filter_map(Word::known).any(test);
-    let said = |what: &str| Some(format!("`git {what}"));
-    let forces = |text: &str| {
-        text.starts_with("--forc")
-            || ["--mirror", "--delete", "--prune"].iter().any(|option| begins(text, option))
-            || text.starts_with(['+', ':'])
-            || (text.starts_with('-') && !text.starts_with("--") && text.contains(['f', 'd']))
-    };
-    match command.known()? {
-        "clean" => {
-            // In `-enode_modules` the letters are a pattern.
-            let only_shows = any(&|text| {
-                let letters = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
-                begins(text, "--dry-run")
-                    || letters.is_some_and(|l| l.split('e').next().is_some_and(|l| l.contains('n')))
-            });
-            if only_shows && !is_unknown { None } else { said("clean` removes files") }
-        }
-        "reset" if is_unknown || any(&|text| begins(text, "--hard") || begins(text, "--merge")) => {
-            said("reset --hard` throws changes away")
-        }
-        "push" if is_unknown || any(&forces) => said("push --force` overwrites a branch"),
-        _ => None,
-    }
-}
-
 /// Programs that only read what they are given.
 const READERS: &str = "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \
-    readlink realpath find findmnt smartctl md5sum sha256sum";
+    readlink realpath find findmnt smartctl md5sum sha256sum awk gawk mawk cut paste sort lsof iostat xfs_info udevadm \
+    fdisk mdadm losetup nvme";
 
 /// Tells whether an argument is a device, also behind an option.
 fn names_device(text: &str) -> bool {
@@ -332,5 +449,11 @@ fn names_device(text: &str) -> bool {
 
 fn is_kernel_tree(text: &str) -> bool {
     let mut parts = text.split('/').filter(|part| !part.is_empty() && *part != ".");
-    text.starts_with('/') && matches!(parts.next(), Some("dev" | "sys" | "proc"))
+    let tree = parts.next().filter(|_| text.starts_with('/'));
+    // A process tells, and takes nothing.
+    let is_process = parts.next().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()));
+    match tree {
+        Some("proc") => !is_process,
+        tree => matches!(tree, Some("dev" | "sys")),
+    }
 }

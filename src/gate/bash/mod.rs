@@ -8,9 +8,13 @@
 
 mod code;
 mod destructive;
+mod git;
+mod literal;
 mod options;
 mod syntax;
 mod tree;
+mod variables;
+mod word;
 mod wrapper;
 
 use syntax::{Shell, Simple, Word};
@@ -26,6 +30,10 @@ const DEEPEST: usize = 8;
 
 /// Never run, whatever the job lists: the words of each must all stand in the command.
 const BLOCKED: &[&str] = &["rm", "sudo", "shutdown", "reboot", "mkfs", "dd", "chmod 777"];
+
+/// What bash reads as the beginning or end of something else, and the grammar, in places, as a program.
+const RESERVED: &str =
+    "! { } if then elif else fi for while until do done case esac select function in [[ ]]";
 
 /// How much a command may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -93,6 +101,9 @@ impl Judge<'_> {
                 for command in &script.commands {
                     self.simple(command, depth);
                 }
+                if let Some(made) = made_and_run(&script.commands) {
+                    self.destructive(format!("`{made}` is made and run by the same text"));
+                }
             }
         }
     }
@@ -102,16 +113,26 @@ impl Judge<'_> {
         if self.commands > MOST_COMMANDS || depth > DEEPEST {
             return self.destructive(format!("more than {MOST_COMMANDS} commands"));
         }
+        let each = command.for_each_value();
+        if !each.is_empty() {
+            return each.iter().for_each(|command| self.simple(command, depth));
+        }
         for name in &command.assignments {
             self.assigned(name);
         }
         for target in &command.writes {
             self.written(target);
         }
-        let Some((program, arguments)) = command.words.split_first() else { return };
-        let Some(program) = program.program() else {
+        let Some((word, arguments)) = command.words.split_first() else { return };
+        let Some(mut program) = word.program() else {
             return self.destructive("the name of a program is made at run time");
         };
+        if ["/etc/init.d/", "/etc/rc.d/"].iter().any(|tree| word.beginning().starts_with(tree)) {
+            "service".clone_into(&mut program);
+        }
+        if RESERVED.split_ascii_whitespace().any(|word| word == program) {
+            return self.destructive("a reserved word stands where a program should");
+        }
         for entry in BLOCKED.iter().copied().chain(self.rules.blocked.iter().map(String::as_str)) {
             if is_meant(entry, &program, arguments) {
                 let reason = format!("`{entry}` is a blocked command");
@@ -169,14 +190,43 @@ impl Judge<'_> {
     /// A file that is written by redirection.
     fn written(&mut self, target: &Word) {
         match target.known() {
-            Some(path) if is_device(path) => {
+            Some(path) if is_device(path) || target.may_become("/dev/") => {
                 self.destructive(format!("`{path}` is a device"));
+            }
+            Some(path) if runs_later(path) => {
+                self.destructive(format!("what stands in `{path}` is run by git"));
             }
             Some(_) => {}
             None if target.begins_known() => {}
             None => self.destructive("where output is written to is made at run time"),
         }
     }
+}
+
+/// Tells whether a file is one that git takes commands from.
+fn runs_later(path: &str) -> bool {
+    path.ends_with(".git/config") || path.contains(".git/hooks/") || path.ends_with("/.gitconfig")
+}
+
+/// Returns the program of a text that the text itself makes or replaces.
+fn made_and_run(commands: &[Simple]) -> Option<String> {
+    let base = |word: &Word| {
+        let text = word.known()?;
+        text.rsplit('/').next().map(str::to_owned)
+    };
+    let makers = "cp mv ln install tee curl wget dd tar unzip git";
+    let mut made: Vec<String> = Vec::new();
+    for command in commands {
+        made.extend(command.writes.iter().filter_map(base));
+        let program = command.words.first().and_then(Word::program).unwrap_or_default();
+        if makers.split(' ').any(|maker| maker == program) {
+            made.extend(command.words.iter().skip(1).filter_map(base));
+        }
+    }
+    commands.iter().find_map(|command| {
+        let word = command.words.first().filter(|word| word.beginning().contains('/'))?;
+        base(word).filter(|name| made.contains(name))
+    })
 }
 
 /// Tells whether a path is below `/dev` and is not one of the harmless entries.
@@ -189,6 +239,8 @@ fn is_device(path: &str) -> bool {
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     match parts.as_slice() {
         ["dev", name] => !HARMLESS.contains(name),
+        // The network, which bash speaks itself.
+        ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
         ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
         // A process's view of the root is the root.

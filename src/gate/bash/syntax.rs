@@ -2,7 +2,14 @@
 
 use tree_sitter::Node;
 
+use super::literal::{
+    ends_early, ends_where_bash_ends_it, has_backtick, is_simple_pattern, may_be_counted,
+    stands_in_backticks,
+};
 use super::tree::tree;
+use super::variables::Settings;
+pub(super) use super::word::Word;
+use super::word::{bare, unescape_quoted};
 
 /// Levels of a syntax tree that are looked at.
 pub(super) const DEEPEST: usize = 150;
@@ -12,17 +19,6 @@ pub(super) const DEEPEST: usize = 150;
 pub(super) struct Shell {
     /// Whether its standard input is the output of another command.
     pub(super) piped: bool,
-}
-
-/// A word of a command after quote removal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Word {
-    /// The beginning, as far as it is known.
-    text: String,
-    /// Whether all of it is.
-    whole: bool,
-    /// Whether it is a pattern of file names, so that it may become other words.
-    pattern: bool,
 }
 
 /// A simple command.
@@ -48,47 +44,24 @@ pub(super) struct Script {
     pub(super) odd: Vec<String>,
 }
 
-impl Word {
-    pub(super) fn literal(text: &str) -> Self {
-        Self { text: text.to_owned(), whole: true, pattern: false }
-    }
-
-    pub(super) fn unknown() -> Self {
-        Self { text: String::new(), whole: false, pattern: false }
-    }
-
-    /// Returns the text if all of it is known.
-    pub(super) fn known(&self) -> Option<&str> {
-        self.whole.then_some(self.text.as_str())
-    }
-
-    /// Returns the beginning, as far as it is known.
-    pub(super) fn beginning(&self) -> &str {
-        &self.text
-    }
-
-    /// Tells whether at least its beginning is known, so that it is neither an option nor a device.
-    pub(super) fn begins_known(&self) -> bool {
-        !self.text.is_empty()
-            && !self.text.starts_with('-')
-            && !"/dev/".starts_with(&self.text)
-            && !self.text.starts_with("/dev/")
-    }
-
-    /// Tells whether not even the beginning is known.
-    pub(super) fn is_open(&self) -> bool {
-        self.text.is_empty() || "/dev/".starts_with(&self.text)
-    }
-
-    /// Returns the base name of the program that this word names.
-    pub(super) fn program(&self) -> Option<String> {
-        let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;
-        let name = text.rsplit('/').next().unwrap_or(text);
-        (!name.is_empty()).then(|| name.to_owned())
-    }
-}
-
 impl Simple {
+    /// Returns the command once for each value of the first variable in it that goes through known ones; empty if there is none.
+    pub(super) fn for_each_value(&self) -> Vec<Self> {
+        let Some((variable, values)) = self.words.iter().find_map(|word| word.values.as_ref())
+        else {
+            return Vec::new();
+        };
+        let is_it = |word: &Word| word.values.as_ref().is_some_and(|(name, _)| name == variable);
+        let with = |value: &String| {
+            let word = |word: &Word| match is_it(word) {
+                true => Word::literal(value),
+                false => word.clone(),
+            };
+            Self { words: self.words.iter().map(word).collect(), ..self.clone() }
+        };
+        values.iter().map(with).collect()
+    }
+
     /// Returns how the command is fed, without what it is.
     pub(super) fn without_words(&self) -> Self {
         Self { piped: self.piped, input: self.input.clone(), ..Self::default() }
@@ -100,7 +73,8 @@ impl Simple {
 /// *Errors*: why it cannot be read.
 pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
     let tree = tree(text)?;
-    let mut reader = Reader { text, script: Script::default() };
+    let mut reader = Reader { text, script: Script::default(), settings: Settings::default() };
+    reader.settings.collect(tree.root_node(), text);
     reader.walk(tree.root_node(), Around { piped: shell.piped, ..Around::default() }, 0)?;
     Ok(reader.script)
 }
@@ -110,11 +84,14 @@ pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
 struct Around {
     piped: bool,
     input: Option<String>,
+    /// Words of the command that stand behind its redirections.
+    behind: Vec<Word>,
 }
 
 struct Reader<'a> {
     text: &'a str,
     script: Script,
+    settings: Settings,
 }
 
 impl Reader<'_> {
@@ -143,7 +120,7 @@ impl Reader<'_> {
                     let inner = if at == 0 && !fed {
                         around.clone()
                     } else {
-                        Around { piped: true, input: None }
+                        Around { piped: true, ..Around::default() }
                     };
                     self.walk(child, inner, depth + 1)?;
                 }
@@ -162,26 +139,45 @@ impl Reader<'_> {
             }
             "function_definition" => {
                 let name = node.child_by_field_name("name").map(|name| self.of(name).to_owned());
-                if name.is_none_or(|name| super::destructive::is_program(&name)) {
-                    self.odd("a function takes the name of a program");
+                let body = node.child_by_field_name("body");
+                let calls_itself = |name: &str| {
+                    let body = body.map(|body| self.of(body)).unwrap_or_default();
+                    let is_one = |c: char| c.is_whitespace() || ";|&(){}".contains(c);
+                    body.split(is_one).any(|word| word == name)
+                };
+                match name {
+                    Some(name) if calls_itself(&name) => self.odd("a function calls itself"),
+                    Some(name) if !super::destructive::is_program(&name) => {}
+                    _ => self.odd("a function takes the name of a program"),
                 }
             }
             "file_redirect" => {
                 let mut simple = Simple::default();
-                self.redirect(node, &mut simple);
+                if !self.redirect(node, &mut simple).is_empty() {
+                    self.odd("words stand behind a redirection");
+                }
                 self.script.commands.push(simple);
             }
             "expansion" | "command_substitution" => self.walk_alone(node),
             // The grammar does not look into these; bash does.
-            "regex" | "extglob_pattern" if substitutes(self.of(node)) => {
-                self.odd("a command stands in a pattern");
+            "regex" | "extglob_pattern" if !is_simple_pattern(node, self.text) => {
+                self.odd("a pattern holds what bash may read as something else");
             }
-            "raw_string" | "string" | "string_content" | "ansi_c_string"
-                if subscript_runs(self.of(node)) =>
+            "ansi_c_string" if ends_early(self.of(node)) => {
+                self.odd("a quoted text ends earlier than it seems");
+            }
+            "comment" if stands_in_backticks(node, self.text) => {
+                self.odd("a comment stands between backticks");
+            }
+            "raw_string" | "string_content" | "ansi_c_string"
+                if may_be_counted(node, self.text, self.settings.has_functions) =>
             {
                 self.odd("a text can run a command where it is taken for a number");
             }
             "heredoc_redirect" => {
+                if !ends_where_bash_ends_it(node, self.text) {
+                    self.odd("a here-document may end elsewhere");
+                }
                 let mut cursor = node.walk();
                 let quoted = node.named_children(&mut cursor).any(|child| {
                     child.kind() == "heredoc_start" && self.of(child).contains(['\'', '"', '\\'])
@@ -193,7 +189,7 @@ impl Reader<'_> {
                 }
                 let mut cursor = node.walk();
                 for child in node.named_children(&mut cursor) {
-                    self.walk(child, Around { piped: true, input: None }, depth + 1)?;
+                    self.walk(child, Around { piped: true, ..Around::default() }, depth + 1)?;
                 }
                 return Ok(());
             }
@@ -207,7 +203,12 @@ impl Reader<'_> {
     }
 
     fn name_of(&self, assignment: Node<'_>) -> Vec<String> {
+        let value = assignment.child_by_field_name("value").map_or("", |value| self.of(value));
         let name = assignment.child_by_field_name("name");
+        // One that only shows.
+        let name = name.filter(|name| {
+            !(self.of(*name).ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat"))
+        });
         let name = name.map(|name| self.of(name).split('[').next().unwrap_or_default().to_owned());
         name.into_iter().collect()
     }
@@ -220,8 +221,14 @@ impl Reader<'_> {
             simple.words.push(Word::literal(&word));
         }
         let mut cursor = node.walk();
-        for child in node.named_children(&mut cursor) {
+        for child in node.children(&mut cursor) {
             match child.kind() {
+                // Words that the grammar has no name for.
+                "$" | "==" | "=~" | "=" if child.is_extra() || !child.is_named() => {
+                    simple.words.push(Word::literal(self.of(child)));
+                    continue;
+                }
+                _ if !child.is_named() => continue,
                 "variable_assignment" => {
                     simple.assignments.extend(self.name_of(child));
                     if node.kind() != "command" {
@@ -229,13 +236,25 @@ impl Reader<'_> {
                     }
                 }
                 "file_redirect" | "herestring_redirect" | "heredoc_redirect" => {
-                    self.redirect(child, &mut simple);
+                    let behind = self.redirect(child, &mut simple);
+                    simple.words.extend(behind);
                 }
-                "command_name" => simple.words.push(self.word(child)),
+                "regex" => simple.words.push(Word::literal(self.of(child))),
+                "comment" => {}
                 _ => simple.words.push(self.word(child)),
             }
             // What stands within a word is run as well.
             self.within(child, &around, depth + 1)?;
+        }
+        simple.words.extend(around.behind);
+        // Its own reading of what it reads.
+        if simple
+            .words
+            .first()
+            .and_then(Word::known)
+            .is_some_and(|name| matches!(name, "read" | "mapfile" | "readarray"))
+        {
+            simple.assignments.retain(|name| name != "IFS");
         }
         self.script.commands.push(simple);
         Ok(())
@@ -248,14 +267,16 @@ impl Reader<'_> {
         }
         let mut cursor = node.walk();
         for child in node.named_children(&mut cursor) {
-            self.walk(child, Around { piped: around.piped, input: None }, depth + 1)?;
+            self.walk(child, Around { piped: around.piped, ..Around::default() }, depth + 1)?;
         }
-        if subscript_runs(self.of(node)) && !matches!(node.kind(), "command_substitution") {
-            self.odd("a text can run a command where it is taken for a number");
-        }
-        if matches!(node.kind(), "command_substitution" | "process_substitution" | "expansion") {
+        match node.kind() {
             // Its oddities are told where it is visited itself.
-            self.walk_alone(node);
+            "command_substitution" | "process_substitution" | "expansion" => self.walk_alone(node),
+            "raw_string" | "ansi_c_string" | "regex" | "extglob_pattern" => {
+                // These have nothing in them that would be visited.
+                self.walk(node, Around::default(), depth + 1)?;
+            }
+            _ => {}
         }
         Ok(())
     }
@@ -266,8 +287,17 @@ impl Reader<'_> {
             self.odd("commands are quoted within a substitution");
         } else if node.kind() == "expansion" && text.contains('@') && text.ends_with("P}") {
             self.odd("the value of a variable is expanded as a prompt");
-        } else if node.kind() == "expansion" && has_backtick(text) {
+        } else if node.kind() == "expansion"
+            && (has_backtick(text) || text.contains("<(") || text.contains(">("))
+        {
             self.odd("a command stands in an expansion");
+        }
+        let operator = node.child_by_field_name("operator").map(|operator| self.of(operator));
+        if node.kind() == "expansion" && matches!(operator, Some("=" | ":=")) {
+            let mut cursor = node.walk();
+            let name = node.named_children(&mut cursor).next().map(|name| self.of(name).to_owned());
+            let assignments = name.into_iter().collect();
+            self.script.commands.push(Simple { assignments, ..Simple::default() });
         }
     }
 
@@ -275,16 +305,23 @@ impl Reader<'_> {
         let mut outer = Simple::default();
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
+        let mut behind = around.behind.clone();
         for child in &children {
             if child.kind().ends_with("_redirect") {
-                self.redirect(*child, &mut outer);
+                behind.extend(self.redirect(*child, &mut outer));
                 self.within(*child, &around, depth + 1)?;
             }
         }
+        let body = children.iter().find(|child| !child.kind().ends_with("_redirect"));
+        const TAKE_WORDS: [&str; 3] = ["command", "declaration_command", "unset_command"];
+        if !behind.is_empty() && !body.is_some_and(|body| TAKE_WORDS.contains(&body.kind())) {
+            self.odd("words stand behind a redirection");
+            behind.clear();
+        }
         let inner = if outer.piped || outer.input.is_some() {
-            Around { piped: outer.piped, input: outer.input.take() }
+            Around { piped: outer.piped, input: outer.input.take(), behind }
         } else {
-            around
+            Around { behind, ..around }
         };
         if !outer.writes.is_empty() {
             self.script.commands.push(Simple { writes: outer.writes, ..Simple::default() });
@@ -295,8 +332,10 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn redirect(&self, node: Node<'_>, simple: &mut Simple) {
+    /// Takes a redirection; returns the words behind it, which are the command's: the grammar counts them among the files.
+    fn redirect(&self, node: Node<'_>, simple: &mut Simple) -> Vec<Word> {
         let mut cursor = node.walk();
+        let mut behind = Vec::new();
         match node.kind() {
             "herestring_redirect" => {
                 let word = node.named_children(&mut cursor).last().map(|word| self.word(word));
@@ -306,9 +345,11 @@ impl Reader<'_> {
             "heredoc_redirect" => {
                 simple.piped = true;
                 let mut body = None;
-                for child in node.named_children(&mut cursor) {
+                for (at, child) in (0..).zip(node.children(&mut cursor)) {
                     if child.kind() == "heredoc_body" {
                         body = Some(child);
+                    } else if node.field_name_for_child(at) == Some("argument") {
+                        behind.push(self.word(child));
                     }
                 }
                 let mut cursor = node.walk();
@@ -328,15 +369,16 @@ impl Reader<'_> {
             _ => {
                 let is_input = self.of(node).trim_start_matches(|c: char| c.is_ascii_digit());
                 let is_input = is_input.starts_with('<') && !is_input.starts_with("<>");
-                for target in node.children_by_field_name("destination", &mut cursor) {
-                    if is_input {
-                        simple.piped = true;
-                    } else {
-                        simple.writes.push(self.word(target));
-                    }
+                let mut words = node.children_by_field_name("destination", &mut cursor);
+                match words.next() {
+                    Some(_) if is_input => simple.piped = true,
+                    Some(target) => simple.writes.push(self.word(target)),
+                    None => {}
                 }
+                behind.extend(words.map(|word| self.word(word)));
             }
         }
+        behind
     }
 
     /// Returns a word after quote removal.
@@ -350,6 +392,12 @@ impl Reader<'_> {
             "raw_string" => Word::literal(inner(1)),
             "ansi_c_string" if !text.contains('\\') => Word::literal(inner(2)),
             "string" => {
+                if let (1, Some(only)) = (node.named_child_count(), node.named_child(0))
+                    && only.kind() == "simple_expansion"
+                    && only.byte_range().len() + 2 == node.byte_range().len()
+                {
+                    return self.settings.value(only, self.text);
+                }
                 let mut cursor = node.walk();
                 let is_plain =
                     node.named_children(&mut cursor).all(|c| c.kind() == "string_content");
@@ -359,6 +407,7 @@ impl Reader<'_> {
             "variable_assignment" => {
                 Word { whole: false, ..bare(text.split('=').next().unwrap_or(text)) }
             }
+            "simple_expansion" => self.settings.value(node, self.text),
             _ => Word::unknown(),
         }
     }
@@ -376,6 +425,7 @@ impl Reader<'_> {
                 continue;
             }
             let part = match child.kind() {
+                "``" => Word::unknown(),
                 "string_content" => Word::literal(&unescape_quoted(self.of(child))),
                 _ if child.is_named() => self.word(child),
                 _ => bare(self.of(child)),
@@ -389,6 +439,8 @@ impl Reader<'_> {
             }
             out.whole &= part.whole;
             out.pattern |= part.pattern;
+            out.splits |=
+                part.splits || node.kind() != "string" && self.settings.may_split(child, self.text);
         }
         // Braces make several words of one.
         let braces = self.of(node);
@@ -400,63 +452,4 @@ impl Reader<'_> {
         }
         out
     }
-}
-
-/// Returns an unquoted word: backslashes go, patterns are noticed.
-fn bare(text: &str) -> Word {
-    let mut word = Word::literal("");
-    let mut characters = text.chars();
-    while let Some(c) = characters.next() {
-        match c {
-            '\\' => match characters.next() {
-                Some('\n') | None => {}
-                Some(escaped) => word.text.push(escaped),
-            },
-            '*' | '?' | '[' => {
-                word.pattern = true;
-                word.text.push(c);
-            }
-            '{' if text.contains(',') || text.contains("..") => {
-                word.whole = false;
-                return word;
-            }
-            c => word.text.push(c),
-        }
-    }
-    word
-}
-
-/// Within double quotes only four characters can be escaped.
-fn unescape_quoted(text: &str) -> String {
-    let mut out = String::new();
-    let mut characters = text.chars().peekable();
-    while let Some(c) = characters.next() {
-        match (c, characters.peek()) {
-            ('\\', Some('"' | '\\' | '$' | '`')) => out.extend(characters.next()),
-            ('\\', Some('\n')) => drop(characters.next()),
-            (c, _) => out.push(c),
-        }
-    }
-    out
-}
-
-/// Tells whether a text that the grammar takes as a whole holds a substitution.
-fn substitutes(text: &str) -> bool {
-    text.contains("$(") || has_backtick(text)
-}
-
-fn has_backtick(text: &str) -> bool {
-    let mut escaped = false;
-    text.chars().any(|c| {
-        let found = c == '`' && !escaped;
-        escaped = c == '\\' && !escaped;
-        found
-    })
-}
-
-/// Tells whether a text would run a command as the subscript of an array, wherever bash takes it for a number.
-fn subscript_runs(text: &str) -> bool {
-    text.find('[')
-        .and_then(|at| text.get(at..))
-        .is_some_and(|rest| rest.contains("$(") || rest.contains('`'))
 }

@@ -444,3 +444,23 @@ fn an_error_among_many_commands_ends_the_parsing() {
         assert_eq!(judged.severity, Severity::Destructive);
     }
 }
+
+/// Returns the command lines of a file; the first record says what it is.
+fn records(file: &str) -> Vec<&str> {
+    file.split("\n%\n").skip(1).filter(|record| !record.is_empty()).collect()
+}
+
+// proves SH-2, SH-3, SH-5
+#[test]
+fn what_reviews_found_is_judged() {
+    let destructive = records(include_str!("../../../tests/fixtures/bash/destructive.txt"));
+    let plain = records(include_str!("../../../tests/fixtures/bash/plain.txt"));
+    assert!(destructive.len() > 150 && plain.len() > 60);
+    let is_plain =
+        |command: &&str| CommandRules::default().judge(command).severity == Severity::Plain;
+    let missed: Vec<&str> = destructive.into_iter().filter(is_plain).collect();
+    let judge = |command: &str| CommandRules::default().judge(command);
+    let wrong: Vec<_> =
+        plain.into_iter().filter(|command| !is_plain(command)).map(|c| (c, judge(c))).collect();
+    assert!(missed.is_empty() && wrong.is_empty(), "missed: {missed:#?}\nwrong: {wrong:#?}");
+}

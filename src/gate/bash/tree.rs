@@ -52,7 +52,34 @@ pub(super) fn tree(text: &str) -> Result<Tree, String> {
         return Err("a line is continued in the middle of a word".to_owned());
     }
     let tree = PARSER.with_borrow_mut(|parser| tree_of(parser.as_mut()?, text));
-    tree.ok_or_else(|| "it cannot be parsed as bash".to_owned())
+    let tree = tree.ok_or_else(|| "it cannot be parsed as bash".to_owned())?;
+    if skips_escapes(&tree, text) {
+        return Err("it holds an escaped blank that is read in two ways".to_owned());
+    }
+    Ok(tree)
+}
+
+/// Tells whether a backslash stands between two tokens but for the end of a line: the grammar skips an escaped blank, which is a word for bash.
+fn skips_escapes(tree: &Tree, text: &str) -> bool {
+    let mut cursor = tree.walk();
+    let mut end = 0;
+    loop {
+        if !cursor.goto_first_child() {
+            let leaf = cursor.node();
+            let gap = text.get(end..leaf.start_byte()).unwrap_or_default();
+            if gap.replace("\\\n", "").contains('\\') {
+                return true;
+            }
+            end = end.max(leaf.end_byte());
+            while !cursor.goto_next_sibling() {
+                if !cursor.goto_parent() {
+                    return text
+                        .get(end..)
+                        .is_some_and(|gap| gap.replace("\\\n", "").contains('\\'));
+                }
+            }
+        }
+    }
 }
 
 /// Returns the tree of a text without an error; `None` if it has one, or can be read in more ways than can be followed.

@@ -1,7 +1,7 @@
 //! Programs that run other programs: what they run is found and judged as well.
 
 use super::code;
-use super::options::{Options, PREFIXES, options};
+use super::options::{OPAQUE, Options, PREFIXES, RUNNERS, RUNNING, options};
 use super::syntax::{Simple, Word};
 
 /// Something that a command runs or does besides itself.
@@ -15,35 +15,6 @@ pub(super) enum Inner {
     /// Nobody can tell what.
     Unknown(String),
 }
-
-/// Programs that run another one in a way that is not followed here.
-const OPAQUE: &[&str] = &[
-    "parallel",
-    "setarch",
-    "numactl",
-    "prlimit",
-    "cpulimit",
-    "proxychains",
-    "proxychains4",
-    "gosu",
-    "su-exec",
-    "fakeroot",
-    "bwrap",
-    "firejail",
-    "runcon",
-    "faketime",
-    "torsocks",
-    "socat",
-    "unlinkat",
-    "entr",
-    "rlwrap",
-    "start-stop-daemon",
-    "daemonize",
-    "npx",
-    "bunx",
-    "pipx",
-    "uvx",
-];
 
 /// Returns what `program` runs.
 pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
@@ -120,7 +91,6 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
                 None => unknown("runs what is made at run time"),
             }
         }
-        "script" if has(arguments, &["-c", "--command"]) => unknown("runs text as code"),
         _ => program_of(program, arguments, outer),
     }
 }
@@ -128,29 +98,27 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
 /// Returns what a program runs that is no builtin of the shell.
 fn program_of(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
+    if let Some((_, words)) = RUNNING.iter().find(|(name, _)| *name == program)
+        && arguments.iter().filter_map(Word::known).any(|word| words.contains(&word))
+    {
+        return unknown("runs another program");
+    }
+    if let Some((_, options)) = RUNNERS.iter().find(|(name, _)| *name == program)
+        && (has(arguments, options) || has_shortened(arguments, options))
+    {
+        return unknown("may run another program");
+    }
     match program {
+        "sftp" if outer.piped => unknown("does what it reads"),
+        "rename" | "prename" | "file-rename"
+            if arguments.iter().any(|word| {
+                word.known().is_none_or(|text| text.contains(['/', '$', '`', '(']))
+            }) =>
+        {
+            unknown("may be given code")
+        }
         "find" => find(arguments),
         "ssh" => remote(arguments, outer),
-        "rsync"
-            if arguments.iter().any(|word| {
-                word.known().is_some_and(|text| {
-                    text.starts_with("-e")
-                        || text.starts_with("--rsh")
-                        || text.starts_with("--rsync-path")
-                })
-            }) =>
-        {
-            unknown("is told how to reach other hosts")
-        }
-        "split" | "sort"
-            if arguments.iter().any(|word| {
-                word.known().is_some_and(|text| {
-                    text.starts_with("--filter") || text.starts_with("--compress-program")
-                })
-            }) =>
-        {
-            unknown("runs a program for its output")
-        }
         "docker" | "podman" | "nerdctl"
             if arguments.iter().any(|word| word.known() == Some("run")) =>
         {
@@ -158,33 +126,56 @@ fn program_of(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
         }
         "docker" | "podman" | "nerdctl" | "kubectl" | "oc" => exec(arguments),
         "tmux" | "screen" | "dtach" if !arguments.is_empty() => unknown("runs a command elsewhere"),
-        "nc" | "ncat" | "netcat" if has(arguments, &["-e", "-c", "--exec", "--sh-exec"]) => {
-            unknown("gives a program to the network")
-        }
-        "tar" | "bsdtar"
-            if arguments.iter().any(|word| {
-                let begins = |text: &str| {
-                    [
-                        "--checkpoint-action",
-                        "--to-command",
-                        "--use-compress-program",
-                        "--rsh-command",
-                        "-I",
-                        "--info-script",
-                        "--new-volume-script",
-                        "-F",
-                    ]
-                    .iter()
-                    .any(|option| text.starts_with(option))
-                };
-                word.known().map_or(!word.begins_known(), begins)
-            }) =>
-        {
-            unknown("may run a program")
-        }
-        "git" => git(arguments),
+        "tar" | "bsdtar" if tar_runs(arguments) => unknown("may run a program"),
+        "git" => super::git::inner(arguments),
         _ => Vec::new(),
     }
+}
+
+/// Tells whether one of the long options stands among the words, shortened as far as it can be.
+pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
+    words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
+        let name = word.split('=').next().unwrap_or(word);
+        name.len() > 3 && name.starts_with("--") && options.iter().any(|o| o.starts_with(name))
+    })
+}
+
+/// Compressors that do no more than that.
+const COMPRESSORS: &[&str] =
+    &["gzip", "pigz", "bzip2", "pbzip2", "xz", "pixz", "zstd", "lz4", "lzop"];
+
+fn tar_runs(arguments: &[Word]) -> bool {
+    const RUN: &[&str] = &[
+        "--checkpoint-action",
+        "--to-command",
+        "--use-compress-program",
+        "--rsh-command",
+        "--info-script",
+        "--new-volume-script",
+        "-F",
+        "-I",
+    ];
+    let is_harmless = |at: usize| {
+        let text = |at: usize| arguments.get(at).and_then(Word::known);
+        match text(at) {
+            Some("-I") => text(at + 1).is_some_and(|next| COMPRESSORS.contains(&next)),
+            Some(text) => text
+                .strip_prefix("--use-compress-program=")
+                .is_some_and(|program| COMPRESSORS.contains(&program)),
+            None => false,
+        }
+    };
+    // The first word is a bundle also without a dash.
+    let first = arguments.first().and_then(Word::known);
+    first.is_some_and(|first| !first.starts_with('-') && first.contains(['I', 'F']))
+        || arguments.iter().enumerate().any(|(at, word)| {
+            let one = std::slice::from_ref(word);
+            match word.known() {
+                None => !word.begins_known(),
+                Some(_) if is_harmless(at) => false,
+                Some(_) => has(one, RUN) || has_shortened(one, RUN),
+            }
+        })
 }
 
 /// Tells whether one of the options stands among the words, alone, with a value, or in a bundle of short ones.
@@ -210,6 +201,10 @@ fn prefixed(name: &str, arguments: &[Word], options: &Options) -> Vec<Inner> {
         return Vec::new();
     }
     let mut inner = Vec::new();
+    let pipes = |word: &Word| word.beginning().contains(['|', '!']);
+    if name == "strace" && arguments.iter().any(pipes) {
+        inner.push(Inner::Unknown("`strace` may run commands".to_owned()));
+    }
     // A lone dash empties the environment.
     let arguments = match first {
         Some("-") if name == "env" => arguments.get(1..).unwrap_or_default(),
@@ -275,8 +270,22 @@ fn replaced(options: &[Word]) -> Option<String> {
 
 /// Variables that a builtin sets.
 fn names(arguments: &[Word]) -> Vec<Inner> {
+    // `-d`, `-p`, `-n` and others of `read` have a value in a word of its own.
+    let is_value = |at: usize| {
+        let before = at.checked_sub(1).and_then(|at| arguments.get(at)).and_then(Word::known);
+        before.is_some_and(|before| {
+            before.starts_with('-')
+                && !before.starts_with("--")
+                && before.ends_with(['d', 'p', 'n', 'N', 't', 'u'])
+        })
+    };
     arguments
         .iter()
+        .enumerate()
+        .filter(|(at, word)| {
+            !(is_value(*at) && word.known().is_some_and(|text| !text.contains('=')))
+        })
+        .map(|(_, word)| word)
         .map(|word| match word.known().or_else(|| word.begins_known().then(|| word.beginning())) {
             Some(text) => {
                 Inner::Assigned(text.split(['=', '[', '+']).next().unwrap_or(text).to_owned())
@@ -320,11 +329,19 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let Some(rest) = options.rest(arguments) else {
         return unknown("is given an option that is not known here");
     };
-    let before = arguments.get(..arguments.len() - rest.len()).unwrap_or_default();
-    if before.iter().any(runs) {
+    // It takes options behind the host as well.
+    let Some(words) = options.rest(rest.get(1..).unwrap_or_default()) else {
+        return unknown("is given an option that is not known here");
+    };
+    let words = match words.first().and_then(Word::known) {
+        Some("--") => words.get(1..).unwrap_or_default(),
+        _ => words,
+    };
+    let host = arguments.len() - rest.len();
+    let own = arguments.get(..arguments.len() - words.len()).unwrap_or_default();
+    if own.iter().enumerate().any(|(at, word)| at != host && runs(word)) {
         return unknown("is given settings that may run commands");
     }
-    let words = rest.get(1..).unwrap_or_default();
     if words.is_empty() {
         return match (&outer.input, outer.piped) {
             (Some(text), _) => vec![Inner::Script(text.clone())],
@@ -358,7 +375,7 @@ fn exec(arguments: &[Word]) -> Vec<Inner> {
                     "--namespace",
                     "--container",
                 ],
-                ..options("itd", "euwnc")
+                ..options("itdT", "euwnc")
             };
             match known.rest(rest) {
                 Some(rest) => rest.get(1..).unwrap_or_default(),
@@ -371,48 +388,6 @@ fn exec(arguments: &[Word]) -> Vec<Inner> {
         }
     };
     if words.is_empty() { Vec::new() } else { vec![Inner::Words(words.to_vec())] }
-}
-
-fn git(arguments: &[Word]) -> Vec<Inner> {
-    let unknown = |why: &str| vec![Inner::Unknown(format!("`git` {why}"))];
-    let Some(rest) = git_command(arguments) else {
-        return unknown("is given settings that may run commands");
-    };
-    if rest.iter().any(|word| word.known().is_some_and(|text| text.starts_with("ext::"))) {
-        return unknown("is given an address that runs a command");
-    }
-    match rest.first().map(Word::known) {
-        None => Vec::new(),
-        Some(None) => unknown("is given a command that is made at run time"),
-        Some(Some(
-            "filter-branch" | "bisect" | "config" | "daemon" | "difftool" | "mergetool"
-            | "credential",
-        )) if rest.len() > 1 && !has(rest, &["--get", "--list", "-l", "--get-all"]) => {
-            unknown("may keep or run commands")
-        }
-        Some(Some("submodule")) if rest.iter().any(|word| word.known() == Some("foreach")) => {
-            unknown("runs commands")
-        }
-        Some(Some("rebase")) if has(rest, &["-x", "--exec"]) => unknown("runs commands"),
-        Some(Some(_)) => Vec::new(),
-    }
-}
-
-/// Returns git's command with its arguments; `None` where the options before it may run something.
-pub(super) fn git_command(arguments: &[Word]) -> Option<&[Word]> {
-    let known = Options {
-        long_flags: &[
-            "--no-pager",
-            "--bare",
-            "--no-optional-locks",
-            "--literal-pathspecs",
-            "--version",
-            "--help",
-        ],
-        long_valued: &["--git-dir", "--work-tree", "--namespace"],
-        ..options("Pp", "C")
-    };
-    known.rest(arguments)
 }
 
 impl Word {

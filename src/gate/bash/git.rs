@@ -1,0 +1,126 @@
+//! `git`: what it runs, and what it throws away.
+
+use super::options::{Options, options};
+use super::syntax::Word;
+use super::wrapper::{Inner, has, has_shortened};
+
+/// Returns what it runs.
+pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
+    let unknown = |why: &str| vec![Inner::Unknown(format!("`git` {why}"))];
+    let Some(rest) = git_command(arguments) else {
+        return unknown("is given settings that may run commands");
+    };
+    if rest.iter().any(|word| word.known().is_some_and(|text| text.starts_with("ext::"))) {
+        return unknown("is given an address that runs a command");
+    }
+    let command = rest.first().and_then(Word::known).unwrap_or_default();
+    let mut running = vec!["--upload-pack", "--receive-pack", "--exec", "--open-files-in-pager"];
+    running.extend(match command {
+        "clone" => &["-u", "-c", "--config", "--template"][..],
+        "grep" => &["-O"],
+        "rebase" => &["-x"],
+        _ => &[],
+    });
+    if has(rest, &running) || has_shortened(rest, &running) {
+        return unknown("is told what to run");
+    }
+    match rest.first().map(Word::known) {
+        None => Vec::new(),
+        Some(None) => unknown("is given a command that is made at run time"),
+        Some(Some(
+            "filter-branch" | "bisect" | "config" | "daemon" | "difftool" | "mergetool"
+            | "credential",
+        )) if rest.len() > 1 && !only_asks(rest) => unknown("may keep or run commands"),
+        Some(Some("submodule")) if rest.iter().any(|word| word.known() == Some("foreach")) => {
+            unknown("runs commands")
+        }
+        Some(Some(_)) => Vec::new(),
+    }
+}
+
+/// Tells whether `git config` is asked for a setting.
+fn only_asks(words: &[Word]) -> bool {
+    let config = words.first().and_then(Word::known) == Some("config");
+    let asking = ["--get", "--list", "-l", "--get-all", "--get-regexp"];
+    has(words, &asking) || (config && words.len() == 2)
+}
+
+/// Returns git's command with its arguments; `None` where the options before it may run something.
+fn git_command(arguments: &[Word]) -> Option<&[Word]> {
+    let known = Options {
+        long_flags: &[
+            "--no-pager",
+            "--bare",
+            "--no-optional-locks",
+            "--literal-pathspecs",
+            "--version",
+            "--help",
+        ],
+        long_valued: &["--git-dir", "--work-tree", "--namespace"],
+        ..options("Pp", "C")
+    };
+    known.rest(arguments)
+}
+
+/// Returns why it throws something away.
+pub(super) fn reason(arguments: &[Word]) -> Option<String> {
+    let rest = git_command(arguments)?;
+    let (command, rest) = rest.split_first()?;
+    let is_unknown = rest.iter().any(|word| word.known().is_none() && !word.begins_known());
+    let begins = |text: &str, option: &str| {
+        text.len() > 2 && text.starts_with("--") && option.starts_with(text)
+    };
+    let any = |test: &dyn Fn(&str) -> bool| rest.iter().filter_map(Word::known).any(test);
+    let said = |what: &str| Some(format!("`git {what}"));
+    let forces = |text: &str| {
+        text.starts_with("--forc")
+            || ["--mirror", "--delete", "--prune"].iter().any(|option| begins(text, option))
+            || text.starts_with(['+', ':'])
+            || (text.starts_with('-') && !text.starts_with("--") && text.contains(['f', 'd']))
+    };
+    let is_letter = |text: &str, letter| {
+        text.starts_with('-') && !text.starts_with("--") && text.contains(letter)
+    };
+    match command.known()? {
+        "clean" => {
+            // In `-enode_modules` the letters are a pattern.
+            let only_shows = any(&|text| {
+                let letters = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+                begins(text, "--dry-run")
+                    || letters.is_some_and(|l| l.split('e').next().is_some_and(|l| l.contains('n')))
+            });
+            if only_shows && !is_unknown { None } else { said("clean` removes files") }
+        }
+        "reset" if is_unknown || any(&|text| begins(text, "--hard") || begins(text, "--merge")) => {
+            said("reset --hard` throws changes away")
+        }
+        "push" if is_unknown || any(&forces) => said("push --force` overwrites a branch"),
+        "rm" if !any(&|text| text == "--cached") => said("rm` removes files"),
+        "checkout"
+            if is_unknown
+                || any(&|text| {
+                    matches!(text, "." | "--") || begins(text, "--force") || is_letter(text, 'f')
+                }) =>
+        {
+            said("checkout` throws changes away")
+        }
+        "restore" if !any(&|text| begins(text, "--staged") || text == "-S") => {
+            said("restore` throws changes away")
+        }
+        "stash" if any(&|text| matches!(text, "clear" | "drop")) => {
+            said("stash` throws changes away")
+        }
+        "branch" | "tag"
+            if any(&|text| {
+                is_letter(text, 'D') || is_letter(text, 'd') || begins(text, "--delete")
+            }) =>
+        {
+            said("branch -D` removes it")
+        }
+        "update-ref" | "reflog" if any(&|text| matches!(text, "-d" | "delete" | "expire")) => {
+            said("update-ref` and `git reflog` can lose commits")
+        }
+        "worktree" if any(&|text| text == "remove") => said("worktree remove` removes files"),
+        _ => None,
+    }
+}

@@ -1,0 +1,110 @@
+//! A word of a command.
+
+/// A word of a command after quote removal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Word {
+    /// The beginning, as far as it is known.
+    pub(super) text: String,
+    /// Whether all of it is.
+    pub(super) whole: bool,
+    /// Whether it is a pattern of file names, so that it may become other words.
+    pub(super) pattern: bool,
+    /// Whether its value may become several words.
+    pub(super) splits: bool,
+    /// The variable that it is, with the values that it goes through.
+    pub(super) values: Option<(String, Vec<String>)>,
+}
+
+impl Word {
+    pub(super) fn literal(text: &str) -> Self {
+        Self { text: text.to_owned(), whole: true, pattern: false, splits: false, values: None }
+    }
+
+    /// A word that goes through the values of a variable.
+    pub(super) fn one_of(variable: &str, values: Vec<String>) -> Self {
+        Self { values: Some((variable.to_owned(), values)), ..Self::unknown() }
+    }
+
+    pub(super) fn unknown() -> Self {
+        Self { text: String::new(), whole: false, pattern: false, splits: false, values: None }
+    }
+
+    /// Returns the text if all of it is known.
+    pub(super) fn known(&self) -> Option<&str> {
+        self.whole.then_some(self.text.as_str())
+    }
+
+    /// Returns the beginning, as far as it is known.
+    pub(super) fn beginning(&self) -> &str {
+        &self.text
+    }
+
+    /// Tells whether at least its beginning is known, so that it is neither an option nor a device.
+    pub(super) fn begins_known(&self) -> bool {
+        !self.splits
+            && !self.text.is_empty()
+            && !self.text.starts_with('-')
+            && !"/dev/".starts_with(&self.text)
+            && !self.text.starts_with("/dev/")
+    }
+
+    /// Tells whether it may become `text` when bash looks for files of its pattern.
+    pub(super) fn may_become(&self, text: &str) -> bool {
+        let fixed = self.text.find(['*', '?', '[']).and_then(|at| self.text.get(..at));
+        self.pattern && fixed.is_some_and(|fixed| text.starts_with(fixed))
+    }
+
+    /// Tells whether not even the beginning is known.
+    pub(super) fn is_open(&self) -> bool {
+        self.text.is_empty() || "/dev/".starts_with(&self.text)
+    }
+
+    /// Returns the base name of the program that this word names.
+    pub(super) fn program(&self) -> Option<String> {
+        let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;
+        if ["/proc/", "/dev/"].iter().any(|tree| text.starts_with(tree)) {
+            // It is another program by each process that looks.
+            return None;
+        }
+        let name = text.rsplit('/').next().unwrap_or(text);
+        (!name.is_empty()).then(|| name.to_owned())
+    }
+}
+
+/// Returns an unquoted word: backslashes go, patterns are noticed.
+pub(super) fn bare(text: &str) -> Word {
+    let mut word = Word::literal("");
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        match c {
+            '\\' => match characters.next() {
+                Some('\n') | None => {}
+                Some(escaped) => word.text.push(escaped),
+            },
+            '*' | '?' | '[' => {
+                word.pattern = true;
+                word.text.push(c);
+            }
+            '{' if text.contains(',') || text.contains("..") => {
+                word.whole = false;
+                return word;
+            }
+            c => word.text.push(c),
+        }
+    }
+    word
+}
+
+/// Within double quotes only four characters can be escaped.
+pub(super) fn unescape_quoted(text: &str) -> String {
+    let mut out = String::new();
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        match (c, characters.peek()) {
+            ('\\', Some('"' | '\\' | '$' | '`')) => out.extend(characters.next()),
+            ('\\', Some('\n')) => drop(characters.next()),
+            (c, _) => out.push(c),
+        }
+    }
+    out
+}
