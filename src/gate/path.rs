@@ -55,7 +55,7 @@ pub struct PathRules {
     pub denied: Vec<PathBuf>,
     /// Our own trees: closed, but for allowed ones that lie within.
     pub own: Vec<PathBuf>,
-    /// What else makes us what we are: nothing there is written.
+    /// What else makes us what we are: no file tool writes there. From programs, its owner and mode keep it.
     pub frozen: Vec<PathBuf>,
 }
 

@@ -43,8 +43,6 @@ pub struct Confinement {
     pub readable: Vec<PathBuf>,
     /// Trees that may be read and written.
     pub writable: Vec<PathBuf>,
-    /// Trees in these that may be read only.
-    pub frozen: Vec<PathBuf>,
     /// Whether modes, owners, times and attributes of files may be changed, which Landlock cannot tell apart by path.
     pub metadata: bool,
     /// Whether there is a network.
@@ -157,10 +155,8 @@ fn ruleset(confinement: &Confinement) -> Result<RulesetCreated, SandboxError> {
     for path in &confinement.readable {
         allow(&mut rules, path, &beneath(path, &closed), read_rights())?;
     }
-    let kept: Vec<&Path> =
-        closed.iter().copied().chain(confinement.frozen.iter().map(PathBuf::as_path)).collect();
     for path in &confinement.writable {
-        allow(&mut rules, path, &beneath(path, &kept), write_rights())?;
+        allow(&mut rules, path, &beneath(path, &closed), write_rights())?;
     }
     Ok(rules)
 }

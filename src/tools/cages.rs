@@ -90,7 +90,6 @@ impl Cages {
             closed,
             readable,
             writable,
-            frozen: self.rules.frozen.clone(),
             metadata: category != Category::Read,
             network: self.network && own.network,
         }
