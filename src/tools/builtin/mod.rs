@@ -46,6 +46,8 @@ struct Answer {
     modified: Vec<PathBuf>,
     lines_changed: u64,
     images: Vec<Image>,
+    /// Whether bytes were no UTF-8.
+    lossy: bool,
     details: Map<String, Value>,
 }
 
@@ -337,6 +339,7 @@ fn collected(
             output_file: collected.file,
             output_bytes: collected.bytes,
             truncated: collected.truncated,
+            lossy: collected.lossy || answer.lossy,
             digest: Some(collected.digest),
             diff: answer.diff.map(redacted),
             modified: answer.modified,

@@ -45,7 +45,10 @@ pub(super) fn read_file(
     if let Some(image) = picture(work, &asked.file_path)? {
         return Ok(Answer::of_image(image));
     }
-    numbered(work, work.files(), &asked.file_path, (offset, limit), BYTES).map(Answer::of)
+    let mut lossy = false;
+    let lines = (offset, limit, &mut lossy);
+    let text = numbered(work, work.files(), &asked.file_path, lines, BYTES)?;
+    Ok(Answer { lossy, ..Answer::of(text) })
 }
 
 /// Returns the picture that a file is; `None` if it is none.
@@ -76,10 +79,10 @@ pub(super) fn read_many_files(
 ) -> Result<Answer, CallError> {
     let asked: ReadMany = super::parsed(arguments)?;
     let share = BYTES / asked.paths.len().max(1);
-    let (mut text, mut first_error, mut read) = (String::new(), None, 0);
+    let (mut text, mut first_error, mut read, mut lossy) = (String::new(), None, 0, false);
     for path in &asked.paths {
         let _ = writeln!(text, "==> {path} <==");
-        match numbered(work, work.files(), path, (1, LINES), share) {
+        match numbered(work, work.files(), path, (1, LINES, &mut lossy), share) {
             Ok(lines) => {
                 read += 1;
                 text.push_str(&lines);
@@ -93,16 +96,16 @@ pub(super) fn read_many_files(
     }
     match first_error {
         Some(error) if read == 0 => Err(CallError::new(error.kind, text)),
-        _ => Ok(Answer::of(text.trim_end())),
+        _ => Ok(Answer { lossy, ..Answer::of(text.trim_end()) }),
     }
 }
 
-/// Returns `NNN | line` for the lines that are asked for, and what follows them.
+/// Returns `NNN | line` for the lines that are asked for, and what follows them; tells whether bytes of them were no UTF-8.
 fn numbered(
     work: &Work<'_>,
     files: Files<'_>,
     path: &str,
-    (offset, limit): (u64, u64),
+    (offset, limit, lossy): (u64, u64, &mut bool),
     most: usize,
 ) -> Result<String, CallError> {
     let opened = files.open(path)?;
@@ -145,6 +148,7 @@ fn numbered(
         }
         work.go_on()?;
         let text = String::from_utf8_lossy(&line);
+        *lossy |= matches!(text, std::borrow::Cow::Owned(_));
         let _ = writeln!(out, "{number} | {}", text.trim_end_matches(['\n', '\r']));
     }
     if out.is_empty() && offset > 1 {

@@ -89,6 +89,8 @@ fn lines_are_read_with_their_numbers() {
     assert!(read(json!({"file_path": "empty"})).contains("is empty"));
     assert!(read(json!({"file_path": "binary"})).starts_with("io: "));
     assert_eq!(read(json!({"file_path": "odd"})), "1 | a\u{fffd}");
+    assert!(call(&around, "read_file", json!({"file_path": "odd"})).unwrap().lossy);
+    assert!(!call(&around, "read_file", json!({"file_path": "cr"})).unwrap().lossy);
     assert!(read(json!({"file_path": "missing"})).starts_with("not_found: "));
     assert!(read(json!({"file_path": "."})).contains("use list_directory"));
     assert!(read(json!({"file_path": "cr", "offset": 0})).starts_with("invalid_arguments: "));
