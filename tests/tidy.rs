@@ -151,10 +151,11 @@ const PROVEN: &[(&str, &[u8])] = &[
     ("NET", &[1, 2, 3, 4, 5, 6, 7]),
     ("POL", &[1, 2, 3, 4, 5, 6, 8, 9]),
     ("PROC", &[1, 2, 3, 4, 5, 6, 7, 8, 9]),
-    ("PROV", &[1, 2, 3, 4, 5]),
+    ("PROV", &[1, 2, 3, 4, 5, 6]),
     ("SEC", &[1, 2, 3, 4, 5, 6]),
     ("SH", &[1, 2, 3, 4, 5]),
     ("STATE", &[1, 2, 3, 5]),
+    ("UNIT", &[1, 2, 3]),
     ("WEB", &[1, 6, 7, 8]),
 ];
 
@@ -162,9 +163,7 @@ const PROVEN: &[(&str, &[u8])] = &[
 const LATER: &[(&str, &[u8], &str)] = &[
     ("CFG", &[7], "schedule: reloads in a storm"),
     ("POL", &[7], "subagents"),
-    ("PROV", &[6], "a provider with a certificate of its own"),
     ("STATE", &[4, 6], "state: full disks, retention"),
-    ("UNIT", &[1, 2, 3], "scripts/check-unit holds the unit against systemd"),
     ("WEB", &[2, 3, 4, 5, 9, 10], "web"),
 ];
 

@@ -305,3 +305,41 @@ fn a_record_that_cannot_be_written_ends_the_run() {
     assert_eq!(row["outcome"], "failed");
     assert!(done.stderr.contains("could not be written"), "{done:?}");
 }
+
+// proves UNIT-1, UNIT-2, UNIT-3
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a script of the project")]
+fn the_unit_is_closed_and_loosened_by_drop_ins_alone() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let unit = std::fs::read_to_string(root.join("systemd/dutyd.service")).unwrap();
+    for line in [
+        "User=dutyd",
+        "NoNewPrivileges=yes",
+        "CapabilityBoundingSet=",
+        "ProtectSystem=strict",
+        "PrivateTmp=yes",
+        "PrivateDevices=yes",
+        "StateDirectoryMode=0700",
+        "LogsDirectoryMode=0700",
+        "ConfigurationDirectoryMode=0750",
+        "KillMode=control-group",
+        "Restart=on-failure",
+        "WatchdogSec=60s",
+        "OOMPolicy=continue",
+        "Delegate=yes",
+    ] {
+        assert!(unit.lines().any(|own| own == line), "{line}");
+    }
+    for key in ["TimeoutStopSec=", "TasksMax=", "MemoryMax="] {
+        assert!(unit.lines().any(|own| own.starts_with(key)), "{key}");
+    }
+    for entry in std::fs::read_dir(root.join("systemd/dutyd.service.d")).unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        assert!(text.starts_with('#'), "{} says why", entry.path().display());
+    }
+    let held = std::process::Command::new(root.join("scripts/check-unit"))
+        .arg(env!("CARGO_BIN_EXE_dutyd"))
+        .output()
+        .unwrap();
+    assert!(held.status.success(), "{held:?}");
+}

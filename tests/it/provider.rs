@@ -223,3 +223,76 @@ fn every_stop_reason_has_its_exit_code() {
         }
     }
 }
+
+/// A server with a certificate that nobody vouches for. It says where it listens, and how many connections got as far as a request.
+const WITH_OWN_CERTIFICATE: &str = r#"
+import socket, ssl, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    connection, _ = listener.accept()
+    print("tried", flush=True)
+    try:
+        context.wrap_socket(connection, server_side=True).recv(1)
+        print("READ", flush=True)
+    except OSError:
+        pass
+"#;
+
+// proves PROV-6
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a server with TLS")]
+fn a_certificate_that_is_not_valid_is_never_accepted_and_not_tried_again() {
+    use std::io::BufRead as _;
+    use std::process::{Command, Stdio};
+    let place = Place::new(&[
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x}]\n"),
+    ]);
+    let (key, certificate) = (place.path().join("key"), place.path().join("certificate"));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+        ])
+        .args(["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout"])
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output();
+    assert!(made.as_ref().is_ok_and(|made| made.status.success()), "{made:?}");
+    let mut server = Command::new("python3")
+        .args(["-c", WITH_OWN_CERTIFICATE])
+        .args([&certificate, &key])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
+    let port = said.next().unwrap().unwrap();
+    let model = format!(
+        "provider: openai_chat, model: m, api_key: k-test-key, base_url: 'https://127.0.0.1:{port}/v1'"
+    );
+    place.write("config.yaml", &format!("models: {{m: {{{model}}}}}\n"));
+    let done = place.dutyd(&["-o", "json", "run", "j"]);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let said: Vec<String> = said.map_while(Result::ok).collect();
+    assert_eq!(said, ["tried"], "once, and no request");
+    let row: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+    assert_eq!((done.code, &row["stop_reason"]), (1, &json!("provider_rejected")), "{row}");
+    assert!(row["error"].as_str().unwrap().contains("certificate"), "{row}");
+    for key in ["verify", "insecure", "tls_verify", "skip_verify"] {
+        place.write("config.yaml", &format!("models: {{m: {{{model}, {key}: false}}}}\n"));
+        assert_eq!(place.dutyd(&["validate"]).code, 2, "there is no way to turn it off");
+    }
+}
