@@ -53,7 +53,7 @@ pub(super) fn tree(text: &str) -> Result<Tree, String> {
     }
     let tree = PARSER.with_borrow_mut(|parser| tree_of(parser.as_mut()?, text));
     let tree = tree.ok_or_else(|| "it cannot be parsed as bash".to_owned())?;
-    if skips_escapes(&tree, text) {
+    if text.contains('\\') && skips_escapes(&tree, text) {
         return Err("it holds an escaped blank that is read in two ways".to_owned());
     }
     Ok(tree)
