@@ -80,8 +80,10 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
             unknown("makes another name for a variable")
         }
-        "read" | "getopts" | "mapfile" | "readarray" | "local" | "declare" | "typeset"
-        | "export" | "readonly" | "let" => names(arguments),
+        // What its options take names no variable; with others all of its words count.
+        "read" => names(options("ers", "dinNptu").rest(arguments).unwrap_or(arguments)),
+        "getopts" | "mapfile" | "readarray" | "local" | "declare" | "typeset" | "export"
+        | "readonly" | "let" => names(arguments),
         "watch" => {
             let words = options("bcdegtxwr", "nq").rest(arguments);
             let words = words
@@ -270,22 +272,8 @@ fn replaced(options: &[Word]) -> Option<String> {
 
 /// Variables that a builtin sets.
 fn names(arguments: &[Word]) -> Vec<Inner> {
-    // `-d`, `-p`, `-n` and others of `read` have a value in a word of its own.
-    let is_value = |at: usize| {
-        let before = at.checked_sub(1).and_then(|at| arguments.get(at)).and_then(Word::known);
-        before.is_some_and(|before| {
-            before.starts_with('-')
-                && !before.starts_with("--")
-                && before.ends_with(['d', 'p', 'n', 'N', 't', 'u'])
-        })
-    };
     arguments
         .iter()
-        .enumerate()
-        .filter(|(at, word)| {
-            !(is_value(*at) && word.known().is_some_and(|text| !text.contains('=')))
-        })
-        .map(|(_, word)| word)
         .map(|word| match word.known().or_else(|| word.begins_known().then(|| word.beginning())) {
             Some(text) => {
                 Inner::Assigned(text.split(['=', '[', '+']).next().unwrap_or(text).to_owned())
