@@ -16,6 +16,7 @@ use crate::config::{Config, FileSet, Loaded, Model, Price, Provider, SecretsMode
 use crate::daemon::StatusReport;
 use crate::domain::PreflightItem;
 use crate::provider::RemoteModel;
+use crate::run::UNIT_DIRECTORIES;
 
 pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let mut items = vec![kernel(), sandbox(), control_groups(), state(context)];
@@ -128,14 +129,6 @@ fn permissions(context: &Context) -> PreflightItem {
         }
     }
 }
-
-/// Where systemd looks for units, first what wins.
-const UNIT_DIRECTORIES: [&str; 4] = [
-    "/etc/systemd/system",
-    "/run/systemd/system",
-    "/usr/lib/systemd/system",
-    "/lib/systemd/system",
-];
 
 async fn unit(context: &Context) -> PreflightItem {
     let installed = UNIT_DIRECTORIES

@@ -53,7 +53,8 @@ impl ControlGroups {
     pub fn take() -> io::Result<Option<Self>> {
         let Some((mount, name)) = own() else { return Ok(None) };
         // It may have been started where its predecessor had moved to.
-        let above = name.strip_suffix(DAEMON).map(|name| name.trim_end_matches('/').to_owned());
+        let above = name.strip_suffix(DAEMON).and_then(|name| name.strip_suffix('/'));
+        let above = above.map(str::to_owned);
         let Some((directory, name)) = std::iter::once(name)
             .chain(above)
             .map(|name| (mount.join(name.trim_start_matches('/')), name))

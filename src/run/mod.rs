@@ -19,4 +19,6 @@ pub use execute::{Ended, Host, RunError, execute};
 pub use preflight::{connect, preflight};
 pub use servers::Servers;
 pub use spec::{PromptError, RunSpec, TriggerFacts};
-pub use surroundings::{gate_rules, path_rules, tool_surroundings, toolbox, tools};
+pub use surroundings::{
+    UNIT_DIRECTORIES, gate_rules, path_rules, tool_surroundings, toolbox, tools,
+};

@@ -156,8 +156,8 @@ pub fn path_rules(
     }
 }
 
-/// Where systemd looks for units.
-const UNITS: [&str; 4] = [
+/// Where systemd looks for units, first what wins.
+pub const UNIT_DIRECTORIES: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",
@@ -168,7 +168,7 @@ const UNITS: [&str; 4] = [
 fn ourselves(host: &Host) -> Vec<PathBuf> {
     let logs = host.environment.get("LOGS_DIRECTORY").unwrap_or_default();
     let logs = logs.split(':').filter(|path| !path.is_empty()).map(PathBuf::from);
-    let units = UNITS.iter().flat_map(|directory| {
+    let units = UNIT_DIRECTORIES.iter().flat_map(|directory| {
         ["dutyd.service", "dutyd.service.d"].map(|name| Path::new(directory).join(name))
     });
     logs.chain(std::env::current_exe()).chain(units).collect()

@@ -229,11 +229,9 @@ fn awk(program: &str, arguments: &[Word]) -> Vec<Inner> {
     let Some(text) = word.known() else { return unknown() };
     let whole: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     // What stands in texts and patterns is none of its words; a pipe that is left leads to a command.
-    let squeezed = without_literals(text).replace("||", "");
-    let pipes = squeezed.contains('|');
+    let pipes = without_literals(text).replace("||", "").contains('|');
     let runs = ["system(", "getline", "@", ">\"/dev/", ">>\"/dev/"];
-    let squeezed = whole;
-    if pipes || runs.iter().any(|part| squeezed.contains(part)) { unknown() } else { Vec::new() }
+    if pipes || runs.iter().any(|part| whole.contains(part)) { unknown() } else { Vec::new() }
 }
 
 /// Takes texts and patterns out of a program of awk. Where a slash may divide, everything behind it is left.

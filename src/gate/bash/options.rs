@@ -191,7 +191,6 @@ pub(super) const RUNNERS: &[(&str, &[&str])] = &[
     ("nc", &["-e", "-c", "--exec", "--sh-exec"]),
     ("ncat", &["-e", "-c", "--exec", "--sh-exec", "--lua-exec"]),
     ("netcat", &["-e", "-c", "--exec", "--sh-exec"]),
-    ("strace", &["-o", "--output"]),
     ("scp", &["-S", "-F", "-o", "-D"]),
     ("sftp", &["-S", "-F", "-o", "-D", "-b"]),
 ];

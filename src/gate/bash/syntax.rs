@@ -224,7 +224,7 @@ impl Reader<'_> {
         for child in node.children(&mut cursor) {
             match child.kind() {
                 // Words that the grammar has no name for.
-                "$" | "==" | "=~" | "=" if child.is_extra() || !child.is_named() => {
+                "$" | "==" | "=~" | "=" if !child.is_named() => {
                     simple.words.push(Word::literal(self.of(child)));
                     continue;
                 }
