@@ -16,6 +16,7 @@ mod daemon;
 mod environment;
 mod formats;
 mod mcp;
+mod old_formats;
 mod plan;
 mod process;
 mod project;

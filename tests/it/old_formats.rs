@@ -1,0 +1,90 @@
+//! State directories of earlier versions still load, with everything that they hold.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::support::Place;
+
+const PLANNED: &str = "01m8266a6bdtqp42bjvv982dj6";
+const SCHEDULED: [&str; 3] =
+    ["01m8266940e7rjz4ck9cv24d00", "01m826675gvzvkdxrdhkzetb53", "01m8266571vx19bbd2518qy1hm"];
+
+/// A state directory with a copy of the fixture of format version 1.
+fn old_state() -> Place {
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: s.yaml}}\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", "version: 1\njobs: [{name: hand, prompt: x}]\n"),
+    ]);
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/formats/v1");
+    copy(&fixture, &place.state());
+    place
+}
+
+fn copy(from: &Path, to: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o700)).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target: PathBuf = to.join(entry.file_name());
+        match entry.path().is_dir() {
+            true => copy(&entry.path(), &target),
+            false => {
+                std::fs::copy(entry.path(), &target).unwrap();
+                std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+    }
+}
+
+fn field(rows: &Value, name: &str) -> Vec<Value> {
+    rows.as_array().unwrap().iter().map(|row| row[name].clone()).collect()
+}
+
+fn assert_all_is_there(place: &Place) {
+    let runs = place.json(&["runs"]);
+    let runs: Vec<&Value> =
+        runs.as_array().unwrap().iter().filter(|run| run["job"] != "hand").collect();
+    let shown: Vec<_> = runs.iter().map(|run| (&run["run_id"], &run["outcome"])).collect();
+    let expected: Vec<_> = std::iter::once((json!(PLANNED), json!("planned")))
+        .chain(SCHEDULED.iter().map(|run| (json!(run), json!("succeeded"))))
+        .collect();
+    assert_eq!(shown, expected.iter().map(|(run, how)| (run, how)).collect::<Vec<_>>());
+    assert_eq!(runs[0]["verdict"], "ok");
+    assert_eq!(runs[1]["trigger"], "schedule");
+    let slots = place.json(&["slots", "often"]);
+    assert_eq!(field(&slots, "state"), ["ran", "ran", "ran"]);
+    assert_eq!(field(&slots, "run_id"), [SCHEDULED[2], SCHEDULED[1], SCHEDULED[0]]);
+    let audit = place.json(&["audit"]);
+    assert_eq!((&audit["holes"], &audit["extras"]), (&json!([]), &json!([])), "{audit}");
+    let plans = place.json(&["plans"]);
+    assert_eq!(field(&plans, "plan_id"), [PLANNED]);
+    assert_eq!(plans[0]["state"], "waiting");
+    for run in SCHEDULED.iter().chain([&PLANNED]) {
+        let verified = place.dutyd(&["verify", run]);
+        assert_eq!(verified.code, 0, "{verified:?}");
+        let shown = place.json(&["show", run]);
+        assert_eq!(shown["run"]["run_id"], *run);
+        assert!(shown["events"].as_array().unwrap().len() > 10, "{shown}");
+    }
+}
+
+#[test]
+fn a_state_directory_of_the_first_version_is_read() {
+    assert_all_is_there(&old_state());
+}
+
+#[test]
+fn a_state_directory_of_the_first_version_is_taken_over_by_a_daemon() {
+    let place = old_state();
+    let daemon = place.serve();
+    assert_all_is_there(&place);
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    drop(daemon);
+    assert_all_is_there(&place);
+    let reindexed = place.dutyd(&["reindex"]);
+    assert_eq!(reindexed.code, 0, "{reindexed:?}");
+    assert_all_is_there(&place);
+}
