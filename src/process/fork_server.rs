@@ -192,12 +192,23 @@ fn execute(binary: &Path) -> io::Result<Running> {
 }
 
 fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    // A full socket is a server that does not read: as good as none.
+    send(control.as_fd(), name.as_bytes(), fds)
+}
+
+/// Sends one message with descriptors, without waiting.
+pub(super) fn send(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(fds));
-    let name = [io::IoSlice::new(name.as_bytes())];
-    // A full socket is a server that does not read: as good as none.
-    sendmsg(control, &name, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    if !fds.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let message = [io::IoSlice::new(message)];
+    sendmsg(socket, &message, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -223,7 +234,7 @@ async fn answer(
 }
 
 /// Receives one message and up to `N` descriptors.
-fn receive<const N: usize>(
+pub(super) fn receive<const N: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
     flags: RecvFlags,
@@ -354,10 +365,7 @@ fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::
     let lifeline = StdUnixStream::from(lifeline);
     let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     let fds = [process.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-    sendmsg(&lifeline, &[io::IoSlice::new(&HELLO)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    send(lifeline.as_fd(), &HELLO, &fds)?;
     drop(process);
     shim::run(ready, lifeline, output, [third, fourth, fifth])?;
     Ok(())

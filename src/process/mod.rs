@@ -7,6 +7,7 @@
 
 mod control_group;
 mod feeder;
+mod fork_hold;
 mod fork_server;
 mod leftover;
 mod sandbox;
@@ -50,6 +51,7 @@ pub fn kernel_features() -> Vec<(&'static str, bool)> {
     vec![
         ("pidfd_open (5.3)", pidfd_open(getpid(), PidfdFlags::empty()).is_ok()),
         ("openat2 (5.6)", openat2.is_ok()),
+        ("seccomp notifications (5.0)", fork_hold::is_supported()),
         ("/proc", std::fs::metadata("/proc/self/stat").is_ok()),
     ]
 }

@@ -20,9 +20,11 @@ use nix::libc;
 use rustix::fs::{CWD, FileType, Mode, OFlags, openat};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, sock_filter,
+    SeccompRule,
 };
 use serde::{Deserialize, Serialize};
+
+use super::fork_hold;
 
 /// The first Landlock version that also refuses truncation: with less, a file could be emptied without the right to write.
 const LEAST_ABI: u32 = 3;
@@ -211,7 +213,10 @@ const LOST_CAPABILITIES: [rustix::thread::CapabilitySet; 7] = [
 ];
 
 /// The compiled filters, made while a shim waits.
-pub(super) struct Filters([(Filter, BpfProgram); 4]);
+pub(super) struct Filters {
+    sandboxed: [(Filter, BpfProgram); 4],
+    free: BpfProgram,
+}
 
 impl Filters {
     /// Compiles them.
@@ -222,17 +227,21 @@ impl Filters {
             let filter = Filter { metadata, network };
             filter.compile().map(|program| (filter, program)).map_err(|_| Errno::ENOSYS)
         };
-        Ok(Self([one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?]))
+        let sandboxed =
+            [one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?];
+        Ok(Self { sandboxed, free: fork_hold::only_the_hold() })
     }
 
-    /// Puts the cage on this process, for good.
+    /// Puts the sandbox on this process, for good; returns the listener of the hold on its forks, if the kernel has one. Without a `filter`, only
+    /// the hold is put on.
     ///
     /// *Errors*: what the kernel says; the process must then end.
     pub(super) fn put_on(
         &self,
-        filter: Filter,
+        filter: Option<Filter>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<OwnedFd>, Errno> {
+        let Some(filter) = filter else { return fork_hold::put_on(&self.free) };
         for capability in LOST_CAPABILITIES {
             // Who may not drop them does not have them.
             let _ = rustix::thread::remove_capability_from_bounding_set(capability);
@@ -244,34 +253,10 @@ impl Filters {
             };
             Errno::result(result)?;
         }
-        for (known, program) in &self.0 {
-            if *known == filter {
-                seccompiler::apply_filter(program).map_err(|_| Errno::last())?;
-            }
-        }
-        Ok(())
+        let known = self.sandboxed.iter().find(|(known, _)| *known == filter);
+        let (_, program) = known.ok_or(Errno::EINVAL)?;
+        fork_hold::put_on(program)
     }
-}
-
-/// Returns the beginning of every filter. `clone3`, of one number on every architecture, is said not to exist: its flags lie in memory, where no
-/// filter sees that one of them leads into another control group; every libc knows the older call as well. On x86-64 a second set of numbers
-/// means the same calls, and without it the filter would be a list of what to spell differently.
-fn head() -> BpfProgram {
-    const LOAD_NUMBER: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const JUMP_IF_AT_LEAST: u16 = 0x35;
-    const RETURN: u16 = 0x06;
-    const CLONE3: u32 = 435;
-    const X32_BIT: u32 = 0x4000_0000;
-    const ENOSYS: u32 = 0x0005_0000 + libc::ENOSYS.unsigned_abs();
-    const EPERM: u32 = 0x0005_0000 + libc::EPERM.unsigned_abs();
-    let one = |code, jf, k| sock_filter { code, jt: 0, jf, k };
-    let mut head =
-        vec![one(LOAD_NUMBER, 0, 0), one(JUMP_IF_EQUAL, 1, CLONE3), one(RETURN, 0, ENOSYS)];
-    if cfg!(target_arch = "x86_64") {
-        head.extend([one(JUMP_IF_AT_LEAST, 1, X32_BIT), one(RETURN, 0, EPERM)]);
-    }
-    head
 }
 
 /// Calls that lead round the rules: files by handle, work that is done by the kernel's own threads, mounts, and the kernel itself.
@@ -375,7 +360,7 @@ impl Filter {
         let filter: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?;
         // One program and not two: the kernel compiles each anew for each process.
-        Ok([head(), filter].concat())
+        Ok([fork_hold::head(), filter].concat())
     }
 }
 

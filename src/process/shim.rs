@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,16 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigHandler, SigSet, Signal, killpg, signal};
+use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
 use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
 
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+
+use super::fork_hold::ForkHold;
+use super::fork_server::{receive, send};
 use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};
@@ -85,13 +89,15 @@ pub(super) fn run(
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
     let report = match start(&order, input, output, &cage) {
+        Ok((leader, hold)) => {
+            watch(leader, hold, Duration::from_millis(order.timeout_ms), &lifeline, &signals)
+        }
         Err((step, errno)) => Report {
             end: Ending::SpawnFailed { errno: errno as i32, step },
             timed_out: false,
             stopped: false,
             survivors: 0,
         },
-        Ok(leader) => watch(leader, Duration::from_millis(order.timeout_ms), &lifeline, &signals),
     };
     if let Ok(bytes) = frame(&report) {
         let _ = lifeline.write_all(&bytes);
@@ -135,13 +141,17 @@ impl Cage<'_> {
         }
     }
 
-    fn put_on(&self) -> Result<(), Errno> {
+    /// Puts the sandbox on and gives the listener of the hold on forks to `shim`.
+    fn put_on(&self, shim: &OwnedFd) -> Result<(), Errno> {
         if self.order.landlock != self.ruleset.is_some() {
             // It got lost on the way: nothing runs without what was to hold it.
             return Err(Errno::EBADF);
         }
-        let Some(filter) = self.order.filter else { return Ok(()) };
-        self.filters.put_on(filter, self.ruleset.as_ref().map(|fd| fd.as_fd()))
+        let ruleset = self.ruleset.as_ref().map(|fd| fd.as_fd());
+        let Some(listener) = self.filters.put_on(self.order.filter, ruleset)? else {
+            return Ok(());
+        };
+        send(shim.as_fd(), &[HOLD], &[listener.as_fd()]).map_err(|error| errno_of(&error))
     }
 }
 
@@ -202,52 +212,82 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Starts the tool; returns its pid once the program runs.
+/// The message that comes with the listener of the hold on forks; no step has this number.
+const HOLD: u8 = u8::MAX;
+
+/// Starts the tool; returns its pid and the hold on its forks once the program runs.
 fn start(
     order: &Order,
     input: Input,
     output: OwnedFd,
     cage: &Cage<'_>,
-) -> Result<Pid, (Step, Errno)> {
+) -> Result<(Pid, Option<ForkHold>), (Step, Errno)> {
     let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
-    let (mut failed, failing) =
-        std::io::pipe().map_err(|error| (Step::Prepare, errno_of(&error)))?;
+    // Each message stays one; the end of the stream is the exec.
+    let (shim, tool) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|errno| (Step::Prepare, Errno::from_raw(errno.raw_os_error())))?;
     // SAFETY: this process has one thread, so that the child may do what any process may.
     match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
         ForkResult::Child => {
-            let (step, errno) = become_tool(&prepared, &output, cage);
+            drop(shim);
+            let (step, errno) = become_tool(&prepared, &output, cage, &tool);
             let step = Step::ALL.iter().position(|known| *known == step).unwrap_or(0);
             let mut message = vec![u8::try_from(step).unwrap_or(0)];
             message.extend((errno as i32).to_be_bytes());
-            let _ = (&failing).write_all(&message);
+            let _ = send(tool.as_fd(), &message, &[]);
             // SAFETY: ends the child without running what belongs to its parent.
             unsafe { libc::_exit(127) }
         }
         ForkResult::Parent { child } => {
-            drop(failing);
+            drop(tool);
             // So that the output's end is seen when the tool's own copies are closed.
             drop(output);
-            let mut message = Vec::new();
-            let _ = failed.read_to_end(&mut message);
-            match message.split_first() {
-                // The pipe was closed by the exec: the program runs.
-                None => Ok(child),
-                Some((step, errno)) => {
-                    let _ = nix::sys::wait::waitpid(child, None);
-                    let errno = errno.try_into().map_or(libc::EIO, i32::from_be_bytes);
-                    Err((
-                        Step::ALL.get(usize::from(*step)).copied().unwrap_or(Step::Prepare),
-                        Errno::from_raw(errno),
-                    ))
-                }
-            }
+            follow_start(shim.as_fd(), child)
         }
     }
 }
 
+/// Waits until the program runs, or cannot.
+fn follow_start(
+    shim: BorrowedFd<'_>,
+    child: Pid,
+) -> Result<(Pid, Option<ForkHold>), (Step, Errno)> {
+    let mut hold = None;
+    let failure = loop {
+        let mut message = [0; 8];
+        match receive::<1>(shim, &mut message, RecvFlags::empty()) {
+            // The socket was closed by the exec: the program runs.
+            Ok((0, _)) => return Ok((child, hold)),
+            Ok((_, [Some(listener)])) => hold = Some(ForkHold::new(listener)),
+            // The listener was lost on the way. Nothing runs without the hold.
+            Ok((_, [None])) if message.first() == Some(&HOLD) => {
+                break (Step::Sandbox, Errno::EMFILE);
+            }
+            Ok(_) => {
+                let [step, errno @ ..] = message;
+                let [a, b, c, d, ..] = errno;
+                let step = Step::ALL.get(usize::from(step)).copied().unwrap_or(Step::Prepare);
+                break (step, Errno::from_raw(i32::from_be_bytes([a, b, c, d])));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => break (Step::Prepare, errno_of(&error)),
+        }
+    };
+    // It has not been reaped, so that its pid is still its own.
+    let _ = nix::sys::signal::kill(child, Signal::SIGKILL);
+    let _ = nix::sys::wait::waitpid(child, None);
+    Err(failure)
+}
+
 /// Runs in the child: puts everything in place and executes the program. Returns what failed.
-fn become_tool(prepared: &Prepared, output: &OwnedFd, cage: &Cage<'_>) -> (Step, Errno) {
-    match put_in_place(prepared, output, cage) {
+fn become_tool(
+    prepared: &Prepared,
+    output: &OwnedFd,
+    cage: &Cage<'_>,
+    shim: &OwnedFd,
+) -> (Step, Errno) {
+    match put_in_place(prepared, output, cage, shim) {
         Err(failure) => failure,
         Ok(()) => (Step::Exec, exec(prepared)),
     }
@@ -257,6 +297,7 @@ fn put_in_place(
     prepared: &Prepared,
     output: &OwnedFd,
     cage: &Cage<'_>,
+    shim: &OwnedFd,
 ) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
@@ -279,15 +320,32 @@ fn put_in_place(
         .open("/proc/self/oom_score_adj")
         .and_then(|mut file| file.write_all(OOM_SCORE));
     nix::sys::prctl::set_no_new_privs().map_err(failed)?;
+    reset_signals();
     // After everything that needs more rights than the tool.
-    cage.put_on().map_err(|errno| (Step::Sandbox, errno))?;
-    for number in 1..32 {
-        if let Ok(each) = Signal::try_from(number) {
-            // SAFETY: the default disposition runs none of our code. SIGKILL and SIGSTOP refuse, which is as it should be.
-            let _ = unsafe { signal(each, SigHandler::SigDfl) };
-        }
-    }
+    cage.put_on(shim).map_err(|errno| (Step::Sandbox, errno))?;
     SigSet::empty().thread_set_mask().map_err(failed)
+}
+
+/// Gives every signal its default disposition, those between 31 and 34 included: the C library keeps them for itself and refuses to set them, but a
+/// parent may have left them ignored.
+fn reset_signals() {
+    /// The kernel's own structure; all zero is the default disposition.
+    const DEFAULT: [u64; 4] = [0; 4];
+    /// Bytes of the kernel's signal set.
+    const SET_BYTES: usize = 8;
+    for number in 1..=64 {
+        // SAFETY: the kernel reads a structure of 32 bytes at most and writes none; the default disposition runs none of our code. SIGKILL and
+        // SIGSTOP are refused, which is as it should be.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                number,
+                DEFAULT.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                SET_BYTES,
+            )
+        };
+    }
 }
 
 /// Executes the program. Not by `execvp`, which gives a file without `#!` to a shell.
@@ -311,7 +369,13 @@ fn close_on_exec_from(first: RawFd) {
 }
 
 /// Waits for the end of the call, whatever brings it, and then ends whatever is left.
-fn watch(leader: Pid, timeout: Duration, lifeline: &UnixStream, signals: &SignalFd) -> Report {
+fn watch(
+    leader: Pid,
+    mut hold: Option<ForkHold>,
+    timeout: Duration,
+    lifeline: &UnixStream,
+    signals: &SignalFd,
+) -> Report {
     let deadline = Instant::now().checked_add(timeout);
     let mut kill_at: Option<Instant> = None;
     let mut status = None;
@@ -321,7 +385,7 @@ fn watch(leader: Pid, timeout: Duration, lifeline: &UnixStream, signals: &Signal
         status = status.or(reaped.leader);
         let now = Instant::now();
         match kill_at {
-            // Its own end ends the call at once; whoever is left is killed.
+            // Its own end ends the call at once; whatever is left is killed.
             None if status.is_some() => break,
             None if deadline.is_some_and(|deadline| now >= deadline) => timed_out = true,
             Some(at) if reaped.none_left || now >= at => break,
@@ -333,13 +397,27 @@ fn watch(leader: Pid, timeout: Duration, lifeline: &UnixStream, signals: &Signal
             let _ = killpg(leader, Signal::SIGTERM);
             continue;
         }
-        stopped |= wait(kill_at.or(deadline), lifeline, signals, kill_at.is_none());
+        stopped |= wait(kill_at.or(deadline), lifeline, signals, &mut hold, kill_at.is_none());
     }
     if status.is_none() {
         let _ = killpg(leader, Signal::SIGKILL);
     }
-    let own = i32::try_from(std::process::id()).unwrap_or(0);
-    let survivors = if tree::reap(leader).none_left { 0 } else { finish(leader, own, &mut status) };
+    // From here on, nothing of the call can start a process (PROC-2).
+    let is_held = hold.take().is_some();
+    let survivors = match tree::reap(leader) {
+        reaped if reaped.none_left => {
+            status = status.or(reaped.leader);
+            0
+        }
+        reaped => {
+            status = status.or(reaped.leader);
+            if !is_held {
+                let own = i32::try_from(std::process::id()).unwrap_or(0);
+                let _ = tree::kill_below(own, &|_| false);
+            }
+            tree::end_children(leader, &mut status)
+        }
+    };
     let end = match status {
         Some(WaitStatus::Exited(_, code)) => Ending::Exited(code),
         Some(WaitStatus::Signaled(_, number, _)) => Ending::Signaled(number as i32),
@@ -348,18 +426,12 @@ fn watch(leader: Pid, timeout: Duration, lifeline: &UnixStream, signals: &Signal
     Report { end, timed_out, stopped, survivors }
 }
 
-/// Kills what is below us until nothing is.
-fn finish(leader: Pid, own: i32, status: &mut Option<WaitStatus>) -> u64 {
-    let survivors = tree::kill_below(own, &|_| false);
-    *status = status.or(tree::reap(leader).leader);
-    survivors
-}
-
-/// Waits for a signal, the end of the lifeline or the given moment; returns whether the call is to be ended.
+/// Waits for a signal, a fork, the end of the lifeline or the given moment; returns whether the call is to be ended.
 fn wait(
     until: Option<Instant>,
     lifeline: &UnixStream,
     signals: &SignalFd,
+    hold: &mut Option<ForkHold>,
     with_lifeline: bool,
 ) -> bool {
     /// `poll` counts milliseconds; a moment that is further away is looked at again.
@@ -368,16 +440,28 @@ fn wait(
         until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()).min(LONGEST));
     let timeout =
         PollTimeout::try_from(rest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-    let mut fds = vec![PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
-    if with_lifeline {
-        fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
-    }
+    // A descriptor that is not looked at must not wake us.
+    let lifeline_events = if with_lifeline { PollFlags::POLLIN } else { PollFlags::empty() };
+    let held = hold.as_ref().map_or_else(|| signals.as_fd(), |hold| hold.as_fd());
+    let mut fds = [
+        PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+        PollFd::new(held, PollFlags::POLLIN),
+        PollFd::new(
+            if with_lifeline { lifeline.as_fd() } else { signals.as_fd() },
+            lifeline_events,
+        ),
+    ];
     let _ = poll(&mut fds, timeout);
-    let ended = with_lifeline
-        && fds.last().and_then(PollFd::revents).is_some_and(|events| !events.is_empty());
+    let [_, of_hold, of_lifeline] = fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
+    if hold.is_some() && of_hold.contains(PollFlags::POLLIN) {
+        hold.iter().for_each(ForkHold::agree);
+    } else if hold.is_some() && !of_hold.is_empty() {
+        // No process of the call is left that could fork.
+        *hold = None;
+    }
     let mut told = false;
     while let Ok(Some(info)) = signals.read_signal() {
         told |= i32::try_from(info.ssi_signo).is_ok_and(|number| number != libc::SIGCHLD);
     }
-    ended || told
+    told || with_lifeline && !of_lifeline.is_empty()
 }

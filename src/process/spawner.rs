@@ -22,7 +22,7 @@ use super::{GRACE, shim_name, tree};
 const DRAIN: Duration = Duration::from_secs(1);
 
 /// What a shim may take beyond its tool's time: the grace, and the kill.
-const SHIM_SLACK: Duration = Duration::from_secs(4);
+const SHIM_SLACK: Duration = Duration::from_secs(6);
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;

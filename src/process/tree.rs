@@ -11,8 +11,11 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long a killed tree may take to be gone. A process that the kernel holds in a device wait can outlast it, and is counted.
+/// How long a killed tree may take to be gone, if the kernel holds a process of it in a device wait. Such a process can outlast it, and is counted.
 const KILL_LIMIT: Duration = Duration::from_millis(900);
+
+/// How long a killed tree may take to be gone where only the machine is busy.
+const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,16 +80,15 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 
 /// Kills everything below `root` and reaps what became our child; returns how many are left.
 ///
-/// All are stopped before any is killed, so that nothing can fork its way out.
+/// All are stopped before any is killed, so that few can fork their way out. A chain of forks can, if no hold ([`super::fork_hold`]) stops it.
 pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
-    let until = Instant::now() + KILL_LIMIT;
+    let began = Instant::now();
+    let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
     loop {
         let mut stopped = BTreeSet::new();
         loop {
-            let fresh: Vec<Seen> = descendants(root)
-                .into_iter()
-                .filter(|seen| !spare(*seen) && !stopped.contains(&seen.pid))
-                .collect();
+            let fresh: Vec<Seen> =
+                find().into_iter().filter(|seen| !stopped.contains(&seen.pid)).collect();
             if fresh.is_empty() {
                 break;
             }
@@ -94,12 +96,11 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
                 signal(seen, Signal::STOP);
                 stopped.insert(seen.pid);
             }
-            if Instant::now() > until {
+            if began.elapsed() > KILL_LIMIT {
                 break;
             }
         }
-        let victims: Vec<Seen> =
-            descendants(root).into_iter().filter(|seen| !spare(*seen)).collect();
+        let victims = find();
         for seen in &victims {
             signal(*seen, Signal::KILL);
         }
@@ -110,9 +111,73 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
         for seen in &victims {
             let _ = waitpid(Pid::from_raw(seen.pid), Some(WaitPidFlag::WNOHANG));
         }
-        if Instant::now() > until {
-            return victims.len() as u64;
+        if let Some(left) = left_after(began, || find().iter().map(|seen| seen.pid).collect()) {
+            return left;
         }
+    }
+}
+
+/// Returns how many killed processes are left when their time is over; `None` while it is not. A process that only waits for a core to end on can
+/// do nothing any more, and is not counted.
+fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
+    if began.elapsed() <= KILL_LIMIT {
+        return None;
+    }
+    let stuck = find().into_iter().filter(|pid| is_stuck(*pid)).count() as u64;
+    (stuck > 0 || began.elapsed() > BUSY_LIMIT).then_some(stuck)
+}
+
+/// Kills the children of this process, and those that become its children by that, until none is left; returns how many are.
+///
+/// For a subreaper to which every child belongs, while nothing below it can fork. A child that was not reaped keeps its pid, so that no other
+/// process is hit (PROC-8), and the kernel names children also where `/proc` hides them.
+pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 {
+    let began = Instant::now();
+    loop {
+        for pid in children() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+        let reaped = reap(leader);
+        *status = status.or(reaped.leader);
+        if reaped.none_left {
+            return 0;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+        if let Some(left) = left_after(began, children) {
+            return left;
+        }
+    }
+}
+
+/// Returns the pids of the children of this process, which has one thread.
+fn children() -> Vec<i32> {
+    match std::fs::read_to_string("/proc/thread-self/children") {
+        Ok(pids) => pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
+        // A kernel without this file.
+        Err(_) => {
+            let own = i32::try_from(std::process::id()).unwrap_or(0);
+            let all = all().into_iter().filter(|seen| seen.parent == own);
+            all.map(|seen| seen.pid).collect()
+        }
+    }
+}
+
+/// Tells whether a process outlives its kill: the kernel holds it in a device wait, or no kill reached it.
+fn is_stuck(pid: i32) -> bool {
+    /// The bit of SIGKILL in a set of signals.
+    const KILL: u64 = 1 << 8;
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_default().trim()
+    };
+    let pending = |name| u64::from_str_radix(field(name), 16).unwrap_or(0);
+    match field("State:").chars().next() {
+        Some('Z' | 'X') | None => false,
+        Some('D') => true,
+        Some(_) => (pending("SigPnd:") | pending("ShdPnd:")) & KILL == 0,
     }
 }
 

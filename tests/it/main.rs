@@ -9,6 +9,7 @@
 )]
 
 mod approvals;
+mod attacks;
 mod builtin;
 mod cli;
 mod cron;
