@@ -164,7 +164,7 @@ const PROVEN: &[(&str, &[u8])] = &[
     ("SH", &[1, 2, 3, 4, 5]),
     ("STATE", &[1, 2, 3, 5]),
     ("UNIT", &[1, 2, 3]),
-    ("WEB", &[1, 6, 7, 8]),
+    ("WEB", &[1, 6, 7, 8, 10]),
 ];
 
 /// The others, with the subject that brings them.
@@ -172,7 +172,7 @@ const LATER: &[(&str, &[u8], &str)] = &[
     ("CFG", &[7], "schedule: reloads in a storm"),
     ("POL", &[7], "subagents"),
     ("STATE", &[4, 6], "state: full disks, retention"),
-    ("WEB", &[2, 3, 4, 5, 9, 10], "web"),
+    ("WEB", &[2, 3, 4, 5, 9], "web"),
 ];
 
 /// The table of rules and tests; every rule has its tests, or the subject that brings them.

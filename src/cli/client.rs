@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,10 +12,8 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::error::{CliError, ErrorKind};
-use crate::server::{Problem, socket_path};
-
-/// Where the daemon of the system listens.
-const SYSTEM_RUNTIME_DIRECTORY: &str = "/run/dutyd";
+use crate::config::SYSTEM_RUNTIME_DIRECTORY;
+use crate::server::{KEY_HEADER, Problem, key_path, socket_path};
 
 /// How long an answer may take that is no stream.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -29,22 +28,17 @@ impl Client {
     ///
     /// *Errors*: there is one, and we may not talk to it.
     pub(crate) fn find(context: &Context) -> Result<Option<Self>, CliError> {
+        let mut refused = None;
         for path in candidates(context) {
             match std::os::unix::net::UnixStream::connect(&path) {
                 Ok(_) => return Self::at(&path).map(Some),
-                Err(error)
-                    if error.kind() == std::io::ErrorKind::PermissionDenied && path.exists() =>
-                {
-                    return Err(CliError::failed(format!(
-                        "{} belongs to somebody else",
-                        path.display()
-                    ))
-                    .hint("root, the service user and the socket's group may use it"));
+                Err(error) if is_absent(&error) => {}
+                Err(error) => {
+                    refused.get_or_insert_with(|| super::source::denied(&path, &error));
                 }
-                Err(_) => {}
             }
         }
-        Ok(None)
+        refused.map_or(Ok(None), Err)
     }
 
     /// Returns the daemon.
@@ -60,7 +54,14 @@ impl Client {
     }
 
     fn at(path: &Path) -> Result<Self, CliError> {
+        let key_path = key_path(path);
+        let key = std::fs::read_to_string(&key_path)
+            .map_err(|error| super::source::denied(&key_path, &error))?;
+        let mut key = HeaderValue::from_str(key.trim())
+            .map_err(|_| CliError::failed(format!("{} holds no key", key_path.display())))?;
+        key.set_sensitive(true);
         let http = reqwest::Client::builder()
+            .default_headers(HeaderMap::from_iter([(HeaderName::from_static(KEY_HEADER), key)]))
             .unix_socket(path)
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
@@ -155,6 +156,13 @@ impl Client {
             _ => CliError::failed(detail),
         })
     }
+}
+
+/// Tells whether an error of `connect` means that no daemon listens there.
+fn is_absent(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, InvalidInput, NotADirectory, NotFound};
+    // A path that is too long for a socket cannot be one.
+    matches!(error.kind(), ConnectionRefused | InvalidInput | NotADirectory | NotFound)
 }
 
 /// Returns the fields of `query` that are set, as a query string.

@@ -27,6 +27,7 @@ mod schema;
 mod serve;
 mod show;
 mod slots;
+mod source;
 mod status;
 mod story;
 mod time;
@@ -53,6 +54,8 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    // Whatever this process makes belongs to its user alone (SEC-3), whatever the umask was that it got.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let color = !cli.no_color;
     // Before the first HTTP client, the one over the control socket included.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -26,7 +26,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
         CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
     })?;
     // Before anything else is looked at or changed (STATE-2).
-    let _lock = lock(&state)?;
+    let _locks = lock(&state)?;
     let config = context.config(Trust::Required)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
@@ -160,7 +160,7 @@ impl Daemon {
         let commands = handle.commands.clone();
         let api = Api { approvals, handle, index, state, observers, clock, stop: stop.clone() };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
-        let server = serve_socket(&path, api.router(), stop.clone())
+        let server = serve_socket(&path, |key| api.router(key), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;
         Ok(Self { supervisor, commands, server, stop })
     }
@@ -173,14 +173,21 @@ impl Daemon {
     }
 }
 
-fn lock(state: &StateDir) -> Result<Flock<std::fs::File>, CliError> {
-    let path = state.root().join("lock");
-    let file = append_private(&path)
-        .map_err(|error| CliError::failed(format!("{} cannot be made: {error}", path.display())))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-        CliError::failed(format!("another daemon works in {}", state.root().display()))
-            .hint("`dutyd status` says which")
-    })
+/// Locks the state directory: the file `lock` in it, and its own descriptor, because a file can be removed while a daemon holds it.
+fn lock(state: &StateDir) -> Result<[Flock<std::fs::File>; 2], CliError> {
+    let (root, path) = (state.root(), state.root().join("lock"));
+    let unusable = |path: &std::path::Path, error: std::io::Error| {
+        CliError::failed(format!("{} cannot be locked: {error}", path.display()))
+    };
+    let directory = std::fs::File::open(root).map_err(|error| unusable(root, error))?;
+    let file = append_private(&path).map_err(|error| unusable(&path, error))?;
+    let locked = |file| {
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+            CliError::failed(format!("another daemon works in {}", root.display()))
+                .hint("`dutyd status` says which")
+        })
+    };
+    Ok([locked(directory)?, locked(file)?])
 }
 
 fn reloader(

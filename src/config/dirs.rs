@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 
+/// Where the control socket of the system's daemon lies.
+pub const SYSTEM_RUNTIME_DIRECTORY: &str = "/run/dutyd";
+
 /// Why a directory cannot be named.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DirError {

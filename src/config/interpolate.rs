@@ -1,7 +1,7 @@
 //! `${NAME}`, `${credential:NAME}` and `${file:/path}` in string values, and which values are secrets.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -33,6 +33,8 @@ pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) errors: Vec<ConfigError>,
     pub(crate) warnings: Vec<ConfigError>,
+    /// Files that references name.
+    pub(crate) secret_files: Vec<PathBuf>,
     /// File, line and column of values whose references stand as they were typed.
     pub(crate) unresolved: Vec<(String, usize, usize)>,
 }
@@ -120,6 +122,9 @@ impl Walk<'_> {
                 return None;
             };
             rest = tail;
+            if let Some(path) = reference.strip_prefix("file:") {
+                self.found.secret_files.push(PathBuf::from(path));
+            }
             match self.resolve(reference) {
                 Ok(resolved) => {
                     if !self.resolve {

@@ -55,6 +55,8 @@ pub struct Config {
     pub jobs: BTreeMap<JobName, Arc<Job>>,
     /// What must not be shown.
     pub secrets: Vec<Secret>,
+    /// Files that `${file:…}` references name.
+    pub secret_files: Vec<PathBuf>,
 }
 
 impl Config {
@@ -195,6 +197,7 @@ impl Loader<'_> {
             jobs,
             mcp_servers,
             secrets: Vec::new(),
+            secret_files: Vec::new(),
         }
     }
 
@@ -215,6 +218,7 @@ impl Loader<'_> {
         report.sort();
         config.digest = hex::encode(self.digest.into_inner().finalize());
         config.secrets = found.secrets;
+        config.secret_files = found.secret_files;
         Loaded { config: report.errors.is_empty().then_some(config), report }
     }
 

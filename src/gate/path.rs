@@ -53,7 +53,7 @@ pub struct PathRules {
     pub readable: Vec<PathBuf>,
     /// Trees that are closed whatever allows them.
     pub denied: Vec<PathBuf>,
-    /// Our own trees: closed, but for allowed ones that lie within.
+    /// Our own trees and files: closed, but for allowed ones that lie within. The first is the configuration directory.
     pub own: Vec<PathBuf>,
     /// What else makes us what we are: no file tool writes there. From programs, its owner and mode keep it.
     pub frozen: Vec<PathBuf>,

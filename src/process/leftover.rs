@@ -46,25 +46,26 @@ fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
         .collect()
 }
 
-/// Tells whether a process runs below a shim, or cannot be looked at any more.
+/// Tells whether a process descends from a shim, a fork server or this process.
 ///
-/// A shim reaps whatever is below it, so that nothing of a tool ever hangs elsewhere. A process can take a shim's name, and so only shut
-/// itself out.
+/// Only what `/proc` shows counts: a process whose ancestors are hidden is not known to be a tool. A process can take the name of a shim, and so only
+/// shut itself out.
 #[must_use]
-pub fn descends_from_shim(pid: i32) -> bool {
+pub fn is_tool(pid: i32) -> bool {
     const DEEPEST: usize = 256;
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mut at = pid;
     for _ in 0..DEEPEST {
-        if at <= 1 {
+        if at <= 1 || at == own && pid == own {
             return false;
         }
-        let Ok(name) = std::fs::read_to_string(format!("/proc/{at}/comm")) else { return true };
-        if name.starts_with(SHIM_PREFIX) {
+        let name = std::fs::read_to_string(format!("/proc/{at}/comm")).unwrap_or_default();
+        if at == own || name.starts_with(SHIM_PREFIX) {
             return true;
         }
         match tree::parent(at) {
             Some(parent) => at = parent,
-            None => return true,
+            None => return false,
         }
     }
     true

@@ -20,7 +20,7 @@ pub use control_group::{ControlGroups, control_groups_mount};
 pub(crate) use feeder::MARK_START;
 pub use feeder::{FEEDER_VERB, HUNG_UP, run_feeder};
 pub use fork_server::{ForkServer, run_fork_server};
-pub use leftover::{descends_from_shim, end_leftovers};
+pub use leftover::{end_leftovers, is_tool};
 pub use sandbox::{
     Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_gaps, sandbox_support,
 };

@@ -99,12 +99,15 @@ pub struct Spawner {
     group: Option<Arc<RunGroup>>,
 }
 
-/// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4).
+/// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4); lets it have
+/// as many descriptors as the system allows it.
 ///
 /// *Errors*: what the kernel says.
 pub fn prepare_daemon() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
+    let (_, most) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, most, most)?;
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use base64::Engine as _;
 
 use super::execute::Host;
 use crate::agent::{AgentTool, ShownAs, Toolbox};
-use crate::config::{Builtin, Config, ExecutionPlace, Job, McpTransport, Profile, Shown};
+use crate::config::{
+    Builtin, Config, ExecutionPlace, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY, Shown,
+};
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
 use crate::process::{Spawner, resolved};
@@ -147,13 +149,28 @@ pub fn path_rules(
             .into_iter()
             .collect(),
         denied: security.denied_paths.iter().map(|path| real(path)).collect(),
-        own: vec![real(&config.directory), real(host.state.root())],
+        own: own_paths(config, host).iter().map(|path| real(path)).collect(),
         frozen: if is_local {
             ourselves(host).iter().map(|path| real(path)).collect()
         } else {
             Vec::new()
         },
     }
+}
+
+/// Returns what of ours is closed to every tool: configuration, state, the key of the control socket, credentials and key files.
+fn own_paths(config: &Config, host: &Host) -> Vec<PathBuf> {
+    let of_systemd = ["RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY"]
+        .into_iter()
+        .filter_map(|name| host.environment.get(name))
+        .flat_map(|paths| paths.split(':').filter(|path| path.starts_with('/')));
+    // A daemon may run beside this process, which then has no such variable.
+    let of_systemd = of_systemd.chain([SYSTEM_RUNTIME_DIRECTORY]).map(PathBuf::from);
+    [config.directory.clone(), host.state.root().to_path_buf()]
+        .into_iter()
+        .chain(of_systemd)
+        .chain(config.secret_files.iter().cloned())
+        .collect()
 }
 
 /// Where systemd looks for units, first what wins.

@@ -1,6 +1,7 @@
 //! The control socket: HTTP over a Unix socket, for the command line and for programs of the same host.
 //!
-//! Who may use it is the kernel's business: mode 0660 and the socket's group; the peer's uid is logged with everything that changes something.
+//! Root, the service user and the socket's group may use it (mode 0660), with the key beside it, which tools cannot read. The peer's uid is logged
+//! with everything that changes something.
 //! What a verb does with an answer is not known here.
 
 mod problem;
@@ -9,4 +10,4 @@ mod socket;
 
 pub use problem::Problem;
 pub use routes::{Api, EventsQuery, RunsQuery, SlotsQuery};
-pub use socket::{SocketError, serve, socket_path};
+pub use socket::{ControlKey, KEY_HEADER, SocketError, key_path, serve, socket_path};

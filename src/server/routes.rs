@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
-use super::socket::Peer;
+use super::socket::{ControlKey, KEY_HEADER, Peer};
 use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::clock::Clock;
 use crate::daemon::{
@@ -123,8 +123,8 @@ struct NextQuery {
 type Answer<T> = Result<Json<T>, Problem>;
 
 impl Api {
-    /// Returns the routes.
-    pub fn router(self) -> Router {
+    /// Returns the routes; every request must carry `key`.
+    pub fn router(self, key: ControlKey) -> Router {
         let api = Router::new()
             .route("/status", get(status))
             .route("/jobs", get(jobs))
@@ -143,7 +143,7 @@ impl Api {
             .nest("/api/v1", api)
             .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is no such address") })
             .with_state(self)
-            .layer(axum::middleware::from_fn(refuse_tools))
+            .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
     }
 
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Problem> {
@@ -244,20 +244,23 @@ struct AnswerBody {
     reason: Option<String>,
 }
 
-/// Refuses whatever descends from a shim: a tool must not start, stop or approve anything (WEB-1).
-async fn refuse_tools(
+/// Refuses a request without the key: a tool must not start, stop or approve anything (WEB-1).
+async fn ask_for_key(
+    State(key): State<ControlKey>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: axum::extract::Request,
     next: axum::middleware::Next,
 ) -> axum::response::Response {
-    if peer.is_tool {
-        tracing::warn!(uid = peer.uid, "a tool of a run tried to use the control socket");
+    let given = request.headers().get(KEY_HEADER).map(axum::http::HeaderValue::as_bytes);
+    if !given.is_some_and(|given| key.is(given)) {
+        tracing::warn!(uid = peer.uid, "a request to the control socket came without its key");
         return Problem::new(
             StatusCode::FORBIDDEN,
-            "tools of a run may not use the control socket",
+            "the request does not carry the key of the control socket (control.key)",
         )
         .into_response();
     }
+    peer.has_shown_key();
     next.run(request).await
 }
 

@@ -1,18 +1,47 @@
-//! The socket itself: made private, of this daemon alone, taken away at the end.
+//! The control socket itself: made private, of this daemon alone, taken away at the end; and who may hold a connection to it.
+//!
+//! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every sandbox profile closes the folder of the key. As
+//! a second look, a peer that descends from a process of ours is turned away when it connects. *Source*: `design/gate.md`, "Control socket".
 
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
-use tokio::net::UnixListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
 /// How long open answers may finish at the end.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Connections at once.
+const MOST_CONNECTIONS: usize = 64;
+
+/// Connections at once of one user that is not root.
+const MOST_OF_ONE_USER: usize = 8;
+
+/// How long a connection may take until a request with the key has come over it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// After an `accept` that failed, the next is tried so much later: descriptors may be scarce for a moment.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Random bytes of the key.
+const KEY_BYTES: usize = 32;
+
+/// The header that carries the key.
+pub const KEY_HEADER: &str = "dutyd-key";
 
 /// Why the socket cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -28,46 +57,239 @@ pub fn socket_path(state: &Path, runtime_directory: Option<&str>) -> PathBuf {
     runtime_directory.map_or(state, Path::new).join("control.sock")
 }
 
-/// Who is at the other end.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Peer {
-    /// The user.
-    pub(super) uid: Option<u32>,
-    /// Whether it descends from a shim, or nobody can say.
-    pub(super) is_tool: bool,
+/// Returns where the key of a socket lies.
+#[must_use]
+pub fn key_path(socket: &Path) -> PathBuf {
+    socket.with_file_name("control.key")
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let peer = stream.io().peer_cred().ok();
-        let pid = peer.as_ref().and_then(tokio::net::unix::UCred::pid);
-        Self {
-            uid: peer.map(|peer| peer.uid()),
-            is_tool: pid.is_none_or(crate::process::descends_from_shim),
+/// What every request must carry.
+#[derive(Clone)]
+pub struct ControlKey(Arc<str>);
+
+impl ControlKey {
+    /// Makes a key, different at each start, and writes it beside `socket`.
+    ///
+    /// *Errors*: what the kernel says.
+    fn make(socket: &Path) -> io::Result<(Self, OwnFile)> {
+        let mut random = [0; KEY_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let text = hex::encode(random);
+        let path = key_path(socket);
+        // The name of a daemon that died is taken over at once, with the right mode from the start.
+        let fresh = path.with_extension("key.new");
+        remove_if_there(&fresh)?;
+        let mut file = File::options().write(true).create_new(true).mode(0o640).open(&fresh)?;
+        file.set_permissions(std::fs::Permissions::from_mode(0o640))?;
+        file.write_all(text.as_bytes())?;
+        std::fs::rename(&fresh, &path)?;
+        Ok((Self(text.into()), OwnFile::of(path)?))
+    }
+
+    /// Tells whether `given` is the key, in a time that does not depend on where they differ.
+    pub(super) fn is(&self, given: &[u8]) -> bool {
+        let differ = self.0.bytes().zip(given).fold(0, |all, (own, given)| all | (own ^ given));
+        self.0.len() == given.len() && differ == 0
+    }
+}
+
+/// A file that this daemon made. It is removed only while it is still this one: another daemon may have put its own in its place.
+struct OwnFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl OwnFile {
+    fn of(path: PathBuf) -> io::Result<Self> {
+        let meta = std::fs::symlink_metadata(&path)?;
+        Ok(Self { path, identity: (meta.dev(), meta.ino()) })
+    }
+
+    fn remove(&self) {
+        let is_own = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|meta| (meta.dev(), meta.ino()) == self.identity);
+        if is_own {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Serves `router` until `stop`; the caller holds the lock of the state directory, so that a socket that is there is nobody's.
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    /// The user.
+    pub(super) uid: Option<u32>,
+    /// Whether a request with the key has come.
+    has_key: Arc<AtomicBool>,
+}
+
+impl Peer {
+    pub(super) fn has_shown_key(&self) {
+        self.has_key.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Connected<IncomingStream<'_, Guard>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, Guard>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+/// The open connections, by user.
+type Open = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
+
+/// The listener: turns away who must not come in, before anything of a request is read.
+struct Guard {
+    listener: UnixListener,
+    open: Open,
+}
+
+impl Guard {
+    /// Returns the connection of a peer that may come in.
+    fn admit(&self, stream: UnixStream) -> Option<(Connection, Peer)> {
+        let credentials = stream.peer_cred().ok();
+        let uid = credentials.as_ref().map(tokio::net::unix::UCred::uid);
+        let pid = credentials.as_ref().and_then(tokio::net::unix::UCred::pid);
+        if pid.is_some_and(crate::process::is_tool) {
+            tracing::warn!(uid, pid, "a tool of a run tried to use the control socket");
+            return None;
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_user = open.get(&uid).copied().unwrap_or(0);
+        let is_full = open.values().sum::<usize>() >= MOST_CONNECTIONS;
+        if is_full || uid != Some(0) && of_user >= MOST_OF_ONE_USER {
+            tracing::warn!(uid, of_user, "too many connections to the control socket");
+            return None;
+        }
+        *open.entry(uid).or_default() += 1;
+        let peer = Peer { uid, has_key: Arc::default() };
+        let connection = Connection {
+            stream,
+            place: Place { open: self.open.clone(), uid },
+            has_key: peer.has_key.clone(),
+            deadline: Box::pin(tokio::time::sleep(PATIENCE)),
+        };
+        Some((connection, peer))
+    }
+}
+
+impl axum::serve::Listener for Guard {
+    type Io = Connection;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (Connection, Peer) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    if let Some(admitted) = self.admit(stream) {
+                        return admitted;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection to the control socket was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer { uid: None, has_key: Arc::default() })
+    }
+}
+
+/// A place among the open connections; given back when it is dropped.
+struct Place {
+    open: Open,
+    uid: Option<u32>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.uid) {
+            *count = count.saturating_sub(1);
+        }
+        open.retain(|_, count| *count > 0);
+    }
+}
+
+/// A connection that ends by itself if no request with the key comes in time.
+struct Connection {
+    stream: UnixStream,
+    #[expect(dead_code, reason = "held until the connection ends")]
+    place: Place,
+    has_key: Arc<AtomicBool>,
+    deadline: Pin<Box<Sleep>>,
+}
+
+impl Connection {
+    fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
+        !self.has_key.load(Ordering::Relaxed) && self.deadline.as_mut().poll(context).is_ready()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.is_overdue(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.is_overdue(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// Serves what `router` makes of the key until `stop`; the caller holds the lock of the state directory, so that a socket that is there is not in
+/// use.
 ///
 /// *Errors*: [`SocketError`], before anything is served.
 pub fn serve(
     path: &Path,
-    router: Router,
+    router: impl FnOnce(ControlKey) -> Router,
     stop: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, SocketError> {
     let failed = |error| SocketError { path: path.to_path_buf(), error };
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    let (key, key_file) = ControlKey::make(path).map_err(failed)?;
+    remove_if_there(path).map_err(failed)?;
     let listener = UnixListener::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
-    let path = path.to_path_buf();
+    let socket_file = OwnFile::of(path.to_path_buf()).map_err(failed)?;
+    let guard = Guard { listener, open: Open::default() };
+    let service = router(key).into_make_service_with_connect_info::<Peer>();
     Ok(tokio::spawn(async move {
         let ended = stop.clone();
-        let serving = axum::serve(listener, router.into_make_service_with_connect_info::<Peer>())
-            .with_graceful_shutdown(stop.cancelled_owned());
+        let serving = axum::serve(guard, service).with_graceful_shutdown(stop.cancelled_owned());
         tokio::select! {
             result = async { serving.await } => {
                 if let Err(error) = result {
@@ -76,6 +298,37 @@ pub fn serve(
             }
             () = async { ended.cancelled().await; tokio::time::sleep(GRACE).await } => {}
         }
-        let _ = std::fs::remove_file(path);
+        socket_file.remove();
+        key_file.remove();
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves WEB-1
+    #[test]
+    fn the_key_is_compared_whole() {
+        let key = ControlKey("0123abcd".into());
+        assert!(key.is(b"0123abcd"));
+        for other in ["", "0", "0123abc", "0123abce", "0123abcd0", "0123ABCD"] {
+            assert!(!key.is(other.as_bytes()), "{other}");
+        }
+    }
+
+    // proves SEC-3
+    #[test]
+    fn the_key_is_new_at_each_start_and_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("control.sock");
+        let (first, file) = ControlKey::make(&socket).unwrap();
+        let mode = std::fs::metadata(key_path(&socket)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o640);
+        let (second, _) = ControlKey::make(&socket).unwrap();
+        assert!(!second.is(first.0.as_bytes()));
+        // What another daemon has put there stays.
+        file.remove();
+        assert!(second.is(&std::fs::read(key_path(&socket)).unwrap()));
+    }
 }

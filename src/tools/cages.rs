@@ -60,6 +60,15 @@ impl Cages {
         Ok(Some(cage))
     }
 
+    /// Tells whether `sandbox.read` of a tool may open a path: a denied one, or one below the configuration directory, but nothing else of ours.
+    fn may_open(&self, path: &Path) -> bool {
+        let mut own = self.rules.own.iter();
+        let is_below_config =
+            own.next().is_some_and(|config| path.starts_with(config) && path != config);
+        let is_ours = |own: &PathBuf| path.starts_with(own);
+        !own.any(is_ours) && (is_below_config || !self.rules.own.iter().take(1).any(is_ours))
+    }
+
     fn confinement(
         &self,
         category: Category,
@@ -67,9 +76,11 @@ impl Cages {
         working_dir: &Path,
     ) -> Confinement {
         let real = |path: &PathBuf| resolved(path).unwrap_or_else(|_| path.clone());
-        let opened: Vec<PathBuf> = own.read.iter().map(real).collect();
-        let closed = self.rules.denied.iter().chain(&self.rules.own);
-        let closed: Vec<PathBuf> = closed.filter(|path| !opened.contains(path)).cloned().collect();
+        let opened: Vec<PathBuf> =
+            own.read.iter().map(real).filter(|path| self.may_open(path)).collect();
+        // Our own paths stay closed, also where a path above them is opened.
+        let denied = self.rules.denied.iter().filter(|path| !opened.contains(path));
+        let closed: Vec<PathBuf> = denied.chain(&self.rules.own).cloned().collect();
         let is_denied =
             |path: &PathBuf| self.rules.denied.iter().any(|denied| path.starts_with(denied));
         let mut readable = self.rules.readable.clone();

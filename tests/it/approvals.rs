@@ -6,14 +6,23 @@ use crate::support::{Place, wait_until};
 
 const CONFIG: &str = "models: {main: {provider: scripted, script: script.yaml}}\n";
 
-/// A tool that tries to approve, start and stop things over the daemon's own socket.
+/// A tool that tries to approve, start and stop things over the daemon's own socket, with whatever key it can read.
 const HELPER: &str = r#"
 import socket, sys
+try:
+    key = open(sys.argv[1].replace("control.sock", "control.key")).read()
+    print("read the key")
+except OSError as error:
+    key = "none"
+    print(error.strerror)
 for request in ["GET /api/v1/approvals", "POST /api/v1/jobs/j/runs", "POST /api/v1/approvals/x"]:
-    client = socket.socket(socket.AF_UNIX)
-    client.connect(sys.argv[1])
-    client.sendall((request + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 17\r\nConnection: close\r\n\r\n{\"approved\": true}").encode())
-    print(client.recv(100).split(b"\r")[0].decode())
+    try:
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(sys.argv[1])
+        client.sendall((request + " HTTP/1.1\r\nHost: x\r\nDutyd-Key: " + key + "\r\nContent-Type: application/json\r\nContent-Length: 17\r\nConnection: close\r\n\r\n{\"approved\": true}").encode())
+        print(client.recv(100).split(b"\r")[0].decode() or "closed")
+    except OSError as error:
+        print("closed")
 "#;
 
 fn place() -> Place {
@@ -119,7 +128,7 @@ fn a_tool_may_not_use_the_control_socket() {
         .find(|event| event["type"] == "tool_call_end")
         .unwrap()
         .clone();
-    assert_eq!(end["output"], "HTTP/1.1 403 Forbidden\n".repeat(3), "{end}");
+    assert_eq!(end["output"], "Permission denied\nclosed\nclosed\nclosed\n", "{end}");
     assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 1);
 }
 
@@ -194,4 +203,66 @@ fn a_run_keeps_the_policy_that_it_began_with() {
     let events = shown["events"].as_array().unwrap();
     let decision = events.iter().find(|event| event["type"] == "policy_decision").unwrap();
     assert_eq!(decision["rule"], "job_deny", "{decision}");
+}
+
+/// Sends raw requests as whoever this process is; returns the first line of the answer.
+fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut client = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let key = key.map(|key| format!("Dutyd-Key: {key}\r\n")).unwrap_or_default();
+    write!(
+        client,
+        "{request} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    let _ = client.read_to_string(&mut answer);
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+/// A process that got out of its shim is no descendant of the daemon: the key alone tells it from a client.
+// proves WEB-1
+#[test]
+fn nothing_is_answered_without_the_key() {
+    let place = place();
+    let _daemon = place.serve();
+    let socket = place.state().join("control.sock");
+    let key = std::fs::read_to_string(place.state().join("control.key")).unwrap();
+    let requests = [
+        "GET /api/v1/status",
+        "GET /api/v1/jobs",
+        "GET /api/v1/runs",
+        "GET /api/v1/approvals",
+        "GET /api/v1/plans",
+        "GET /api/v1/tools",
+        "POST /api/v1/jobs/j/runs",
+        "POST /api/v1/approvals/x",
+        "POST /api/v1/runs/x/cancel",
+        "GET /nothing",
+    ];
+    for request in requests {
+        for wrong in [None, Some(""), Some("0"), Some(&key[1..]), Some(&*key.to_uppercase())] {
+            assert_eq!(asked(&socket, wrong, request), "HTTP/1.1 403 Forbidden", "{request}");
+        }
+    }
+    assert_eq!(asked(&socket, Some(&key), "GET /api/v1/status"), "HTTP/1.1 200 OK");
+    assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 0);
+}
+
+/// Idle connections take no place from the others: a user has eight, and each ends without a request.
+// proves WEB-10
+#[test]
+fn idle_connections_hold_nothing_up() {
+    use std::io::Read as _;
+    let place = place().given_to_nobody();
+    let _daemon = place.serve();
+    let socket = place.state().join("control.sock");
+    let connect = || std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    // As root, whose connections are only limited all together.
+    let idle: Vec<_> = (0..200).map(|_| connect()).collect();
+    let mut last = idle.last().unwrap();
+    last.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
+    assert_eq!(last.read(&mut [0; 1]).unwrap(), 0, "turned away at once");
+    // The others end by themselves.
+    wait_until(|| place.dutyd(&["status"]).code == 0, || place.log());
 }

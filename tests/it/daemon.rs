@@ -174,3 +174,23 @@ fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
     assert_eq!(alive("sleep 7104"), [""; 0]);
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
+
+/// The lock file can be removed; the directory that holds it cannot, while a daemon works in it.
+// proves STATE-2
+#[test]
+fn a_second_daemon_does_not_start_where_the_lock_file_was_removed() {
+    let place = place("version: 1\njobs: [{name: hand, prompt: x}]\n", "1");
+    let daemon = place.serve();
+    std::fs::remove_file(place.state().join("lock")).unwrap();
+    let second = place.dutyd(&["serve"]);
+    assert!(second.code == 1 && second.stderr.contains("another daemon"), "{second:?}");
+    assert_eq!(place.dutyd(&["status"]).code, 0, "the first still answers");
+    // Another daemon's socket in the same place is not taken away.
+    let socket = place.state().join("control.sock");
+    std::fs::remove_file(&socket).unwrap();
+    let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert!(socket.exists());
+    drop(other);
+}
