@@ -57,7 +57,9 @@ pub trait Approver: Send + Sync {
     /// *Cancel*: safe; the request is then withdrawn.
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer;
 
-    /// Shows the checklist and returns whether the run may begin. Without a person it may if all is in order.
+    /// Shows the checklist and returns whether the run may begin; asks only if an item failed. The answer may never come.
+    ///
+    /// *Cancel*: safe.
     async fn preflight(&self, items: &[PreflightItem]) -> bool {
         items.iter().all(|item| item.ok)
     }

@@ -3,6 +3,8 @@
 //! One template element becomes exactly one argument (a list alone in its position: one for each item); nothing is split, globbed or
 //! interpreted. An element that begins with a model's value must not begin with a dash.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::parameters::{DEFAULT_STRING_BYTES, Parameter, Parameters, plain_number};
@@ -57,13 +59,8 @@ impl CommandLine {
     /// *Errors*: every fault, with pointers relative to the tool.
     pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
-        let parameters = match Parameters::compile(&declaration.parameters) {
-            Ok(parameters) => Some(parameters),
-            Err(found) => {
-                faults.extend(found);
-                None
-            }
-        };
+        let (parameters, found) = Parameters::compile(&declaration.parameters);
+        faults.extend(found);
         let args = templates(&declaration.args, "/args", &mut faults);
         let mut optional_args = Vec::new();
         for (name, texts) in &declaration.optional_args {
@@ -74,7 +71,8 @@ impl CommandLine {
             declaration.stdin.as_deref().and_then(|text| template(text, "/stdin", &mut faults));
         let Some(parameters) = parameters else { return Err(faults) };
         let command = Self { parameters, args, optional_args, stdin };
-        command.check(declaration, &mut faults);
+        let used = command.check(declaration, &mut faults);
+        command.check_unused(&used, &mut faults);
         if faults.is_empty() { Ok(command) } else { Err(faults) }
     }
 
@@ -92,7 +90,7 @@ impl CommandLine {
         arguments: &Map<String, Value>,
     ) -> Result<Map<String, Value>, CallError> {
         self.parameters.validate(arguments, |name| {
-            if self.in_argv(name) { DEFAULT_STRING_BYTES } else { STDIN_BYTES_LIMIT }
+            if self.is_only_in_stdin(name) { STDIN_BYTES_LIMIT } else { DEFAULT_STRING_BYTES }
         })
     }
 
@@ -169,6 +167,13 @@ impl CommandLine {
             look(templates, &format!("/optional_args/{}", pointer_segment(name)));
         }
         open
+    }
+
+    /// Tells whether a parameter is used on standard input and nowhere else.
+    fn is_only_in_stdin(&self, name: &str) -> bool {
+        let in_stdin = self.stdin.iter().any(|text| text.places().any(|place| place == name));
+        let is_guard = self.optional_args.iter().any(|(guard, _)| guard == name);
+        in_stdin && !is_guard && !self.in_argv(name)
     }
 
     fn in_argv(&self, name: &str) -> bool {
@@ -272,15 +277,19 @@ impl CommandLine {
         Ok(())
     }
 
-    fn check(&self, declaration: &Declaration, faults: &mut Vec<Fault>) {
-        let mut used = std::collections::BTreeSet::new();
+    /// Checks every template; returns the parameters that are used.
+    fn check(&self, declaration: &Declaration, faults: &mut Vec<Fault>) -> BTreeSet<String> {
+        let mut used = BTreeSet::new();
         for (at, template) in self.args.iter().enumerate() {
-            self.check_template(template, &format!("/args/{at}"), None, &mut used, faults);
+            let pointer = format!("/args/{at}");
+            self.check_template(template, (&pointer, None), declaration, &mut used, faults);
         }
         for (name, templates) in &self.optional_args {
             let pointer = format!("/optional_args/{}", pointer_segment(name));
             match self.parameters.get(name) {
-                None => faults.push(self.unknown(name, &pointer)),
+                // A parameter that is declared with a mistake has been reported.
+                None if declaration.parameters.contains_key(name) => {}
+                None => faults.push(unknown(declaration, name, &pointer)),
                 Some(parameter) if !parameter.optional => faults.push(
                     Fault::new(
                         &pointer,
@@ -291,39 +300,41 @@ impl CommandLine {
                 Some(_) => drop(used.insert(name.clone())),
             }
             for (at, template) in templates.iter().enumerate() {
-                self.check_template(
-                    template,
-                    &format!("{pointer}/{at}"),
-                    Some(name),
-                    &mut used,
-                    faults,
-                );
+                let at = (&*format!("{pointer}/{at}"), Some(name.as_str()));
+                self.check_template(template, at, declaration, &mut used, faults);
             }
         }
         if let Some(template) = &self.stdin {
-            self.check_template(template, "/stdin", None, &mut used, faults);
+            self.check_template(template, ("/stdin", None), declaration, &mut used, faults);
         }
+        self.check_interpreter(declaration, faults);
+        used
+    }
+
+    fn check_unused(&self, used: &BTreeSet<String>, faults: &mut Vec<Fault>) {
         for (name, _) in self.parameters.iter().filter(|(name, _)| !used.contains(*name)) {
             faults.push(
                 Fault::new(format!("/parameters/{}", pointer_segment(name)), format!("the parameter `{name}` is used nowhere"))
                     .hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or take the parameter out")),
             );
         }
-        self.check_interpreter(declaration, faults);
     }
 
     /// `guard` is the optional parameter whose presence puts this template in.
     fn check_template(
         &self,
         template: &Template,
-        pointer: &str,
-        guard: Option<&str>,
-        used: &mut std::collections::BTreeSet<String>,
+        (pointer, guard): (&str, Option<&str>),
+        declaration: &Declaration,
+        used: &mut BTreeSet<String>,
         faults: &mut Vec<Fault>,
     ) {
         for name in template.places() {
             let Some(parameter) = self.parameters.get(name) else {
-                faults.push(self.unknown(name, pointer));
+                // A parameter that is declared with a mistake has been reported.
+                if !declaration.parameters.contains_key(name) {
+                    faults.push(unknown(declaration, name, pointer));
+                }
                 continue;
             };
             used.insert(name.to_owned());
@@ -339,7 +350,10 @@ impl CommandLine {
                         .hint(format!("move it to `optional_args: {{{name}: [...]}}`, or give it a default")),
                 );
             }
-            if parameter.list && template.lone_place().is_none() {
+            if parameter.list && pointer == "/stdin" {
+                let message = format!("the list `{name}` cannot be written to standard input");
+                faults.push(Fault::new(pointer, message));
+            } else if parameter.list && template.lone_place().is_none() {
                 faults.push(
                     Fault::new(pointer, format!("the list `{name}` must stand alone in its position"))
                         .hint(format!("write \"{{{{{name}}}}}\" as an element of its own: it becomes one argument for each item")),
@@ -370,12 +384,18 @@ impl CommandLine {
         }
     }
 
-    fn unknown(&self, name: &str, pointer: &str) -> Fault {
-        let fault = Fault::new(pointer, format!("`{name}` is no parameter of this tool"));
-        match nearest(name, self.parameters.iter().map(|(known, _)| known)) {
-            Some(known) => fault.hint(format!("did you mean `{known}`?")),
-            None => fault.hint(format!("add `{name}` to parameters")),
-        }
+    /// Returns the script that an interpreter is given, if it is the same in every call.
+    #[must_use]
+    pub fn script(&self, program: &str) -> Option<&str> {
+        interpreter::script(program, &self.args)
+    }
+}
+
+fn unknown(declaration: &Declaration, name: &str, pointer: &str) -> Fault {
+    let fault = Fault::new(pointer, format!("`{name}` is not a parameter of this tool"));
+    match nearest(name, declaration.parameters.keys().map(String::as_str)) {
+        Some(known) => fault.hint(format!("did you mean `{known}`?")),
+        None => fault.hint(format!("add `{name}` to parameters")),
     }
 }
 
@@ -387,7 +407,6 @@ fn invalid(message: String) -> CallError {
     CallError::new(ErrorKind::InvalidArguments, message)
 }
 
-/// Returns a scalar as it stands in an argv; `None` for null, lists and objects.
 /// Tells whether a template gives the program one value as it is: alone, or as the value of an option.
 fn is_whole(template: &Template) -> bool {
     match template.pieces() {
@@ -397,6 +416,7 @@ fn is_whole(template: &Template) -> bool {
     }
 }
 
+/// Returns a scalar as it stands in an argv; `None` for null, lists and objects.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -410,7 +430,8 @@ fn templates(texts: &[String], pointer: &str, faults: &mut Vec<Fault>) -> Vec<Te
     texts
         .iter()
         .enumerate()
-        .filter_map(|(at, text)| template(text, &format!("{pointer}/{at}"), faults))
+        // One that cannot be read keeps its position, so that the others are reported at theirs.
+        .map(|(at, text)| template(text, &format!("{pointer}/{at}"), faults).unwrap_or_default())
         .collect()
 }
 

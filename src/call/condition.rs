@@ -107,6 +107,7 @@ mod tests {
         let parameters = Parameters::compile(&object(json!({
             "replicas": {"type": "integer"}, "deployment": {"type": "string"}
         })))
+        .0
         .unwrap();
         let conditions = ArgumentConditions::compile(
             &object(json!({"replicas": {"maximum": 10}, "deployment": {"pattern": "web-.*"}})),

@@ -12,6 +12,32 @@ pub(crate) fn program_positions(program: &str, args: &[Template]) -> Vec<usize> 
     found
 }
 
+/// Returns the script that an interpreter is given, if it is the same in every call.
+pub(crate) fn script<'a>(program: &str, args: &'a [Template]) -> Option<&'a str> {
+    let base = program.rsplit('/').next().unwrap_or(program);
+    let reader = reader(base)?;
+    let (mut at, mut before) = (0, reader.before);
+    loop {
+        let text = args.get(at)?.literal()?;
+        if text == "--" || base == "env" && text.contains('=') {
+            at += 1;
+        } else if text.starts_with('-') {
+            if is_code_option(base, reader.code, text) {
+                return None;
+            }
+            at += if reader.valued.contains(&text) { 2 } else { 1 };
+        } else if before > 0 {
+            (before, at) = (before - 1, at + 1);
+        } else {
+            return match reader.kind {
+                Kind::Script => Some(text),
+                Kind::Program => script(text, args.get(at + 1..)?),
+                Kind::Line => None,
+            };
+        }
+    }
+}
+
 struct Reader {
     /// Options whose next argument is code.
     code: &'static [&'static str],
@@ -261,5 +287,21 @@ mod tests {
         check("docker", &["logs", "{{x}}"], &[]);
         check("df", &["-h", "{{x}}"], &[]);
         check("awk", &["-F", ":", "{{x}}"], &[2]);
+    }
+
+    #[test]
+    fn the_script_that_is_the_same_in_every_call_is_found() {
+        let check = |program: &str, args: &[&str], expected: Option<&str>| {
+            let args: Vec<Template> =
+                args.iter().map(|arg| Template::parse(arg).unwrap()).collect();
+            assert_eq!(script(program, &args), expected, "{program} {args:?}");
+        };
+        check("sh", &["/x.sh", "{{a}}"], Some("/x.sh"));
+        check("/usr/bin/python3", &["-X", "dev", "/x.py"], Some("/x.py"));
+        check("env", &["A=1", "bash", "-e", "/x"], Some("/x"));
+        check("timeout", &["5", "sh", "/x.sh"], Some("/x.sh"));
+        check("sh", &["-c", "/x"], None);
+        check("sh", &["{{x}}"], None);
+        check("df", &["/x"], None);
     }
 }

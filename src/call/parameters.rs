@@ -3,6 +3,7 @@
 //! Validation is stricter than the schema alone: default byte limits, no empty text unless allowed, no keyword that would be ignored. What
 //! passes here is rendered, judged, recorded and shown as it is.
 
+mod bounds;
 mod format;
 mod value;
 mod whole;
@@ -17,6 +18,9 @@ use std::sync::Arc;
 
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
+
+pub(crate) use bounds::check_applies;
+use bounds::check_satisfiable;
 
 use super::{Fault, pattern, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
@@ -97,10 +101,9 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Compiles the `parameters` of a declaration.
-    ///
-    /// *Errors*: every fault, with pointers that begin with `/parameters`.
-    pub(crate) fn compile(declared: &Map<String, Value>) -> Result<Self, Vec<Fault>> {
+    /// Compiles the `parameters` of a declaration; returns every fault too, with pointers that begin with `/parameters`. Parameters that are sound
+    /// are returned although others are not, so that what uses them is checked as well.
+    pub(crate) fn compile(declared: &Map<String, Value>) -> (Option<Self>, Vec<Fault>) {
         let mut faults = Vec::new();
         let mut list = BTreeMap::new();
         let mut properties = Map::new();
@@ -126,15 +129,18 @@ impl Parameters {
                 properties.insert(name.clone(), schema);
             }
         }
-        if !faults.is_empty() {
-            return Err(faults);
-        }
         let schema = json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
-        let validator =
-            build(&schema).map_err(|message| vec![Fault::new("/parameters", message)])?;
-        let parameters = Self { schema, validator: Arc::new(validator), list };
-        parameters.check_defaults(&mut faults);
-        if faults.is_empty() { Ok(parameters) } else { Err(faults) }
+        match build(&schema) {
+            Ok(validator) => {
+                let parameters = Self { schema, validator: Arc::new(validator), list };
+                parameters.check_defaults(&mut faults);
+                (Some(parameters), faults)
+            }
+            Err(message) => {
+                faults.push(Fault::new("/parameters", message));
+                (None, faults)
+            }
+        }
     }
 
     /// Returns the type of a parameter, and that of its items if it is a list.
@@ -247,46 +253,6 @@ impl Parameters {
     }
 }
 
-/// Returns a fault for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
-pub(crate) fn check_applies(
-    schema: &Map<String, Value>,
-    kind: &str,
-    pointer: &str,
-    faults: &mut Vec<Fault>,
-) {
-    let applies = |keyword: &str| match keyword {
-        "pattern" | "minLength" | "maxLength" | "format" => kind == "string",
-        "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" => {
-            matches!(kind, "integer" | "number")
-        }
-        "items" | "minItems" | "maxItems" | "uniqueItems" => kind == "array",
-        _ => true,
-    };
-    for (keyword, value) in schema {
-        let here = format!("{pointer}/{}", pointer_segment(keyword));
-        if !applies(keyword) {
-            let fault =
-                Fault::new(&here, format!("`{keyword}` says nothing about a value of type {kind}"));
-            faults.push(if kind == "array" {
-                fault.hint("put it under `items:`, which holds for each item")
-            } else {
-                fault
-            });
-        }
-        match (keyword.as_str(), value) {
-            ("not", Value::Object(inner)) => check_applies(inner, kind, &here, faults),
-            ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
-                for (at, part) in
-                    parts.iter().enumerate().filter_map(|(at, part)| Some((at, part.as_object()?)))
-                {
-                    check_applies(part, kind, &format!("{here}/{at}"), faults);
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
 /// Compiles a JSON Schema, offline, with linear-time patterns and formats on.
 ///
 /// *Errors*: the library's words.
@@ -307,6 +273,7 @@ pub(crate) fn tighten(
     own: &[&str],
     faults: &mut Vec<Fault>,
 ) -> Map<String, Value> {
+    check_satisfiable(schema, pointer, faults);
     let mut out = Map::new();
     for (keyword, value) in schema {
         if own.contains(&keyword.as_str()) {
@@ -413,8 +380,19 @@ fn compile_one(
     if faults.len() > before {
         return None;
     }
-    if let Err(message) = build(&Value::Object(schema.clone())) {
-        faults.push(Fault::new(pointer, message));
+    let validator = match build(&Value::Object(schema.clone())) {
+        Ok(validator) => validator,
+        Err(message) => {
+            faults.push(Fault::new(pointer, message));
+            return None;
+        }
+    };
+    if !list
+        && let Some(values) = schema.get("enum").and_then(Value::as_array)
+        && !values.iter().any(|value| validator.is_valid(value))
+    {
+        let message = "no value of `enum` fits the rest of the schema";
+        faults.push(Fault::new(format!("{pointer}/enum"), message));
         return None;
     }
     let kind = kind?;

@@ -106,6 +106,10 @@ impl Terminal {
                 }
             }
         });
+        Self::of(lines)
+    }
+
+    fn of(lines: mpsc::Receiver<String>) -> Self {
         Self { lines: Mutex::new(lines) }
     }
 
@@ -114,9 +118,16 @@ impl Terminal {
         let mut lines = self.lines.lock().await;
         // What was typed before the question is no answer to it.
         while lines.try_recv().is_ok() {}
-        let _ = write!(std::io::stderr(), "{question} [y/N] ");
-        let answer = lines.recv().await;
-        matches!(answer.as_deref().map(str::trim), Some("y" | "Y" | "yes"))
+        loop {
+            let _ = write!(std::io::stderr(), "{question} [y/N] ");
+            // The end of the input is a no.
+            let Some(answer) = lines.recv().await else { return false };
+            match answer.trim().to_ascii_lowercase().as_str() {
+                "y" | "yes" => return true,
+                "" | "n" | "no" => return false,
+                _ => output::note("please answer y or n"),
+            }
+        }
     }
 }
 
@@ -138,7 +149,7 @@ impl Approver for Terminal {
             let mark = if item.ok { "ok  " } else { "FAIL" };
             output::note(&for_terminal(&format!("{mark}  {:<24}  {}", item.name, item.detail)));
         }
-        self.yes("Begin?").await
+        items.iter().all(|item| item.ok) || self.yes("Begin all the same?").await
     }
 }
 
@@ -148,6 +159,32 @@ mod tests {
 
     use super::*;
     use crate::domain::{CallId, Category};
+
+    #[tokio::test]
+    async fn a_typo_is_not_an_answer() {
+        for (typed, expected) in [
+            (&["y"][..], true),
+            (&["YES"], true),
+            (&["?", "y"], true),
+            (&["yse", "n"], false),
+            (&[""], false),
+            (&[], false),
+        ] {
+            let (sender, lines) = mpsc::channel(1);
+            let terminal = Terminal::of(lines);
+            let asked = terminal.yes("Run this?");
+            tokio::pin!(asked);
+            assert!(futures_util::poll!(&mut asked).is_pending());
+            let typing = async {
+                for line in typed {
+                    let _ = sender.send((*line).to_owned()).await;
+                }
+                drop(sender);
+            };
+            let (answer, ()) = tokio::join!(asked, typing);
+            assert_eq!(answer, expected, "{typed:?}");
+        }
+    }
 
     // proves WEB-7
     #[test]

@@ -17,6 +17,7 @@ use crate::daemon::StatusReport;
 use crate::domain::PreflightItem;
 use crate::provider::RemoteModel;
 use crate::run::UNIT_DIRECTORIES;
+use crate::server::key_path;
 
 pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let mut items = vec![kernel(), sandbox(), control_groups(), state(context)];
@@ -115,9 +116,10 @@ fn permissions(context: &Context) -> PreflightItem {
         .filter_map(|path| {
             let meta = path.symlink_metadata().ok()?;
             let mode = meta.permissions().mode() & 0o777;
-            // The control socket alone is for its group as well (SEC-3); a link has no mode.
+            // The control socket and its key alone are for its group as well (SEC-3); a link has no mode.
             let kind = meta.file_type();
-            (mode & 0o077 != 0 && !kind.is_socket() && !kind.is_symlink())
+            let is_key = path == key_path(&path) && mode & 0o037 == 0;
+            (mode & 0o077 != 0 && !kind.is_socket() && !kind.is_symlink() && !is_key)
                 .then(|| format!("{} has {mode:o}", path.display()))
         })
         .collect();

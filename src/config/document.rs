@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value};
-use serde_yaml::granit_parser::{self as yaml, Event, Marker, Parser, ScalarStyle};
+use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, ScalarStyle};
 
 use super::ConfigError;
 use crate::call::pointer_segment;
@@ -236,12 +236,12 @@ impl Builder {
     }
 
     fn build(mut self, text: &str) -> (Option<Node>, Vec<(Place, String)>) {
-        let options = yaml::options! { emit_comments: false, disallow_directives: true, flow_nesting_limit: DEPTH_LIMIT, block_nesting_limit: DEPTH_LIMIT };
-        for item in Parser::new_from_str_with_options(text, options) {
+        for item in Parser::new_from_str_with_options(text, options()) {
             let (event, span) = match item {
                 Ok(item) => item,
                 Err(error) => {
-                    self.problems.push((place(*error.marker()), error.info().to_string()));
+                    let problem = self.located(text, &error);
+                    self.problems.push(problem);
                     return (None, self.problems);
                 }
             };
@@ -255,6 +255,40 @@ impl Builder {
             }
         }
         (self.root, self.problems)
+    }
+
+    /// Returns where the mistake stands, and what it is; the parser may notice it elsewhere.
+    fn located(&self, text: &str, error: &yaml::ScanError) -> (Place, String) {
+        let noticed = place(*error.marker());
+        let cause = match error.kind() {
+            ErrorKind::TabInPlainScalar => self
+                .tab_below(text, noticed)
+                .map(|at| (at, "a tab cannot be used as indentation".to_owned())),
+            ErrorKind::InvalidQuotedScalarIndent
+            | ErrorKind::InvalidTrailingSingleQuotedScalar
+            | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
+                open_quote(text, noticed.line).map(|at| {
+                    let line = noticed.line;
+                    (at, format!("the quote that opens here is not closed before line {line}"))
+                })
+            }
+            _ => None,
+        };
+        cause.unwrap_or_else(|| (noticed, error.info().to_string()))
+    }
+
+    /// Returns the tab that indents a line below the plain scalar at `scalar`.
+    fn tab_below(&self, text: &str, scalar: Place) -> Option<Place> {
+        let indent = self.open.last().map_or(1, |open| match open {
+            Open::Seq { place, .. } | Open::Map { place, .. } => place.column,
+        });
+        text.lines().enumerate().skip(scalar.line).find_map(|(at, line)| {
+            let column = line.chars().position(|c| c != ' ').filter(|column| *column < indent)?;
+            let content = line.trim_start();
+            let is_tab = line.chars().nth(column) == Some('\t');
+            (is_tab && !content.is_empty() && !content.starts_with('#'))
+                .then_some(Place { line: at + 1, column: column + 1 })
+        })
     }
 
     /// Takes one event.
@@ -380,6 +414,18 @@ impl Builder {
     }
 }
 
+fn options() -> yaml::Options {
+    yaml::options! { emit_comments: false, disallow_directives: true, flow_nesting_limit: DEPTH_LIMIT, block_nesting_limit: DEPTH_LIMIT }
+}
+
+/// Returns where the quote opens that is open at the beginning of `line`; `None` if none is.
+fn open_quote(text: &str, line: usize) -> Option<Place> {
+    let before: String = text.split_inclusive('\n').take(line.saturating_sub(1)).collect();
+    let error =
+        Parser::new_from_str_with_options(before.trim_end(), options()).find_map(Result::err)?;
+    (*error.kind() == ErrorKind::UnclosedQuotedScalar).then(|| place(*error.marker()))
+}
+
 fn place(marker: Marker) -> Place {
     Place { line: marker.line(), column: marker.col() + 1 }
 }
@@ -496,6 +542,20 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in "(?s)[ -~\\n\\t&*!<>|]{0,200}") {
             let _ = parse("f.yaml", &text);
+        }
+    }
+
+    #[test]
+    fn an_error_stands_where_the_mistake_is() {
+        for (text, place, word) in [
+            ("a: foo\n\tb: 1\n", (2, 1), "tab"),
+            ("a: \"x\nb: 1\n", (1, 4), "not closed"),
+            ("j:\n  - n: \"a\n    s: \"x\"\n", (2, 8), "not closed"),
+            ("a: 'x\nb: 'y'\n", (1, 4), "not closed"),
+        ] {
+            let found = errors(text);
+            assert_eq!((found[0].0, found[0].1), place, "{text:?} {found:?}");
+            assert!(found[0].2.contains(word), "{found:?}");
         }
     }
 }

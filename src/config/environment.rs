@@ -31,6 +31,14 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Returns the absolute entries of `PATH`, if there are any (ENV-2): an empty or relative one lies wherever a tool works.
+    #[must_use]
+    pub fn search_path(&self) -> Option<String> {
+        let entries: Vec<&str> =
+            self.get("PATH")?.split(':').filter(|entry| entry.starts_with('/')).collect();
+        (!entries.is_empty()).then(|| entries.join(":"))
+    }
+
     /// Returns `path` with a leading `~/` replaced by the home directory.
     #[must_use]
     pub fn expand_home(&self, path: &str) -> PathBuf {
@@ -54,6 +62,14 @@ impl Environment {
     }
 }
 
+/// What is wrong with a literal `PATH` of a tool.
+pub(crate) const RELATIVE_PATH: &str = "every entry of PATH must be an absolute path: an empty or relative one lies wherever the tool works";
+
+/// Tells whether every entry of a `PATH` is absolute (ENV-2).
+pub(crate) fn is_absolute_search_path(path: &str) -> bool {
+    path.split(':').all(|entry| entry.starts_with('/'))
+}
+
 impl FromIterator<(String, String)> for Environment {
     fn from_iter<T: IntoIterator<Item = (String, String)>>(iter: T) -> Self {
         Self(iter.into_iter().collect())
@@ -69,6 +85,16 @@ fn is_program(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // proves ENV-2
+    #[test]
+    fn only_absolute_entries_of_path_reach_a_tool() {
+        let path = |value: &str| {
+            Environment::from_iter([("PATH".to_owned(), value.to_owned())]).search_path()
+        };
+        assert_eq!(path(":/bin::rel:.:/usr/bin:").as_deref(), Some("/bin:/usr/bin"));
+        assert_eq!(path(".:x"), None);
+    }
 
     // proves ENV-2
     #[test]

@@ -168,7 +168,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Returns why others could have written `path`, with the command that mends it; `None` if they could not.
-pub(crate) fn distrust(path: &Path, directory: &Path, own_uid: u32) -> Option<ConfigError> {
+pub(crate) fn distrust(path: &Path, own_uid: u32) -> Option<ConfigError> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).ok()?;
     if is_read_only_mount(path) {
@@ -194,6 +194,40 @@ pub(crate) fn distrust(path: &Path, directory: &Path, own_uid: u32) -> Option<Co
             .with_hint(format!("chown {own_uid} {name}")),
         );
     }
+    None
+}
+
+/// Returns why others could replace what lies in the directory `above`; `None` if they could not. In one with the sticky bit, only owners can.
+pub(crate) fn distrust_above(above: &Path, own_uid: u32) -> Option<ConfigError> {
+    const STICKY: u32 = 0o1000;
+    let meta = std::fs::metadata(above).ok()?;
+    let mode = meta.mode() & 0o7777;
+    let name = above.display().to_string();
+    let fail = |why: String, hint: String| {
+        let message = format!("{why}, and could put another configuration in its place");
+        Some(ConfigError::of_file(&name, message).with_hint(hint))
+    };
+    if mode & 0o022 != 0 && mode & STICKY == 0 && !is_read_only_mount(above) {
+        return fail(
+            format!("others can write this directory (mode {mode:04o})"),
+            format!("chmod go-w {name}"),
+        );
+    }
+    if meta.uid() != 0 && meta.uid() != own_uid {
+        let owner = meta.uid();
+        return fail(
+            format!(
+                "uid {owner}, who is neither root nor the user of this process, owns this directory"
+            ),
+            format!("move the configuration, or chown {own_uid} {name}"),
+        );
+    }
+    None
+}
+
+/// Returns what is wrong with a path that leads out of `directory`; `None` if it does not.
+pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
+    let name = path.display().to_string();
     let real = std::fs::canonicalize(path).ok()?;
     let inside = std::fs::canonicalize(directory).ok()?;
     (!real.starts_with(&inside)).then(|| {
@@ -228,7 +262,7 @@ mod tests {
         let uid = rustix::process::getuid().as_raw();
         let with_mode = |mode: u32| {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            distrust(&file, dir.path(), uid)
+            distrust(&file, uid)
         };
         assert_eq!(with_mode(0o644), None);
         assert!(with_mode(0o664).unwrap().message.contains("its group can write"));
@@ -238,12 +272,23 @@ mod tests {
         let link = dir.path().join("tools.yaml");
         std::os::unix::fs::symlink("/etc/hostname", &link).unwrap();
         assert!(
-            distrust(&link, dir.path(), uid)
+            leaves(&link, dir.path())
                 .unwrap()
                 .message
                 .contains("leaves the configuration directory")
         );
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(distrust(&file, dir.path(), uid + 1).is_some() == (uid != 0));
+        assert_eq!(leaves(&file, dir.path()), None);
+        let above = |mode: u32| {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(dir.path(), permissions).unwrap();
+            distrust_above(dir.path(), uid).is_some()
+        };
+        assert_eq!(
+            [0o755, 0o1777, 0o700, 0o775, 0o777].map(above),
+            [false, false, false, true, true]
+        );
+        assert!(distrust_above(dir.path(), uid + 1).is_some());
+        assert!(distrust(&file, uid + 1).is_some() == (uid != 0));
     }
 }

@@ -1,6 +1,7 @@
 //! What a job of `jobs.yaml` means.
 
 mod check;
+mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -132,6 +133,8 @@ pub struct Limits {
     pub output_limit: Option<usize>,
     /// Bytes of an output that are kept.
     pub max_output_bytes: u64,
+    /// Bytes that the run's temporary directory may hold.
+    pub max_tmp_bytes: u64,
     /// Read calls of one response that run at once.
     pub parallel_reads: usize,
     /// Tool calls in time.
@@ -162,6 +165,7 @@ impl Default for Limits {
             tool_timeout: Duration::from_secs(120),
             output_limit: None,
             max_output_bytes: 64 << 20,
+            max_tmp_bytes: 1 << 30,
             parallel_reads: 4,
             rate: None,
         }
@@ -343,6 +347,18 @@ impl Job {
 }
 
 impl Policy {
+    /// Returns the tools that the job names as ones that it uses.
+    #[must_use]
+    pub fn named(&self) -> BTreeSet<&str> {
+        let read = match &self.read {
+            ReadPolicy::All => None,
+            ReadPolicy::Only(names) => Some(names),
+        };
+        let plain = read.into_iter().flatten().chain(&self.approve).map(String::as_str);
+        let listed = self.write.iter().chain(&self.admin).map(|entry| entry.tool.as_str());
+        listed.chain(plain).collect()
+    }
+
     /// Returns the first of the job's skills that this tool may not be used with.
     #[must_use]
     pub fn excluded_by_skill(&self, tool: &str) -> Option<&str> {

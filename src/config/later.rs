@@ -4,7 +4,7 @@
 
 /// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["budget", "server", "retention", "notifications"]),
+    ("config", &["budget", "server", "retention", "notifications", "builtin_tools"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -21,10 +21,15 @@ const KEYS: &[(&str, &[&str])] = &[
             "verify_retries",
             "output_schema",
             "notify",
+            "reasoning_effort",
         ],
     ),
-    ("tools.tools[]", &["probe"]),
+    ("jobs.jobs[].limits", &["output_lines"]),
+    ("tools.tools[]", &["probe", "output_lines"]),
 ];
+
+/// The word that will mean the editing tools of a model's family; no tool may have this name.
+pub(crate) const EDITOR: &str = "editor";
 
 /// `(where, value)`: where is the path of the value.
 const VALUES: &[(&str, &[&str])] = &[
@@ -35,7 +40,11 @@ const VALUES: &[(&str, &[&str])] = &[
     ("jobs.jobs[].catchup", &["all"]),
     ("jobs.jobs[].on_crash", &["resume"]),
     ("jobs.jobs[].compaction", &["auto"]),
+    ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
 ];
+
+/// Values that may be a mapping in a later version.
+const MAPPINGS: &[&str] = &["config.models.*.api_key", "jobs.jobs[].skills[]"];
 
 /// Tells whether `key` of the object at `place` is one of a later version.
 pub(crate) fn is_later_key(place: &str, key: &str) -> bool {
@@ -44,7 +53,17 @@ pub(crate) fn is_later_key(place: &str, key: &str) -> bool {
 
 /// Tells whether `value` at `place` is one of a later version.
 pub(crate) fn is_later_value(place: &str, value: &str) -> bool {
-    VALUES.iter().any(|(known, values)| *known == place && values.contains(&value))
+    values(place).contains(&value)
+}
+
+/// Returns the values at `place` of a later version.
+pub(crate) fn values(place: &str) -> &'static [&'static str] {
+    VALUES.iter().find(|(known, _)| *known == place).map_or(&[], |(_, values)| values)
+}
+
+/// Tells whether a mapping at `place` is one of a later version.
+pub(crate) fn is_later_mapping(place: &str) -> bool {
+    MAPPINGS.contains(&place)
 }
 
 /// Returns a JSON pointer in the form of these tables.

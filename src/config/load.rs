@@ -1,6 +1,7 @@
 //! From files to a [`Config`]: everything is read, everything is checked, everything that is wrong is told at once.
 
 mod models;
+mod read;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +13,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::document::{self, Document};
-use super::files::{self, distrust};
-use super::interpolate::{Found, interpolate};
+use super::document::Document;
+use super::interpolate::Found;
 use super::job::Surroundings;
 use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SchemaName,
-    Settings, Tool, Trust,
+    ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SandboxMode,
+    SchemaName, Security, Settings, Tool, Trust,
 };
 use crate::call::Fault;
 use crate::domain::{JobName, ToolName};
@@ -135,7 +135,7 @@ struct Checked {
 
 impl Loader<'_> {
     fn load(&self, now: DateTime<Utc>) -> Config {
-        self.trust_path(&self.set.directory);
+        self.trust_directory();
         let config = self
             .set
             .config
@@ -173,7 +173,7 @@ impl Loader<'_> {
                     .error("/default_model", format!("there is no model `{name}` in `models`")),
             );
         }
-        let (tools, broken_tools) = self.tools(&tool_files);
+        let (tools, broken_tools) = self.tools(&tool_files, &settings.security);
         // Names are not held against a file that could not be read.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
         let mcp_servers = self.mcp_servers(&raw, config.as_ref());
@@ -236,64 +236,6 @@ impl Loader<'_> {
         error
     }
 
-    fn trust_path(&self, path: &Path) {
-        if self.trust == Trust::Given {
-            return;
-        }
-        if let Some(problem) = distrust(path, &self.set.directory, self.own_uid) {
-            match self.trust {
-                Trust::Required => self.error(problem),
-                Trust::Advised | Trust::Given => self.warning(problem),
-            }
-        }
-    }
-
-    fn read(&self, path: &Path, schema: &FileSchema) -> Option<Checked> {
-        if let Some(folder) = path.parent().filter(|folder| {
-            *folder != self.set.directory && folder.starts_with(&self.set.directory)
-        }) {
-            self.trust_path(folder);
-        }
-        self.trust_path(path);
-        let name = path.display().to_string();
-        let text = files::read(path).map_err(|error| self.error(error)).ok()?;
-        {
-            let mut digest = self.digest.borrow_mut();
-            digest.update(text.len().to_be_bytes());
-            digest.update(&text);
-        }
-        let (document, errors) = document::parse(&name, &text);
-        errors.into_iter().for_each(|error| self.error(error));
-        let mut document = document?;
-        let kind = schema.name().as_str();
-        interpolate(
-            &mut document,
-            kind,
-            self.environment,
-            self.resolve,
-            &mut self.found.borrow_mut(),
-        );
-        let (errors, value) = schema.check(&document);
-        errors.into_iter().for_each(|error| self.error(error));
-        Some(Checked { document, value })
-    }
-
-    /// Returns the text of a file that another one names; relative to the configuration directory.
-    fn beside(&self, path: &str) -> Result<(PathBuf, String), ConfigError> {
-        let path = self.set.directory.join(self.environment.expand_home(path));
-        // A directory that others can write is a file that others can replace.
-        let above = path.ancestors().skip(1);
-        for directory in above.take_while(|above| {
-            above.starts_with(&self.set.directory) && **above != self.set.directory
-        }) {
-            self.trust_path(directory);
-        }
-        self.trust_path(&path);
-        let text = files::read(&path)?;
-        self.digest.borrow_mut().update(&text);
-        Ok((path, text))
-    }
-
     /// Decodes an entry. One that its schema has already complained about may fail in silence.
     fn decode<T: DeserializeOwned>(
         &self,
@@ -313,7 +255,26 @@ impl Loader<'_> {
         }
     }
 
-    fn tools(&self, files: &[Checked]) -> (BTreeMap<ToolName, Tool>, BTreeSet<String>) {
+    /// Warns of a tool whose program or script no process of it could open.
+    fn closed(&self, tool: &Tool, security: &Security) -> Option<Fault> {
+        let closed = security.denied_paths.iter().chain([&self.set.directory]);
+        let (file, folder) = (security.sandbox != SandboxMode::Off)
+            .then(|| tool.closed_file(closed, &security.allowed_paths))??;
+        let (file, folder) = (file.display(), folder.display());
+        Some(Fault {
+            pointer: "/cmd".to_owned(),
+            message: format!(
+                "`{file}` lies in `{folder}`, which is closed to tools; a job that may use this tool fails its preflight"
+            ),
+            hint: Some("open its folder with `sandbox: {read: […]}`, or move it".to_owned()),
+        })
+    }
+
+    fn tools(
+        &self,
+        files: &[Checked],
+        security: &Security,
+    ) -> (BTreeMap<ToolName, Tool>, BTreeSet<String>) {
         let mut tools = BTreeMap::new();
         let mut broken = BTreeSet::new();
         let mut places: BTreeMap<String, String> = BTreeMap::new();
@@ -327,7 +288,8 @@ impl Loader<'_> {
                 continue;
             };
             self.unique(&mut places, raw.name.as_deref(), "tool", document, &pointer);
-            let (tool, remarks) = Tool::from_raw(&raw, self.environment);
+            let (tool, mut remarks) = Tool::from_raw(&raw, self.environment);
+            remarks.warnings.extend(tool.as_ref().and_then(|tool| self.closed(tool, security)));
             remarks
                 .errors
                 .into_iter()
@@ -488,6 +450,8 @@ fn entries<'a>(
             .into_iter()
             .flatten()
             .enumerate()
+            // An entry that is not a mapping has been reported by the schema.
+            .filter(|(_, entry)| !entry.is_null())
             .map(move |(at, entry)| (file, at, entry))
     })
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::environment::{RELATIVE_PATH, is_absolute_search_path};
 use super::raw::RawMcpServer;
 use super::settings::is_hijacking;
 use super::tool::Program;
+use super::web::{is_exposed, web_address};
 use super::{Environment, ToolSandbox};
 use crate::call::{Fault, pointer_segment};
 use crate::domain::Category;
@@ -85,9 +87,20 @@ impl McpServer {
             faults.push(fault("", message));
         }
         let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut faults);
-        for variable in raw.env.iter().flat_map(BTreeMap::keys) {
-            if is_hijacking(variable) {
-                let pointer = format!("/env/{}", pointer_segment(variable));
+        // Where `category` says nothing, its other tools are admin tools.
+        let mut of_tools = raw.categories.iter().flat_map(BTreeMap::values);
+        if raw.category == Some(Category::Read)
+            && of_tools.all(|category| *category == Category::Read)
+            && !sandbox.write.is_empty()
+        {
+            let message = "a read tool cannot write: leave this out, or make it a write tool";
+            faults.push(fault("/sandbox/write", message.to_owned()));
+        }
+        for (variable, value) in raw.env.iter().flatten() {
+            let pointer = format!("/env/{}", pointer_segment(variable));
+            if variable == "PATH" && !is_absolute_search_path(value) {
+                faults.push(fault(&pointer, RELATIVE_PATH.to_owned()));
+            } else if is_hijacking(variable) {
                 let message = format!("`{variable}` changes what the program loads or runs");
                 warnings.push(fault(&pointer, message));
             }
@@ -126,12 +139,13 @@ impl McpServer {
                         ));
                     }
                 }
-                let is_address = url.starts_with("http://") || url.starts_with("https://");
-                if !is_address {
-                    faults.push(fault(
+                match web_address(url, "such as https://mcp.example.org/mcp") {
+                    Err(message) => faults.push(fault("/url", message)),
+                    Ok(url) if is_exposed(&url) && raw.headers.is_some() => warnings.push(fault(
                         "/url",
-                        "an address begins with http:// or https://".to_owned(),
-                    ));
+                        "the headers go over plain HTTP to a host that is not loopback".to_owned(),
+                    )),
+                    Ok(_) => {}
                 }
                 let headers = raw.headers.clone().unwrap_or_default();
                 Some(McpTransport::Http { url: url.clone(), headers })

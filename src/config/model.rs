@@ -7,6 +7,7 @@ use super::price::Price;
 use super::profile::Profile;
 use super::raw::{RawEffort, RawModel, RawProfile, RawProvider};
 use super::script::Script;
+use super::web::{is_exposed, service_address};
 use crate::text::quantity;
 
 /// Families of Anthropic's models that cannot be told how long to think.
@@ -244,10 +245,11 @@ fn known_price(remote: &Remote) -> Option<Price> {
     is_own.then(|| Price::of(&remote.model)).flatten()
 }
 
-fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 11] {
+fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 12] {
     [
         ("model", raw.model.is_some()),
         ("api_key", raw.api_key.is_some()),
+        ("allow_plain_http", raw.allow_plain_http.is_some()),
         ("base_url", raw.base_url.is_some()),
         ("stream", raw.stream.is_some()),
         ("max_output_tokens", raw.max_output_tokens.is_some()),
@@ -321,18 +323,27 @@ fn effort(raw: RawEffort) -> Effort {
     }
 }
 
+/// Tells whether requests carry something that opens the provider's door.
+fn sends_key(raw: &RawModel) -> bool {
+    let is_key = |name: &String| {
+        let name = name.to_ascii_lowercase();
+        ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word))
+    };
+    raw.api_key.is_some() || raw.headers.iter().flat_map(BTreeMap::keys).any(is_key)
+}
+
 fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&str, String)) {
     if let Some(base_url) = &raw.base_url {
-        let is_url = reqwest::Url::parse(base_url)
-            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.host().is_some());
-        if !is_url {
-            let example = format.base_url();
-            complain(
+        let how = format!("up to the version, such as {}", format.base_url());
+        let may_be_plain = raw.allow_plain_http == Some(true) || !sends_key(raw);
+        match service_address(base_url, &how) {
+            Err(message) => complain("/base_url", message),
+            Ok(url) if is_exposed(&url) && !may_be_plain => complain(
                 "/base_url",
-                format!(
-                    "`{base_url}` is no address: write it up to the version, such as {example}"
-                ),
-            );
+                "the key would go over plain HTTP to a host that is not loopback: write https://, or `allow_plain_http: true`"
+                    .to_owned(),
+            ),
+            Ok(_) => {}
         }
     }
     let has_key = raw.api_key.is_some()

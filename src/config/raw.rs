@@ -82,6 +82,8 @@ pub(crate) struct RawModel {
     pub(crate) model: Option<String>,
     /// The key, best as `${credential:NAME}` or `${NAME}`.
     pub(crate) api_key: Option<String>,
+    /// true lets the key go over plain HTTP to a host that is not loopback. Defaults to false.
+    pub(crate) allow_plain_http: Option<bool>,
     /// The address up to the version, such as <https://api.openai.com/v1>.
     pub(crate) base_url: Option<String>,
     /// Whether answers are streamed. true if not set.

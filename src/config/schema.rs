@@ -243,6 +243,11 @@ fn wrong_value(
             .error(pointer, format!("`{text}` is not in this version"))
             .with_hint(format!("write {only}"));
     }
+    if found.is_object() && later::is_later_mapping(place) {
+        return document
+            .error(pointer, "a mapping here is not in this version")
+            .with_hint(format!("write {}", kinds.join(" or ")));
+    }
     let mut expected: Vec<Cow<'_, str>> =
         choices.iter().map(|choice| Cow::Owned(format!("`{choice}`"))).collect();
     // A choice is a text already.
@@ -254,8 +259,16 @@ fn wrong_value(
     );
     let error = document
         .error(pointer, format!("expected {}, found {}", expected.join(" or "), describe(found)));
-    match found.as_str().and_then(|text| nearest(text, choices.iter().map(String::as_str))) {
+    let later = later::values(place);
+    let known = choices.iter().map(String::as_str).chain(later.iter().copied());
+    match found.as_str().and_then(|text| nearest(text, known)) {
+        Some(near) if later.contains(&near) => {
+            error.with_hint(format!("did you mean `{near}`? It is not in this version"))
+        }
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
+        None if !later.is_empty() => {
+            error.with_hint(format!("known, but not in this version: {}", later.join(", ")))
+        }
         None => error,
     }
 }

@@ -6,8 +6,9 @@ use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
 use super::web::hosts;
 use super::{AllowedHost, Environment};
 use crate::call::Fault;
+use crate::text::near::nearest;
 
-/// Closed to every tool, where the operator says nothing. `~` is the daemon's home.
+/// Closed to every tool, besides the keys of the host and of its users. `~` is the daemon's home.
 const DENIED: &[&str] = &[
     "~/.ssh",
     "~/.gnupg",
@@ -16,7 +17,83 @@ const DENIED: &[&str] = &[
     "/etc/gshadow",
     "/etc/gshadow-",
     "/etc/security/opasswd",
+    "/etc/ssh/ssh_host_dsa_key",
+    "/etc/ssh/ssh_host_ecdsa_key",
+    "/etc/ssh/ssh_host_ed25519_key",
+    "/etc/ssh/ssh_host_rsa_key",
 ];
+
+/// The user database; what it does not list has no home that is known here.
+const USERS: &str = "/etc/passwd";
+
+/// The first number of a person's account; root is one too.
+const FIRST_PERSON: u32 = 1000;
+
+/// Returns the keys of the users of this host: `.ssh` and `.gnupg` in each home, whether they are there yet or not for people, and where they are there
+/// for services.
+fn user_keys() -> Vec<PathBuf> {
+    let users = std::fs::read_to_string(USERS).unwrap_or_default();
+    let homes = users.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, uid, _, _, home, ..] = fields.as_slice() else { return None };
+        let uid: u32 = uid.parse().ok()?;
+        let home = Path::new(home);
+        (home.is_absolute() && home.is_dir()).then(|| (home.to_path_buf(), uid))
+    });
+    let keys = homes.flat_map(|(home, uid)| {
+        let is_person = uid == 0 || uid >= FIRST_PERSON && home != Path::new("/");
+        [".ssh", ".gnupg"]
+            .map(|name| home.join(name))
+            .into_iter()
+            .filter(move |path| is_person || path.exists())
+    });
+    keys.collect()
+}
+
+/// Capabilities that a tool of root may keep, with their numbers. Those that lead round the sandbox are not among them. *Source*: `capabilities(7)`.
+const CAPABILITIES: &[(&str, u8)] = &[
+    ("CHOWN", 0),
+    ("DAC_OVERRIDE", 1),
+    ("DAC_READ_SEARCH", 2),
+    ("FOWNER", 3),
+    ("FSETID", 4),
+    ("KILL", 5),
+    ("SETGID", 6),
+    ("SETUID", 7),
+    ("SETPCAP", 8),
+    ("LINUX_IMMUTABLE", 9),
+    ("NET_BIND_SERVICE", 10),
+    ("NET_BROADCAST", 11),
+    ("NET_ADMIN", 12),
+    ("NET_RAW", 13),
+    ("IPC_LOCK", 14),
+    ("IPC_OWNER", 15),
+    ("SYS_CHROOT", 18),
+    ("SYS_PACCT", 20),
+    ("SYS_NICE", 23),
+    ("SYS_RESOURCE", 24),
+    ("SYS_TIME", 25),
+    ("SYS_TTY_CONFIG", 26),
+    ("MKNOD", 27),
+    ("LEASE", 28),
+    ("AUDIT_WRITE", 29),
+    ("AUDIT_CONTROL", 30),
+    ("SETFCAP", 31),
+    ("MAC_OVERRIDE", 32),
+    ("MAC_ADMIN", 33),
+    ("SYSLOG", 34),
+    ("WAKE_ALARM", 35),
+    ("BLOCK_SUSPEND", 36),
+    ("AUDIT_READ", 37),
+    ("CHECKPOINT_RESTORE", 40),
+];
+
+/// Returns the number of a capability, with or without `CAP_`, in any case.
+fn capability(text: &str) -> Option<u8> {
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("CAP_").unwrap_or(&name);
+    CAPABILITIES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
+}
 
 /// How the kernel holds the tools of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,8 +162,10 @@ impl Security {
             .map(|text| environment.expand_home(text))
             .chain(environment.get("CREDENTIALS_DIRECTORY").map(PathBuf::from))
             .filter(|path| path.is_absolute())
-            .chain(more)
-            .collect();
+            .chain(user_keys())
+            .chain(more);
+        let mut known = std::collections::BTreeSet::new();
+        let denied_paths = denied_paths.filter(|path| known.insert(path.clone())).collect();
         let mut commands = |key: &str, texts: Option<&Vec<String>>| {
             let texts = texts.cloned().unwrap_or_default();
             for (at, _) in texts.iter().enumerate().filter(|(_, text)| text.trim().is_empty()) {
@@ -125,11 +204,15 @@ pub struct ToolSandbox {
     pub read: Vec<PathBuf>,
     /// Further trees that it may write.
     pub write: Vec<PathBuf>,
+    /// Whether it has System V IPC, POSIX message queues and kernel keyrings.
+    pub ipc: bool,
+    /// Capabilities that it keeps where it runs as root: bits by number.
+    pub capabilities: u64,
 }
 
 impl Default for ToolSandbox {
     fn default() -> Self {
-        Self { network: true, read: Vec::new(), write: Vec::new() }
+        Self { network: true, read: Vec::new(), write: Vec::new(), ipc: false, capabilities: 0 }
     }
 }
 
@@ -145,11 +228,21 @@ impl ToolSandbox {
             faults.extend(wrong);
             paths
         };
-        Self {
-            network: raw.network.unwrap_or(true),
-            read: list("read", raw.read.as_ref()),
-            write: list("write", raw.write.as_ref()),
+        let (read, write) = (list("read", raw.read.as_ref()), list("write", raw.write.as_ref()));
+        let mut capabilities = 0;
+        for (at, text) in raw.capabilities.iter().flatten().enumerate() {
+            match capability(text) {
+                Some(number) => capabilities |= 1 << number,
+                None => faults.push(Fault {
+                    pointer: format!("/sandbox/capabilities/{at}"),
+                    message: format!("`{text}` is not a capability that a tool can keep"),
+                    hint: nearest(text, CAPABILITIES.iter().map(|(name, _)| *name))
+                        .map(|near| format!("did you mean `{near}`?")),
+                }),
+            }
         }
+        let (network, ipc) = (raw.network.unwrap_or(true), raw.ipc.unwrap_or(false));
+        Self { network, read, write, ipc, capabilities }
     }
 }
 

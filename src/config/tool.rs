@@ -1,11 +1,13 @@
 //! What a tool of `tools.yaml` means.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::environment::{RELATIVE_PATH, is_absolute_search_path};
+use super::later::EDITOR;
 use super::raw::RawTool;
 use super::settings::is_hijacking;
 use super::{Builtin, Environment, ToolSandbox};
@@ -76,13 +78,15 @@ impl Tool {
             ));
         }
         let program = raw.cmd.as_deref().map(|cmd| program(cmd, environment, &mut remarks));
-        for name in raw.env.iter().flat_map(BTreeMap::keys) {
+        for (name, value) in raw.env.iter().flatten() {
             let pointer = format!("/env/{}", pointer_segment(name));
             if name.is_empty() || name.contains(['=', '\0']) {
                 remarks.errors.push(fault(
                     &pointer,
                     format!("`{name}` is no name of an environment variable"),
                 ));
+            } else if name == "PATH" && !is_absolute_search_path(value) {
+                remarks.errors.push(fault(&pointer, RELATIVE_PATH.to_owned()));
             } else if is_hijacking(name) {
                 remarks.warnings.push(fault(
                     &pointer,
@@ -104,10 +108,7 @@ impl Tool {
             ));
         }
         let command = Self::command(raw, &mut remarks);
-        let destructive_when = command
-            .as_ref()
-            .map(|command| conditions(raw, command, &mut remarks))
-            .unwrap_or_default();
+        let destructive_when = conditions(raw, command.as_ref(), &mut remarks);
         if let Some(command) = &command {
             remarks.warnings.extend(command.open_positions());
             examples(raw, command, &mut remarks);
@@ -120,6 +121,10 @@ impl Tool {
                 message: format!("`{}` is a built-in tool", builtin.name),
                 hint: Some("take another name, or say `override: true`".to_owned()),
             });
+        }
+        if raw.name.as_deref() == Some(EDITOR) {
+            let message = format!("`{EDITOR}` is reserved for a later version: take another name");
+            remarks.errors.push(fault("/name", message));
         }
         let name = raw.name.as_deref().and_then(|name| ToolName::parse(name).ok());
         let built = || {
@@ -142,21 +147,44 @@ impl Tool {
         (built(), remarks)
     }
 
+    /// Returns the program or script of this tool that lies in one of `closed`, where neither `sandbox.read` nor `open` opens it, and what closes it.
+    /// Links are followed.
+    #[must_use]
+    pub fn closed_file<'a>(
+        &self,
+        closed: impl Iterator<Item = &'a PathBuf> + Clone,
+        open: &[PathBuf],
+    ) -> Option<(PathBuf, &'a PathBuf)> {
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let open: Vec<PathBuf> =
+            self.sandbox.read.iter().chain(open).map(|path| real(path)).collect();
+        let directory = self.working_dir.clone().unwrap_or_default();
+        let script = self.command.script(&self.program.written).map(|text| directory.join(text));
+        let script = script.filter(|path| path.is_absolute() && path.is_file());
+        let mut files = self.program.path.clone().into_iter().chain(script).map(|file| real(&file));
+        files.find_map(|file| {
+            let folder = closed.clone().find(|folder| {
+                let folder = real(folder);
+                file.starts_with(&folder)
+                    && !open.iter().any(|open| file.starts_with(open) && open.starts_with(&folder))
+            })?;
+            Some((file, folder))
+        })
+    }
+
     fn command(raw: &RawTool, remarks: &mut Remarks) -> Option<CommandLine> {
         let mut optional_args = Vec::new();
         for (name, value) in raw.optional_args.iter().flatten() {
-            let texts: Option<Vec<String>> = value.as_array().map(|items| {
-                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect()
-            });
-            match texts {
-                Some(texts) if Some(texts.len()) == value.as_array().map(Vec::len) => {
-                    optional_args.push((name.clone(), texts))
-                }
-                _ => remarks.errors.push(fault(
+            let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+            let texts: Vec<String> =
+                items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
+            if !value.is_array() || texts.len() != items.len() {
+                remarks.errors.push(fault(
                     &format!("/optional_args/{}", pointer_segment(name)),
                     "expected a list of texts".to_owned(),
-                )),
+                ));
             }
+            optional_args.push((name.clone(), texts));
         }
         let declaration = Declaration {
             program: raw.cmd.clone().unwrap_or_default(),
@@ -213,12 +241,12 @@ fn program(cmd: &str, environment: &Environment, remarks: &mut Remarks) -> Progr
 
 fn conditions(
     raw: &RawTool,
-    command: &CommandLine,
+    command: Option<&CommandLine>,
     remarks: &mut Remarks,
 ) -> Vec<ArgumentConditions> {
     let mut compiled = Vec::new();
     for (at, condition) in raw.destructive_when.iter().flatten().enumerate() {
-        match ArgumentConditions::compile(&condition.args, Some(command.parameters())) {
+        match ArgumentConditions::compile(&condition.args, command.map(CommandLine::parameters)) {
             Ok(conditions) => compiled.push(conditions),
             Err(faults) => remarks.errors.extend(faults.into_iter().map(|mut fault| {
                 fault.pointer = format!("/destructive_when/{at}/args{}", fault.pointer);

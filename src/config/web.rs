@@ -32,13 +32,14 @@ impl WebSearch {
         complain: &mut impl FnMut(&str, String),
     ) -> Option<Self> {
         let base_url = raw.base_url.as_deref().unwrap_or(SEARCH);
-        let is_address = Url::parse(base_url)
-            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if !is_address {
-            complain(
+        match service_address(base_url, &format!("up to /search, such as {SEARCH}")) {
+            Err(message) => complain("/web_search/base_url", message),
+            Ok(url) if is_exposed(&url) => complain(
                 "/web_search/base_url",
-                format!("`{base_url}` is no address: write it up to /search, such as {SEARCH}"),
-            );
+                "the key would go over plain HTTP to a host that is not loopback: write https://"
+                    .to_owned(),
+            ),
+            Ok(_) => {}
         }
         let api_key = raw.api_key.clone()?;
         if reqwest::header::HeaderValue::try_from(&api_key).is_err() {
@@ -103,6 +104,50 @@ impl AllowedHost {
         let named = host(text).map(Named::Exactly).ok_or_else(refused)?;
         Ok(Self { named, internal })
     }
+}
+
+/// Returns the address that `text` writes; `how` says how one is written.
+///
+/// *Errors*: a sentence.
+pub(super) fn web_address(text: &str, how: &str) -> Result<Url, String> {
+    // The parser drops line breaks and tabs without a word.
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err("an address must not hold white space or control characters".to_owned());
+    }
+    let url = Url::parse(text)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+        .ok_or_else(|| format!("`{text}` is not an address: write it {how}"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(
+            "an address must not hold a user name or a password, which would be shown".to_owned()
+        );
+    }
+    Ok(url)
+}
+
+/// Returns the address of a service whose paths are put behind `text`.
+///
+/// *Errors*: a sentence.
+pub(super) fn service_address(text: &str, how: &str) -> Result<Url, String> {
+    let url = web_address(text, how)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err(
+            "an address must not hold a query or a fragment: paths are put behind it".to_owned()
+        );
+    }
+    Ok(url)
+}
+
+/// Tells whether what is sent there can be read on its way: plain HTTP to a host that is not loopback.
+pub(super) fn is_exposed(url: &Url) -> bool {
+    let is_loopback = match url.host() {
+        Some(Host::Domain(name)) => undotted(name) == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    url.scheme() == "http" && !is_loopback
 }
 
 fn undotted(name: &str) -> &str {

@@ -36,6 +36,7 @@ use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
+use super::sandbox::Filters;
 use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
 
 /// How long the fork server may take to answer before another one is started in its place.
@@ -295,6 +296,7 @@ fn serve() -> io::Result<i32> {
     mask.thread_block()?;
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut taken, take) = io::pipe()?;
+    let filters = Filters::new().map_err(io::Error::from)?;
     // One shim always waits for the next request, so that no call waits for a fork.
     let (own, mut waiting) = (nix::unistd::getpid(), None);
     loop {
@@ -304,7 +306,7 @@ fn serve() -> io::Result<i32> {
                 ForkResult::Parent { child } => waiting = Some(child),
                 ForkResult::Child => {
                     drop((children, taken));
-                    let code = i32::from(wait_for_request(own, control, take).is_err());
+                    let code = i32::from(wait_for_request(own, control, take, filters).is_err());
                     // SAFETY: ends the child at once; it has nothing that is to be done at its exit.
                     unsafe { nix::libc::_exit(code) }
                 }
@@ -343,13 +345,18 @@ fn serve() -> io::Result<i32> {
 }
 
 /// The shim's first steps: waits for its request, takes its name, tells the daemon of itself, and goes to work.
-fn wait_for_request(server: Pid, control: OwnedFd, take: io::PipeWriter) -> io::Result<()> {
+fn wait_for_request(
+    server: Pid,
+    control: OwnedFd,
+    take: io::PipeWriter,
+    filters: Filters,
+) -> io::Result<()> {
     // Without a fork server there is nobody to make the next one: the daemon is to notice at once.
     rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
     if nix::unistd::getppid() != server {
         return Err(Errno::ESRCH.into());
     }
-    let ready = shim::Ready::new()?;
+    let ready = shim::Ready::new(filters)?;
     let mut name = [0; NAME_LIMIT];
     let (count, [Some(lifeline), Some(output), third, fourth, fifth]) =
         receive::<DESCRIPTORS>(control.as_fd(), &mut name, RecvFlags::empty())?

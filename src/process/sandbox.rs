@@ -29,12 +29,8 @@ use super::fork_hold;
 /// The first Landlock version that also refuses truncation: with less, a file could be emptied without the right to write.
 const LEAST_ABI: u32 = 3;
 
-/// Devices that every program may use; the rest of `/dev` is closed, because behind it is the disk itself.
-const DEVICES: &[&str] =
-    &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
-
-/// Terminals, for tools that change things: others of the same user are among them.
-const TERMINALS: &[&str] = &["/dev/ptmx", "/dev/pts"];
+/// Devices that every program may use; the rest of `/dev` is closed, because the disk itself and the terminals of other people are behind it.
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// What the processes of a tool may touch. All paths are absolute and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +45,10 @@ pub struct Confinement {
     pub metadata: bool,
     /// Whether there is a network.
     pub network: bool,
+    /// Whether there are System V IPC, POSIX message queues and keyrings, which belong to no path.
+    pub ipc: bool,
+    /// Capabilities that a process of root keeps: bits by number.
+    pub capabilities: u64,
 }
 
 /// A confinement as the kernel takes it.
@@ -56,6 +56,7 @@ pub struct Confinement {
 pub struct Cage {
     ruleset: Option<Arc<OwnedFd>>,
     filter: Filter,
+    capabilities: u64,
 }
 
 /// The system calls that are refused.
@@ -63,6 +64,7 @@ pub struct Cage {
 pub(crate) struct Filter {
     metadata: bool,
     network: bool,
+    ipc: bool,
 }
 
 /// Why a cage cannot be built.
@@ -117,9 +119,10 @@ impl Cage {
         if is_strict {
             sandbox_support()?;
         }
-        let filter = Filter { metadata: confinement.metadata, network: confinement.network };
-        let ruleset = ruleset(confinement)?;
-        Ok(Self { ruleset: Option::<OwnedFd>::from(ruleset).map(Arc::new), filter })
+        let Confinement { metadata, network, ipc, capabilities, .. } = *confinement;
+        let filter = Filter { metadata, network, ipc };
+        let ruleset = Option::<OwnedFd>::from(ruleset(confinement)?).map(Arc::new);
+        Ok(Self { ruleset, filter, capabilities })
     }
 
     pub(crate) fn ruleset(&self) -> Option<BorrowedFd<'_>> {
@@ -128,6 +131,10 @@ impl Cage {
 
     pub(crate) fn filter(&self) -> Filter {
         self.filter
+    }
+
+    pub(crate) fn capabilities(&self) -> u64 {
+        self.capabilities
     }
 }
 
@@ -149,8 +156,7 @@ fn ruleset(confinement: &Confinement) -> Result<RulesetCreated, SandboxError> {
     let mut closed: Vec<&Path> = confinement.closed.iter().map(PathBuf::as_path).collect();
     closed.push(Path::new("/dev"));
     allow(&mut rules, Path::new("/"), &closed, read_rights())?;
-    let terminals = TERMINALS.iter().filter(|_| confinement.metadata);
-    for path in DEVICES.iter().chain(terminals) {
+    for path in DEVICES {
         let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
         allow(&mut rules, Path::new(path), &[], rights)?;
     }
@@ -200,21 +206,21 @@ fn allow(
     Ok(())
 }
 
-/// Capabilities that lead round every rule here: raw memory and ports, code in the kernel, and the environment of other processes, which
-/// `SYS_ADMIN` and `PERFMON` read past Landlock. Root's tools lose them, others have none.
-const LOST_CAPABILITIES: [rustix::thread::CapabilitySet; 7] = [
-    rustix::thread::CapabilitySet::SYS_ADMIN,
-    rustix::thread::CapabilitySet::SYS_PTRACE,
-    rustix::thread::CapabilitySet::SYS_BOOT,
-    rustix::thread::CapabilitySet::SYS_RAWIO,
-    rustix::thread::CapabilitySet::SYS_MODULE,
-    rustix::thread::CapabilitySet::BPF,
-    rustix::thread::CapabilitySet::PERFMON,
-];
+/// Takes every capability but `kept` from the programs that this process executes, for good. `kept` are bits by number.
+fn drop_capabilities(kept: u64) {
+    use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+    for number in 0..u64::BITS {
+        let bit = 1_u64 << number;
+        if kept & bit == 0 {
+            // A number that the kernel does not know is refused, and a process without the right to drop capabilities has none.
+            let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(bit));
+        }
+    }
+}
 
 /// The compiled filters, made while a shim waits.
 pub(super) struct Filters {
-    sandboxed: [(Filter, BpfProgram); 4],
+    sandboxed: Vec<(Filter, BpfProgram)>,
     free: BpfProgram,
 }
 
@@ -223,29 +229,28 @@ impl Filters {
     ///
     /// *Errors*: this machine's architecture is not one that filters are known for.
     pub(super) fn new() -> Result<Self, Errno> {
-        let one = |metadata, network| {
-            let filter = Filter { metadata, network };
-            filter.compile().map(|program| (filter, program)).map_err(|_| Errno::ENOSYS)
-        };
-        let sandboxed =
-            [one(true, true)?, one(true, false)?, one(false, true)?, one(false, false)?];
+        let filters = (0..8).map(|bits| Filter {
+            metadata: bits & 1 != 0,
+            network: bits & 2 != 0,
+            ipc: bits & 4 != 0,
+        });
+        let compiled = filters.map(|filter| filter.compile().map(|program| (filter, program)));
+        let sandboxed = compiled.collect::<Result<_, _>>().map_err(|_| Errno::ENOSYS)?;
         Ok(Self { sandboxed, free: fork_hold::only_the_hold() })
     }
 
-    /// Puts the sandbox on this process, for good; returns the listener of the hold on its forks, if the kernel has one. Without a `filter`, only
-    /// the hold is put on.
+    /// Puts the sandbox on this process, for good; returns the listener of the hold on its forks, if the kernel has one. Of root's capabilities,
+    /// `capabilities` are kept. Without a `filter`, only the hold is put on.
     ///
     /// *Errors*: what the kernel says; the process must then end.
     pub(super) fn put_on(
         &self,
         filter: Option<Filter>,
+        capabilities: u64,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<Option<OwnedFd>, Errno> {
         let Some(filter) = filter else { return fork_hold::put_on(&self.free) };
-        for capability in LOST_CAPABILITIES {
-            // Who may not drop them does not have them.
-            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
-        }
+        drop_capabilities(capabilities);
         if let Some(ruleset) = ruleset {
             // SAFETY: the kernel reads the descriptor only, which is open.
             let result = unsafe {
@@ -311,6 +316,38 @@ const METADATA: &[libc::c_long] = &[
     libc::SYS_setdomainname,
 ];
 
+/// What processes share without a path: another process of the same user can be behind it.
+const IPC: &[libc::c_long] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+];
+
+/// Calls whose first argument is a process or thread; zero is the caller.
+const BY_PROCESS: &[libc::c_long] = &[
+    libc::SYS_prlimit64,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+];
+
+/// `setpriority` and `ioprio_set`, each with the kind that means every process of a user; the second argument is whose.
+const BY_KIND: &[(libc::c_long, u64)] = &[(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
+
 /// Newer than the library that names the others; one number on every architecture.
 const SYS_FCHMODAT2: libc::c_long = 452;
 const SYS_SETXATTRAT: libc::c_long = 463;
@@ -343,9 +380,21 @@ impl Filter {
             // Local sockets as well: behind one of them is a daemon that starts processes without a cage.
             rules.insert(libc::SYS_socket, Vec::new());
         }
-        // The limits of other processes of the same user: as good as a signal.
-        let others = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, 0)?;
-        rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![others])?]);
+        if !self.ipc {
+            rules.extend(IPC.iter().map(|number| (*number, Vec::new())));
+        }
+        let argument =
+            |at, is, value| SeccompCondition::new(at, SeccompCmpArgLen::Dword, is, value);
+        // Limits and priorities of other processes of the same user, the daemon among them: as good as a signal.
+        for number in BY_PROCESS {
+            let others = argument(0, SeccompCmpOp::Ne, 0)?;
+            rules.insert(*number, vec![SeccompRule::new(vec![others])?]);
+        }
+        for (number, of_user) in BY_KIND {
+            let others = SeccompRule::new(vec![argument(1, SeccompCmpOp::Ne, 0)?])?;
+            let of_user = SeccompRule::new(vec![argument(0, SeccompCmpOp::Eq, *of_user)?])?;
+            rules.insert(*number, vec![others, of_user]);
+        }
         if !self.metadata {
             let by_ioctl = |request| {
                 let request =

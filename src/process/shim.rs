@@ -47,10 +47,10 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Makes this process a shim: the reaper of what is below it, in a session of its own.
+    /// Makes this process a shim: the reaper of what is below it, in a session of its own. `filters` were compiled before the fork.
     ///
     /// *Errors*: what the kernel says.
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(super) fn new(filters: Filters) -> Result<Self, Errno> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
         let _ = setsid();
@@ -63,9 +63,9 @@ impl Ready {
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
         // Touches what reading an order needs: its pages are in memory then.
         let _ = serde_json::from_str::<Order>(
-            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"landlock":false,"piped":false,"grouped":false}"#,
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"capabilities":0,"landlock":false,"piped":false,"grouped":false}"#,
         );
-        Ok(Self { signals, null: null.into(), filters: Filters::new()? })
+        Ok(Self { signals, null: null.into(), filters })
     }
 }
 
@@ -148,7 +148,9 @@ impl Cage<'_> {
             return Err(Errno::EBADF);
         }
         let ruleset = self.ruleset.as_ref().map(|fd| fd.as_fd());
-        let Some(listener) = self.filters.put_on(self.order.filter, ruleset)? else {
+        let Some(listener) =
+            self.filters.put_on(self.order.filter, self.order.capabilities, ruleset)?
+        else {
             return Ok(());
         };
         send(shim.as_fd(), &[HOLD], &[listener.as_fd()]).map_err(|error| errno_of(&error))

@@ -259,6 +259,7 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
         stdin: spec.stdin.clone(),
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
         filter: spec.cage.as_ref().map(Cage::filter),
+        capabilities: spec.cage.as_ref().map_or(0, Cage::capabilities),
         piped,
         grouped,
         landlock: spec.cage.as_ref().is_some_and(|cage| cage.ruleset().is_some()),

@@ -24,6 +24,8 @@ pub(crate) struct Order {
     pub(crate) timeout_ms: u64,
     /// The system calls that are refused; `None` is no sandbox.
     pub(crate) filter: Option<Filter>,
+    /// Capabilities that it keeps in a sandbox, where it runs as root: bits by number.
+    pub(crate) capabilities: u64,
     /// Whether a Landlock ruleset comes with the request. Without it nothing is started.
     pub(crate) landlock: bool,
     /// Whether its standard input is a pipe that comes with the request; what it says on standard error is then not kept.

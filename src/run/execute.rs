@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{models, prompt};
-use super::preflight::{connect, preflight};
+use super::preflight::{connect, may_begin, preflight};
 use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
@@ -144,15 +144,12 @@ pub async fn execute(
     };
     let mut items = preflight(&spec.config, &spec.job, &around, &toolbox);
     items.extend(found);
-    let acts =
-        spec.has_person || !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty());
-    let may_begin = if spec.has_person {
-        host.approver.preflight(&items).await
-    } else {
-        items.iter().all(|item| item.ok)
-    };
+    let is_recorded = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty())
+        || items.iter().any(|item| !item.ok);
+    let may_begin = may_begin(&spec, &host, &items, (&mut stopped, started)).await;
     let result = if may_begin {
-        let recorded = if acts { sink.record(Event::Preflight { items }).await } else { Ok(()) };
+        let recorded =
+            if is_recorded { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
                 let place = Place { around: &around, directory: &directory };
@@ -420,10 +417,7 @@ async fn run_session(
 async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
     let failed = items.iter().filter(|item| !item.ok);
     let failed: Vec<_> = failed.map(|item| format!("{}: {}", item.name, item.detail)).collect();
-    let why = match failed.is_empty() {
-        true => "a person said no to its beginning".to_owned(),
-        false => failed.join("; "),
-    };
+    let why = failed.join("; ");
     match sink.record(Event::Preflight { items }).await {
         Ok(()) => ended_early(StopReason::PreflightFailed, why),
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),

@@ -1,10 +1,17 @@
 //! The checklist before the first model call: what would make the run fail at night is said before a token is spent.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::execute::Host;
+use super::spec::RunSpec;
 use crate::agent::Toolbox;
-use crate::config::{Config, Job, Listed, MCP_SEPARATOR, Model, Provider, SandboxMode, WireFormat};
-use crate::domain::PreflightItem;
+use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool, WireFormat};
+use crate::domain::{PreflightItem, StopReason};
+use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::{Connection, ToolSurroundings, missing_programs};
 
@@ -37,9 +44,8 @@ pub fn preflight(
         Ok(_) => item("working_dir", false, format!("{} is no directory", working_dir.display())),
         Err(error) => item("working_dir", false, format!("{}: {error}", working_dir.display())),
     }));
-    let acting = job.policy.write.iter().chain(&job.policy.admin);
-    let acting: BTreeSet<&str> = acting.map(|Listed { tool, .. }| tool.as_str()).collect();
-    if !acting.is_empty() && is_local {
+    let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
+    if acts && is_local {
         items.extend(around.paths.writable.iter().map(|path| {
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
@@ -54,28 +60,94 @@ pub fn preflight(
             }
         }));
     }
-    for tool in acting.into_iter().chain(job.policy.approve.iter().map(String::as_str)) {
-        let name = format!("program of {tool}");
-        if items.iter().any(|known: &PreflightItem| known.name == name) {
-            continue;
-        }
-        items.push(match (config.tools.get(tool), toolbox.find(tool)) {
-            (Some(_), _) if !is_local => continue,
-            (Some(declared), _) => match &declared.program.path {
-                Some(path) => item(&name, true, path.display().to_string()),
-                None => item(&name, false, format!("`{}` was not found", declared.program.written)),
-            },
-            (None, Some(_)) => match tool.split_once(MCP_SEPARATOR) {
-                Some((server, _)) => item(&name, true, format!("of the MCP server `{server}`")),
-                None => item(&name, true, "built in".to_owned()),
-            },
-            (None, None) => item(&name, false, "it cannot be used on this host".to_owned()),
-        });
-    }
+    items.extend(tools(config, job, around, toolbox));
     items.push(sandbox(job, around));
     let offered = toolbox.offered().len();
     items.push(item("tools", true, format!("{offered} offered to the model")));
     items
+}
+
+/// Decides whether a run begins. A person who is attached may begin it although an item failed, as long as nothing ends the run meanwhile; a run that
+/// is to end begins, and its session ends at once with the reason.
+pub(super) async fn may_begin(
+    spec: &RunSpec,
+    host: &Host,
+    items: &[PreflightItem],
+    (stopped, started): (&mut watch::Receiver<Option<StopReason>>, Instant),
+) -> bool {
+    if stopped.borrow().is_some() {
+        return true;
+    }
+    if !spec.has_person {
+        return items.iter().all(|item| item.ok);
+    }
+    let left = spec.job.limits.max_duration.saturating_sub(started.elapsed());
+    let patience = spec.job.approval.timeout.min(left);
+    tokio::select! {
+        answer = tokio::time::timeout(patience, host.approver.preflight(items)) => answer.unwrap_or(false),
+        _ = stopped.wait_for(Option::is_some) => true,
+    }
+}
+
+/// Tells of every tool that the job names whether it can be used, and of every other that it may use whether a sandbox lets its program start.
+fn tools(
+    config: &Config,
+    job: &Job,
+    around: &ToolSurroundings,
+    toolbox: &Toolbox,
+) -> Vec<PreflightItem> {
+    let is_local = around.execution.is_local();
+    let named = job.policy.named();
+    let item = |tool: &str, (ok, detail): (bool, String)| PreflightItem {
+        name: format!("program of {tool}"),
+        ok,
+        detail,
+    };
+    let found = named.iter().filter_map(|tool| {
+        let found = match (config.tools.get(*tool), toolbox.find(tool)) {
+            (Some(_), _) if !is_local => return None,
+            (Some(declared), _) => program(declared, around),
+            (None, Some(known)) if !known.is_available() => {
+                (false, "it cannot be used in this job".to_owned())
+            }
+            (None, Some(_)) => match tool.split_once(MCP_SEPARATOR) {
+                Some((server, _)) => (true, format!("of the MCP server `{server}`")),
+                None => (true, "built in".to_owned()),
+            },
+            (None, None) => (false, "it cannot be used on this host".to_owned()),
+        };
+        Some(item(tool, found))
+    });
+    // One that is not named and not there is not offered; one that would fail at each call is reported.
+    let others = config.tools.values().filter(|tool| {
+        let name = tool.name.as_str();
+        is_local
+            && !named.contains(name)
+            && tool.program.path.is_some()
+            && is_visible(&job.policy, name, tool.category, false)
+    });
+    let others = others.map(|tool| item(tool.name.as_str(), program(tool, around)));
+    found.chain(others.filter(|item| !item.ok)).collect()
+}
+
+fn program(tool: &Tool, around: &ToolSurroundings) -> (bool, String) {
+    let Some(path) = &tool.program.path else {
+        return (false, format!("`{}` was not found", tool.program.written));
+    };
+    let rules = &around.paths;
+    let closed = rules.denied.iter().chain(&rules.own);
+    let open: Vec<PathBuf> = rules.writable.iter().chain(&rules.readable).cloned().collect();
+    match tool.closed_file(closed, &open).filter(|_| around.holds()) {
+        Some((file, folder)) => (
+            false,
+            format!(
+                "`{}` lies in `{}`, which is closed to tools",
+                file.display(),
+                folder.display()
+            ),
+        ),
+        None => (true, path.display().to_string()),
+    }
 }
 
 /// Tells whether there is what the model's provider asks for; `None` where it asks for nothing.
@@ -122,17 +194,16 @@ pub async fn connect(
         Ok(missing) => {
             let directory = around.working_dir.display();
             let mut items = vec![item("environment", true, format!("{name}, in {directory}"))];
-            let acts = |program: &str| {
-                let mut listed = job.policy.write.iter().chain(&job.policy.admin);
-                listed.any(|listed| match config.tools.get(&listed.tool) {
+            let named = job.policy.named();
+            let is_named = |program: &str| {
+                named.iter().any(|tool| match config.tools.get(*tool) {
                     Some(declared) => declared.program.written == program,
-                    None => listed.tool.as_str() == program,
+                    None => *tool == program,
                 })
             };
-            // A read tool that is not there is a call that fails; one that the job acts with is a run that does.
             items.extend(missing.iter().map(|program| {
                 let detail = format!("`{program}` was not found on {name}");
-                item(&format!("program {program}"), !acts(program), detail)
+                item(&format!("program {program}"), !is_named(program), detail)
             }));
             items
         }

@@ -54,6 +54,9 @@ pub fn tool_surroundings(
         .iter()
         .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
         .collect();
+    // Without a PATH, a program looks in the working directory.
+    env.remove("PATH");
+    env.extend(host.environment.search_path().map(|path| ("PATH".to_owned(), path)));
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
     // What runs on this host for a job whose tools work elsewhere has nothing to write here.

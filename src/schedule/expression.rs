@@ -16,7 +16,7 @@ const FIELDS: [(&str, u32, u32); 7] = [
     ("day of month", 1, 31),
     ("month", 1, 12),
     ("day of week", 0, 7),
-    ("year", 1, 9999),
+    ("year", 1, 5000),
 ];
 
 /// Why an expression cannot be a schedule.
@@ -40,7 +40,7 @@ pub enum ScheduleError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A date that does not exist or lies in the past.
+    /// A date that never comes, such as the 30th of February.
     #[error("`{expression}` never fires")]
     NeverFires {
         /// What was written.
@@ -65,7 +65,7 @@ enum Rule {
 }
 
 impl Schedule {
-    /// Returns a schedule of cron expressions in `zone`, of which each must fire again after `now`.
+    /// Returns a schedule of cron expressions in `zone`, each of which fires after `now`, or did before it.
     ///
     /// *Errors*: [`ScheduleError`], the first one.
     pub fn cron(
@@ -177,8 +177,15 @@ fn next(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
 
 fn parse(expression: &str, zone: Tz, now: DateTime<Utc>) -> Result<Cron, ScheduleError> {
     let cron = read(expression)?;
-    match cron.find_next_occurrence(&(now - TimeDelta::seconds(1)).with_timezone(&zone), false) {
+    let from = (now - TimeDelta::seconds(1)).with_timezone(&zone);
+    match cron.find_next_occurrence(&from, false) {
         Ok(_) => Ok(cron),
+        // Its years are over (CRON-7). What never came due was never meant.
+        Err(CronError::TimeSearchLimitExceeded)
+            if cron.find_previous_occurrence(&from, true).is_ok() =>
+        {
+            Ok(cron)
+        }
         Err(CronError::TimeSearchLimitExceeded) => {
             Err(ScheduleError::NeverFires { expression: expression.trim().to_owned() })
         }
@@ -203,13 +210,38 @@ fn read(expression: &str) -> Result<Cron, ScheduleError> {
             Problem::Field(reason) => malformed(reason),
         })?
     };
-    CronParser::builder()
-        .seconds(Seconds::Optional)
-        .year(Year::Optional)
-        .dom_and_dow(false)
-        .build()
-        .parse(&pattern)
-        .map_err(|error| malformed(error.to_string()))
+    parser().parse(&pattern).map_err(|error| malformed(reason(text, &error)))
+}
+
+fn parser() -> CronParser {
+    CronParser::builder().seconds(Seconds::Optional).year(Year::Optional).dom_and_dow(false).build()
+}
+
+/// Returns the field, the value and the bounds, where one value is what is wrong; else the parser's words.
+fn reason(text: &str, error: &CronError) -> String {
+    if text.starts_with('@') {
+        return "known are @yearly, @annually, @monthly, @weekly, @daily and @hourly".to_owned();
+    }
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let facts = FIELDS.iter().skip(usize::from(fields.len() == 5));
+    for (at, (field, (name, least, most))) in fields.iter().zip(facts).enumerate() {
+        let is_wrong = |part: &&str| {
+            let alone = (0..fields.len()).map(|other| if other == at { *part } else { "*" });
+            let alone = alone.collect::<Vec<_>>().join(" ");
+            plain_fields(&alone).is_ok_and(|pattern| parser().parse(&pattern).is_err())
+        };
+        if let Some(part) = field.split(',').find(is_wrong) {
+            let names = match *name {
+                "month" => ", or JAN to DEC",
+                "day of week" => ", or SUN to SAT",
+                _ => "",
+            };
+            return format!(
+                "the {name} field cannot be `{part}`: it takes {least} to {most}{names}"
+            );
+        }
+    }
+    error.to_string()
 }
 
 enum Problem {
@@ -308,7 +340,11 @@ mod tests {
             dues(expression, Tz::UTC, "2026-05-04T00:00:00Z", 1).unwrap_err().to_string()
         };
         assert!(error("0 0 30 2 *").contains("never fires"));
-        assert!(error("0 0 0 1 1 * 2025").contains("never fires"));
+        assert!(error("0 0 0 30 2 * 2025").contains("never fires"));
+        assert!(error("61 * * * *").contains("minute field cannot be `61`: it takes 0 to 59"));
+        assert!(error("1,61 * * * *").contains("minute field cannot be `61`"));
+        assert!(error("0 24 * * *").contains("hour field cannot be `24`: it takes 0 to 23"));
+        assert!(error("0 0 * 13 *").contains("takes 1 to 12, or JAN to DEC"));
         assert!(error("* * * *").contains("has 4 fields"));
         assert!(error("").contains("has 0 fields"));
         assert!(error("*/90 * * * *").contains("step of 90"));

@@ -13,7 +13,7 @@ pub enum Piece {
 }
 
 /// A parsed template.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Default, Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     pieces: Vec<Piece>,
 }

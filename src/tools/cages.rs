@@ -103,6 +103,8 @@ impl Cages {
             writable,
             metadata: category != Category::Read,
             network: self.network && own.network,
+            ipc: own.ipc,
+            capabilities: own.capabilities,
         }
     }
 }

@@ -214,7 +214,7 @@ fn declarations_with_mistakes_are_refused_all_at_once() {
         faults.iter().map(|f| (f.pointer.as_str(), f.message.as_str())).collect();
     for (pointer, word) in [
         ("/args/3", "never closed"),
-        ("/args/2", "no parameter"),
+        ("/args/2", "not a parameter"),
         ("/optional_args/code", "not optional"),
         ("/optional_args/code/0", "hole"),
         ("/parameters/name", "used nowhere"),
@@ -282,4 +282,53 @@ fn what_is_no_parameter_cannot_be_set() {
         arguments[name] = json!("x");
         refused(&get(), arguments, &format!("('{name}' was unexpected)"));
     }
+}
+
+#[test]
+fn a_wrong_parameter_hides_no_wrong_placeholder() {
+    for (value, expected) in [
+        (
+            json!({"args": ["{{nmae}}", "{{name}}"], "parameters": {"name": {"type": "strin"}}}),
+            vec!["/parameters/name", "/args/0"],
+        ),
+        (
+            json!({"args": ["{{a", "{{b}}", "{{a}}"], "parameters": {"a": {"type": "string"}}}),
+            vec!["/args/0", "/args/1"],
+        ),
+    ] {
+        let found: Vec<String> =
+            command(value).unwrap_err().into_iter().map(|fault| fault.pointer).collect();
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn a_schema_that_no_value_satisfies_is_refused() {
+    for schema in [
+        json!({"type": "string", "enum": []}),
+        json!({"type": "integer", "minimum": 5, "maximum": 4}),
+        json!({"type": "integer", "exclusiveMinimum": 5, "maximum": 5}),
+        json!({"type": "string", "minLength": 3, "maxLength": 2}),
+        json!({"type": "array", "items": {"type": "string", "enum": []}}),
+        json!({"type": "integer", "enum": ["a"]}),
+    ] {
+        let declared = json!({"args": ["{{x}}"], "parameters": {"x": schema.clone()}});
+        assert!(command(declared).is_err(), "{schema}");
+    }
+    let one = json!({"args": ["{{x}}"], "parameters": {"x": {"type": "integer", "minimum": 5, "maximum": 5}}});
+    assert!(command(one).is_ok());
+}
+
+#[test]
+fn only_what_is_used_on_standard_input_alone_may_be_long() {
+    let long = |bytes: usize| Map::from_iter([("f".to_owned(), json!("x".repeat(bytes)))]);
+    let parameters = json!({"f": {"type": "string", "optional": true}});
+    let guard = command(json!({"optional_args": {"f": ["--f"]}, "parameters": parameters.clone()}));
+    let guard = guard.unwrap();
+    assert!(guard.validate(&long(4096)).is_ok() && guard.validate(&long(4097)).is_err());
+    let stdin = json!({"stdin": "{{f}}", "parameters": {"f": {"type": "string"}}});
+    let stdin = command(stdin).unwrap();
+    assert!(
+        stdin.validate(&long(1 << 20)).is_ok() && stdin.validate(&long((1 << 20) + 1)).is_err()
+    );
 }

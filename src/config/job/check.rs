@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Autonomy, Check, LEAST_OUTPUT_BYTES, Limits, Listed, Policy, Rate, ReadPolicy};
+use chrono_tz::Tz;
+
+use super::{Autonomy, Check, Listed, Policy, ReadPolicy};
 use crate::call::{ArgumentConditions, Fault};
+use crate::config::later::EDITOR;
 use crate::config::raw::{
-    RawAutonomy, RawJob, RawLimits, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
+    RawAutonomy, RawJob, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
 };
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
@@ -77,22 +80,7 @@ impl Check<'_> {
                 return None;
             }
             (None, None) => return None,
-            (Some(RawOneOrMany::One(text)), None) => (
-                "/schedule".to_owned(),
-                Schedule::cron(std::slice::from_ref(text), zone, self.around.now),
-            ),
-            (Some(RawOneOrMany::Many(texts)), None) => {
-                // Each on its own first, so that the error stands at the right one.
-                for (at, text) in texts.iter().enumerate() {
-                    if let Err(error) =
-                        Schedule::cron(std::slice::from_ref(text), zone, self.around.now)
-                    {
-                        self.fault(&format!("/schedule/{at}"), error.to_string());
-                        return None;
-                    }
-                }
-                ("/schedule".to_owned(), Schedule::cron(texts, zone, self.around.now))
-            }
+            (Some(raw), None) => return self.cron(raw, zone),
             (None, Some(text)) => match quantity::duration(text) {
                 Ok(interval) => ("/every".to_owned(), Schedule::every(interval, zone)),
                 Err(message) => {
@@ -102,6 +90,32 @@ impl Check<'_> {
             },
         };
         result.map_err(|error| self.fault(&pointer, error.to_string())).ok()
+    }
+
+    /// Returns the schedule of cron expressions; each is judged by itself, so that an error stands at its own place. One that has expired is a warning.
+    fn cron(&mut self, raw: &RawOneOrMany, zone: Tz) -> Option<Schedule> {
+        let texts: Vec<(String, String)> = match raw {
+            RawOneOrMany::One(text) => vec![("/schedule".to_owned(), text.clone())],
+            RawOneOrMany::Many(texts) => texts
+                .iter()
+                .enumerate()
+                .map(|(at, text)| (format!("/schedule/{at}"), text.clone()))
+                .collect(),
+        };
+        let now = self.around.now;
+        for (pointer, text) in &texts {
+            match Schedule::cron(std::slice::from_ref(text), zone, now) {
+                Err(error) => self.fault(pointer, error.to_string()),
+                Ok(schedule) if schedule.next_after(now).is_none() => self.warnings.push(Fault {
+                    pointer: pointer.clone(),
+                    message: format!("`{text}` has expired: it never comes due again"),
+                    hint: None,
+                }),
+                Ok(_) => {}
+            }
+        }
+        let texts: Vec<String> = texts.into_iter().map(|(_, text)| text).collect();
+        Schedule::cron(&texts, zone, now).ok()
     }
 
     pub(super) fn prompt(&mut self, raw: &RawJob) -> (Option<Template>, BTreeMap<String, String>) {
@@ -393,6 +407,10 @@ impl Check<'_> {
             // Its schema has complained about it.
             return false;
         }
+        if name == EDITOR {
+            self.fault(pointer, format!("`{EDITOR}` is not in this version"));
+            return false;
+        }
         let Some(tools) = self.around.tools else { return true };
         let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
         let is_of_server =
@@ -414,55 +432,5 @@ impl Check<'_> {
             });
         }
         false
-    }
-
-    pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
-        let empty = RawLimits::default();
-        let raw = raw.unwrap_or(&empty);
-        let defaults = Limits::default();
-        let max_output_bytes = match raw.max_output_bytes.as_deref().map(quantity::size) {
-            None => defaults.max_output_bytes,
-            Some(Ok(bytes)) if bytes >= LEAST_OUTPUT_BYTES => bytes,
-            Some(Ok(_)) => {
-                self.fault("/limits/max_output_bytes", "at least 4KiB of an output are kept");
-                LEAST_OUTPUT_BYTES
-            }
-            Some(Err(message)) => {
-                self.fault("/limits/max_output_bytes", message);
-                LEAST_OUTPUT_BYTES
-            }
-        };
-        let count = |value: Option<u64>, default: usize| {
-            value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
-        };
-        Limits {
-            max_iterations: raw.max_iterations.unwrap_or(defaults.max_iterations),
-            max_tool_calls: raw.max_tool_calls.unwrap_or(defaults.max_tool_calls),
-            max_tool_calls_per_turn: count(
-                raw.max_tool_calls_per_turn,
-                defaults.max_tool_calls_per_turn,
-            ),
-            max_duration: self.positive(
-                "/limits/max_duration",
-                raw.max_duration.as_deref(),
-                defaults.max_duration,
-            ),
-            max_tokens: raw.max_tokens,
-            max_cost_usd: raw.max_cost_usd,
-            max_files_modified: raw.max_files_modified.unwrap_or(defaults.max_files_modified),
-            max_lines_changed: raw.max_lines_changed.unwrap_or(defaults.max_lines_changed),
-            error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
-            tool_timeout: self.positive(
-                "/limits/tool_timeout",
-                raw.tool_timeout.as_deref(),
-                defaults.tool_timeout,
-            ),
-            output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
-            max_output_bytes,
-            parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
-            rate: raw.rate.and_then(|rate| {
-                Some(Rate { per_minute: rate.per_minute?, burst: rate.burst.unwrap_or(10) })
-            }),
-        }
     }
 }

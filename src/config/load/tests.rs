@@ -129,7 +129,7 @@ jobs:
         "jobs.yaml:15:34 expected `all` or a list, found `5`",
         "tools.yaml:3:5 `category` is missing",
         "tools.yaml:8:15 expected `read` or `write` or `admin`, found the text `reed`",
-        "tools.yaml:10:12 `missing` is no parameter",
+        "tools.yaml:10:12 `missing` is not a parameter",
     ];
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}\nis not\n{expected}");
@@ -255,7 +255,7 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
         "low and high only",
     );
     check("provider: ollama, model: qwen3", "");
-    check("provider: ollama, model: qwen3, base_url: nowhere", "no address");
+    check("provider: ollama, model: qwen3, base_url: nowhere", "not an address");
     check("provider: ollama, model: qwen3, profile: antropic", "antropic");
     check("provider: ollama, model: qwen3, fallback: [m]", "for itself");
     check("provider: ollama, model: qwen3, fallback: [n]", "there is no model `n`");

@@ -81,10 +81,14 @@ pub(crate) struct RawTool {
 pub(crate) struct RawToolSandbox {
     /// Whether there is a network. true if not set.
     pub(crate) network: Option<bool>,
-    /// Denied paths that it may read all the same, such as its own key file.
+    /// Denied paths and folders below the configuration directory that it may read all the same, such as its own key file.
     pub(crate) read: Option<Vec<String>>,
     /// Paths that it may write besides the job's; for write and admin tools.
     pub(crate) write: Option<Vec<String>>,
+    /// true leaves it System V IPC, POSIX message queues and kernel keyrings. Defaults to false.
+    pub(crate) ipc: Option<bool>,
+    /// Capabilities that it keeps where it runs as root, by name, such as NET_ADMIN. Defaults to none.
+    pub(crate) capabilities: Option<Vec<String>>,
 }
 
 /// Arguments that must be accepted or refused.

@@ -1,0 +1,79 @@
+//! The limits of a job, with their defaults filled in.
+
+use super::{Check, LEAST_OUTPUT_BYTES, Limits, Rate};
+use crate::config::raw::RawLimits;
+use crate::text::quantity;
+
+impl Check<'_> {
+    pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
+        let empty = RawLimits::default();
+        let raw = raw.unwrap_or(&empty);
+        let defaults = Limits::default();
+        let max_output_bytes = self.size(
+            "/limits/max_output_bytes",
+            raw.max_output_bytes.as_deref(),
+            (LEAST_OUTPUT_BYTES, "at least 4KiB of an output are kept"),
+            defaults.max_output_bytes,
+        );
+        let max_tmp_bytes = self.size(
+            "/limits/max_tmp_bytes",
+            raw.max_tmp_bytes.as_deref(),
+            (1, "a limit of zero would mean 'never': write more than 0B"),
+            defaults.max_tmp_bytes,
+        );
+        let count = |value: Option<u64>, default: usize| {
+            value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
+        };
+        Limits {
+            max_iterations: raw.max_iterations.unwrap_or(defaults.max_iterations),
+            max_tool_calls: raw.max_tool_calls.unwrap_or(defaults.max_tool_calls),
+            max_tool_calls_per_turn: count(
+                raw.max_tool_calls_per_turn,
+                defaults.max_tool_calls_per_turn,
+            ),
+            max_duration: self.positive(
+                "/limits/max_duration",
+                raw.max_duration.as_deref(),
+                defaults.max_duration,
+            ),
+            max_tokens: raw.max_tokens,
+            max_cost_usd: raw.max_cost_usd,
+            max_files_modified: raw.max_files_modified.unwrap_or(defaults.max_files_modified),
+            max_lines_changed: raw.max_lines_changed.unwrap_or(defaults.max_lines_changed),
+            error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
+            tool_timeout: self.positive(
+                "/limits/tool_timeout",
+                raw.tool_timeout.as_deref(),
+                defaults.tool_timeout,
+            ),
+            output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+            max_output_bytes,
+            max_tmp_bytes,
+            parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
+            rate: raw.rate.and_then(|rate| {
+                Some(Rate { per_minute: rate.per_minute?, burst: rate.burst.unwrap_or(10) })
+            }),
+        }
+    }
+
+    fn size(
+        &mut self,
+        pointer: &str,
+        text: Option<&str>,
+        (least, too_small): (u64, &str),
+        default: u64,
+    ) -> u64 {
+        match text.map(quantity::size) {
+            None => default,
+            Some(Ok(bytes)) if bytes >= least => bytes,
+            Some(Ok(_)) => {
+                self.fault(pointer, too_small);
+                default
+            }
+            Some(Err(message)) => {
+                self.fault(pointer, message);
+                default
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Files of the configuration, read only if they are trusted, each held against its schema.
+
+use std::path::{Path, PathBuf};
+
+use sha2::Digest as _;
+
+use super::{Checked, Loader};
+use crate::config::document;
+use crate::config::files::{self, distrust, distrust_above, leaves};
+use crate::config::interpolate::interpolate;
+use crate::config::schema::FileSchema;
+use crate::config::{ConfigError, Trust};
+
+impl Loader<'_> {
+    /// Checks the configuration directory and every directory above it: who can write one of them can put another configuration in its place.
+    pub(super) fn trust_directory(&self) {
+        if !self.trust_path(&self.set.directory) || self.trust == Trust::Given {
+            return;
+        }
+        let real = std::fs::canonicalize(&self.set.directory).unwrap_or_default();
+        let problem =
+            real.ancestors().skip(1).find_map(|above| distrust_above(above, self.own_uid));
+        match problem {
+            Some(problem) if self.trust == Trust::Required => self.error(problem),
+            Some(problem) => self.warning(problem),
+            None => {}
+        }
+    }
+
+    /// Returns whether a path may be read; what is wrong with it is reported.
+    #[must_use]
+    fn trust_path(&self, path: &Path) -> bool {
+        if self.trust == Trust::Given {
+            return true;
+        }
+        if let Some(problem) = leaves(path, &self.set.directory) {
+            self.error(problem);
+            return false;
+        }
+        let Some(problem) = distrust(path, self.own_uid) else { return true };
+        let is_refused = self.trust == Trust::Required;
+        if is_refused {
+            self.error(problem);
+        } else {
+            self.warning(problem);
+        }
+        !is_refused
+    }
+
+    pub(super) fn read(&self, path: &Path, schema: &FileSchema) -> Option<Checked> {
+        if let Some(folder) = path.parent().filter(|folder| {
+            *folder != self.set.directory && folder.starts_with(&self.set.directory)
+        }) {
+            if !self.trust_path(folder) {
+                return None;
+            }
+        }
+        if !self.trust_path(path) {
+            return None;
+        }
+        let name = path.display().to_string();
+        let text = files::read(path).map_err(|error| self.error(error)).ok()?;
+        {
+            let mut digest = self.digest.borrow_mut();
+            digest.update(text.len().to_be_bytes());
+            digest.update(&text);
+        }
+        let (document, errors) = document::parse(&name, &text);
+        errors.into_iter().for_each(|error| self.error(error));
+        let mut document = document?;
+        let kind = schema.name().as_str();
+        interpolate(
+            &mut document,
+            kind,
+            self.environment,
+            self.resolve,
+            &mut self.found.borrow_mut(),
+        );
+        let (errors, value) = schema.check(&document);
+        errors.into_iter().for_each(|error| self.error(error));
+        Some(Checked { document, value })
+    }
+
+    /// Returns the text of a file that another one names; relative to the configuration directory.
+    pub(super) fn beside(&self, path: &str) -> Result<(PathBuf, String), ConfigError> {
+        let path = self.set.directory.join(self.environment.expand_home(path));
+        // A directory that others can write is a file that others can replace.
+        let above = path.ancestors().skip(1);
+        for directory in above.take_while(|above| {
+            above.starts_with(&self.set.directory) && **above != self.set.directory
+        }) {
+            if !self.trust_path(directory) {
+                return Err(refused(directory));
+            }
+        }
+        if !self.trust_path(&path) {
+            return Err(refused(&path));
+        }
+        let text = files::read(&path)?;
+        self.digest.borrow_mut().update(&text);
+        Ok((path, text))
+    }
+}
+
+/// Returns the error of what names a file that is refused for a reason of its own.
+fn refused(path: &Path) -> ConfigError {
+    ConfigError::of_file(&path.display().to_string(), "it is not read, because it is not trusted")
+}
