@@ -19,7 +19,7 @@ use dutyd::clock::{Clock as _, SystemClock};
 use dutyd::config::{
     Config, Environment, FileSet, SandboxMode, SecretsMode, ToolSandbox, Trust, load,
 };
-use dutyd::domain::{Category, RunId, StopReason, Trigger};
+use dutyd::domain::{Category, RunId, StopReason};
 use dutyd::gate::PathRules;
 use dutyd::process::{ForkServer, ProcessSpec, Spawner};
 use dutyd::run::{Host, RunSpec, TriggerFacts, execute};
@@ -68,7 +68,7 @@ async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer
     let host =
         Host { fork_server, ..Host::new(state, clock, environment, observers, Default::default()) };
     let job = config.jobs.values().next().unwrap().clone();
-    let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
+    let facts = TriggerFacts::manual(None);
     let run_id = RunId::from_ulid(ulid::Ulid::generate());
     let spec = RunSpec::new(run_id, config, job, facts, &BTreeMap::new(), None).unwrap();
     let (_stop, stopped) = watch::channel(None);

@@ -21,7 +21,7 @@ use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRe
 use super::plan::Changes;
 use super::sink::{EventSink, RecordError};
 use crate::config::Price;
-use crate::domain::{Event, LiveEvent, StopReason};
+use crate::domain::{Event, LiveEvent, Stop, StopReason};
 
 /// The shortest and longest pause before a retry, before jitter.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -44,7 +44,7 @@ pub struct SessionParts {
     /// Asks a person.
     pub approver: Arc<dyn Approver>,
     /// Holds a stop reason as soon as the run is to end.
-    pub stop: watch::Receiver<Option<StopReason>>,
+    pub stop: watch::Receiver<Option<Stop>>,
     /// When `max_duration` is over.
     pub deadline: Instant,
 }
@@ -141,8 +141,8 @@ impl Session {
         let mut stop = self.parts.stop.clone();
         tokio::select! {
             biased;
-            reason = async { stop.wait_for(Option::is_some).await.map(|reason| *reason) } => match reason {
-                Ok(Some(reason)) => reason,
+            stop = async { stop.wait_for(Option::is_some).await.map(|stop| stop.clone()) } => match stop {
+                Ok(Some(stop)) => stop.reason,
                 // Whoever could stop us is gone, and with it the daemon.
                 Ok(None) | Err(_) => StopReason::Interrupted,
             },

@@ -81,6 +81,8 @@ pub struct CallOutput {
     pub output_file: Option<String>,
     /// Bytes that were written.
     pub output_bytes: u64,
+    /// Bytes of it that were not kept, and SHA-256 (hex) of the file that holds the others.
+    pub dropped: Option<(u64, String)>,
     /// What the view leaves out.
     pub truncated: Option<Truncated>,
     /// Whether bytes were no UTF-8.
@@ -130,6 +132,9 @@ impl CallOutput {
             output: self.output,
             output_file: self.output_file,
             output_bytes: self.output_bytes,
+            dropped_bytes: self.dropped.as_ref().map_or(0, |(bytes, _)| *bytes),
+            digest: self.digest.clone(),
+            file_digest: self.dropped.as_ref().map(|(_, digest)| digest.clone()),
             truncated: self.truncated,
             lossy: self.lossy,
             exit_code: self.exit_code,

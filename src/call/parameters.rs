@@ -403,20 +403,7 @@ fn compile_one(
         (_, Some(Value::String(value))) => vec![value.clone()],
         _ => Vec::new(),
     };
-    let negative_possible = !["minimum", "exclusiveMinimum"]
-        .iter()
-        .any(|bound| element.get(*bound).and_then(Value::as_f64).is_some_and(|least| least >= 0.0));
-    let dash_possible = match kind {
-        Kind::Boolean => false,
-        Kind::Number => negative_possible,
-        Kind::Text => {
-            choices.is_empty()
-                && element
-                    .get("pattern")
-                    .and_then(Value::as_str)
-                    .is_none_or(pattern::admits_leading_dash)
-        }
-    };
+    let dash_possible = may_begin_with_dash(kind, &element, &choices);
     let default = declaration.get("default").cloned();
     if let Some(default) = &default {
         schema.insert("default".to_owned(), default.clone());
@@ -436,6 +423,19 @@ fn compile_one(
         choices,
     };
     Some((parameter, Value::Object(schema)))
+}
+
+fn may_begin_with_dash(kind: Kind, element: &Map<String, Value>, choices: &[String]) -> bool {
+    match kind {
+        Kind::Boolean => false,
+        Kind::Number => !["minimum", "exclusiveMinimum"].iter().any(|bound| {
+            element.get(*bound).and_then(Value::as_f64).is_some_and(|least| least >= 0.0)
+        }),
+        Kind::Text => {
+            let pattern = element.get("pattern").and_then(Value::as_str);
+            choices.is_empty() && pattern.is_none_or(pattern::admits_leading_dash)
+        }
+    }
 }
 
 fn kind_of(

@@ -49,7 +49,8 @@ async fn answer(
     if id.is_empty() || !is_plain {
         return Err(CliError::not_found(format!("there is no approval `{}`", one_line(id))));
     }
-    Client::require(context)?.post(&format!("/approvals/{id}"), &body).await?;
+    let path = format!("/approvals/{id}");
+    let _: serde::de::IgnoredAny = Client::require(context)?.post(&path, &body).await?;
     output::note(if approved { "approved" } else { "denied" });
     Ok(ExitCode::SUCCESS)
 }
@@ -114,7 +115,7 @@ impl Terminal {
     }
 
     /// Returns the answer to a question; no where nothing can be read any more.
-    async fn yes(&self, question: &str) -> bool {
+    pub(crate) async fn yes(&self, question: &str) -> bool {
         let mut lines = self.lines.lock().await;
         // What was typed before the question is no answer to it.
         while lines.try_recv().is_ok() {}

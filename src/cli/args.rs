@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Runs language-model agents on a schedule, unattended, on machines that matter.
 #[derive(Debug, Parser)]
-#[command(name = "dutyd", version, about, disable_help_subcommand = true)]
+#[command(name = "dutyd", version, about)]
 pub(crate) struct Cli {
     /// Where config.yaml, jobs.yaml and tools.yaml are
     #[arg(long, global = true, value_name = "DIR")]
@@ -77,7 +77,7 @@ pub(crate) enum Verb {
     Cancel(CancelArgs),
     /// Show a run as a story, the result first
     Show(ShowArgs),
-    /// Check the hash chain of a run's transcript
+    /// Check that a run's record is what was written: its hash chain, its files, its end
     Verify(VerifyArgs),
     /// List the tools of the MCP servers, or accept what has changed of one
     Mcp(McpArgs),
@@ -99,6 +99,8 @@ pub(crate) enum Verb {
     Discard(PlanArgs),
     /// Make the index of runs again from the transcripts
     Reindex,
+    /// Load the configuration of the daemon again
+    Reload,
     /// Print completions for a shell
     Completions(CompletionsArgs),
     /// Print the manual page
@@ -150,12 +152,15 @@ pub(crate) struct RunsArgs {
     /// Of this job
     #[arg(long)]
     pub(crate) job: Option<String>,
-    /// With this outcome
-    #[arg(long)]
+    /// With this outcome, or those that are queued or running
+    #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(crate::store::RunState::words()))]
     pub(crate) outcome: Option<String>,
     /// With this verdict
     #[arg(long)]
     pub(crate) verdict: Option<String>,
+    /// Show only runs with a call that was denied
+    #[arg(long)]
+    pub(crate) refused: bool,
     /// Begun then or later: a time, or a duration back from now such as 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<String>,
@@ -169,8 +174,12 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
-    /// A run's id or a unique beginning of it, `last`, or `JOB@last`
-    pub(crate) run: String,
+    /// A run's id or a unique beginning of it, `last`, `JOB@last`, or a job, whose waiting and active runs are stopped
+    #[arg(value_name = "RUN|JOB", required_unless_present = "all")]
+    pub(crate) target: Option<String>,
+    /// Stop every waiting and active run
+    #[arg(long, conflicts_with = "target")]
+    pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]
@@ -321,6 +330,9 @@ pub(crate) struct ApplyArgs {
     /// Only this step, counted from 1
     #[arg(long, value_name = "N")]
     pub(crate) only: Option<u64>,
+    /// Apply without a question at the terminal
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -335,5 +347,12 @@ pub(crate) struct ShowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
     /// A run's id or a unique beginning of it, `last`, or `JOB@last`
-    pub(crate) run: String,
+    #[arg(required_unless_present = "all")]
+    pub(crate) run: Option<String>,
+    /// Check every record
+    #[arg(long, conflicts_with = "run")]
+    pub(crate) all: bool,
+    /// With --all, check the runs of then or later: a time, or a duration back from now such as 7d
+    #[arg(long, value_name = "TIME", requires = "all")]
+    pub(crate) since: Option<String>,
 }

@@ -11,7 +11,6 @@ use super::args::{CallArgs, OutputForm};
 use super::context::Context;
 use super::error::CliError;
 use super::explain::REFUSED;
-use super::known_tool::KnownTool;
 use super::output;
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall};
 use crate::call::parse_arguments;
@@ -19,18 +18,25 @@ use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, T
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
 use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::{Host, Servers, gate_rules, tool_surroundings, tools};
+use crate::run::{Host, KnownTool, Servers, gate_rules, tool_surroundings, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
 use crate::tools::JudgedCall;
 
+/// The exit code of a call of a tool that is not there.
+const NOT_FOUND: u8 = 3;
+
 /// The exit code of a call whose time was up.
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
-    let config = context.config(Trust::Required)?;
+    let config = context.config_for_reading(Trust::Required)?;
     let tool = KnownTool::find(&config, &args.tool)?;
+    if let Some(unread) = config.unread_in(values(&config, &tool)) {
+        let message = format!("`{}` cannot be called from here: {}", tool.name(), unread.message);
+        return Err(CliError::failed(message));
+    }
     let job = match &args.job {
         Some(name) => Job::clone(context.job(&config, name)?),
         None => anything(&config, Some(&tool))?,
@@ -69,15 +75,16 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let registered = tools(&config, &around, std::mem::take(&mut servers.tools));
     let named = registered.iter().find(|known| known.definition().name == tool.name());
     let Some(runnable) = named else {
-        let (is_known, name) = (!servers.is_empty(), tool.name());
+        let is_running = !servers.is_empty();
         end(servers, &host, &run_id).await;
-        return Err(match tool {
-            KnownTool::Mcp { server, .. } if is_known => {
-                CliError::not_found(format!("`{}` has no tool `{name}` to use", server.name))
-                    .hint("`dutyd mcp` lists what it has")
-            }
-            _ => CliError::failed(format!("`{name}` cannot be used on this host")),
-        });
+        let why = match tool {
+            KnownTool::Mcp { server, .. } if is_running => Some(format!(
+                "the server `{}` does not have it; `dutyd mcp` lists what it has",
+                server.name
+            )),
+            _ => tool.unavailable(&config, Some((&job, &rules.paths)), &context.environment),
+        };
+        return not_there(context, &tool, why);
     };
     let prepared = match runnable.prepare(&arguments) {
         Ok(prepared) => prepared,
@@ -118,6 +125,34 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     }))
 }
 
+/// Says that a tool cannot be used, and why.
+fn not_there(
+    context: &Context,
+    tool: &KnownTool<'_>,
+    why: Option<String>,
+) -> Result<ExitCode, CliError> {
+    let why = why.unwrap_or_else(|| "its server does not run".to_owned());
+    let content = format!("the tool `{}` is unavailable: {why}", tool.name());
+    if context.form == OutputForm::Table {
+        return Err(CliError::not_found(content));
+    }
+    let error_kind = Some(ErrorKind::UnknownTool);
+    report(context, &CallOutput { error_kind, content, ..CallOutput::default() }, None, 0)?;
+    Ok(ExitCode::from(NOT_FOUND))
+}
+
+/// Returns the configured values that a call of a tool uses.
+fn values<'a>(config: &'a Config, tool: &'a KnownTool<'_>) -> Vec<&'a str> {
+    match tool {
+        KnownTool::Declared(tool) => tool.env.values().map(String::as_str).collect(),
+        KnownTool::Mcp { server, .. } => server.values().collect(),
+        KnownTool::Builtin(tool) => {
+            let search = config.settings.web_search.as_ref().filter(|_| tool.name == "web_search");
+            search.map(|search| search.api_key.as_str()).into_iter().collect()
+        }
+    }
+}
+
 /// Makes a call, until it ends or the person says stop.
 async fn made(tool: &dyn AgentTool, call: &PreparedCall) -> Result<CallOutput, CliError> {
     let cancel = CancellationToken::new();
@@ -145,7 +180,7 @@ fn refused(decision: &Decision) -> CallOutput {
 /// Leaves nothing of a call.
 async fn end(servers: Servers, host: &Host, run_id: &RunId) {
     servers.end().await;
-    if let Err(error) = host.state.remove_temporary(run_id) {
+    if let Err(error) = host.state.remove_temporary(run_id).await {
         output::note(&format!("the temporary directory of this call stays: {error}"));
     }
 }

@@ -2,45 +2,51 @@
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
+
 use super::args::CancelArgs;
 use super::client::Client;
 use super::context::Context;
-use super::error::CliError;
+use super::error::{CliError, ErrorKind};
 use super::output;
-use crate::domain::RunId;
-use crate::server::RunsQuery;
-use crate::store::RunRow;
+use super::source::Daemon;
+use crate::domain::JobName;
 
 pub(crate) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitCode, CliError> {
     let client = Client::require(context)?;
-    let run_id = resolve(&client, &args.run).await?;
-    client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
-    output::note(&format!("{run_id} is being stopped"));
-    Ok(ExitCode::SUCCESS)
+    let report = client.get("/status", &()).await?;
+    let daemon = Daemon { client, report };
+    if args.all {
+        return many(context, &daemon, None).await;
+    }
+    let name = args.target.as_deref().unwrap_or_default();
+    match daemon.run_id(name).await {
+        Ok(run_id) => {
+            let path = format!("/runs/{run_id}/cancel");
+            let answer: Value = daemon.client.post(&path, &json!({})).await?;
+            output::value(context.form, &answer, || format!("{run_id} is being stopped\n"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        // A name that no run's id begins with may be that of a job.
+        Err(error) if error.kind == ErrorKind::NotFound && JobName::parse(name).is_ok() => {
+            many(context, &daemon, Some(name)).await
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Returns the run that `name` means, asking the daemon where it is no whole id.
-async fn resolve(client: &Client, name: &str) -> Result<String, CliError> {
-    if RunId::parse(name).is_ok() {
-        return Ok(name.to_owned());
-    }
-    let job = name.strip_suffix("@last").map(str::to_owned);
-    let query = RunsQuery {
-        limit: Some(if name == "last" || job.is_some() { 1 } else { 1000 }),
-        job: job.clone(),
-        ..RunsQuery::default()
-    };
-    let rows: Vec<RunRow> = client.list("/runs", &query).await?;
-    let lower = name.to_ascii_lowercase();
-    let mut found = rows
+async fn many(context: &Context, daemon: &Daemon, job: Option<&str>) -> Result<ExitCode, CliError> {
+    let answer: Value = daemon.client.post("/cancel", &json!({"job": job})).await?;
+    let cancelled: Vec<&str> = answer
+        .get("run_ids")
+        .and_then(Value::as_array)
         .into_iter()
-        .map(|row| row.run_id)
-        .filter(|id| name == "last" || job.is_some() || id.starts_with(&lower));
-    match (found.next(), found.next()) {
-        (Some(id), None) => Ok(id),
-        (None, _) => Err(CliError::not_found(format!("there is no run `{name}`"))),
-        (Some(_), Some(_)) => Err(CliError::usage(format!(
-            "`{name}` is the beginning of several runs: write more of it"
-        ))),
-    }
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    output::value(context.form, &answer, || match cancelled.as_slice() {
+        [] => "no run waits or works\n".to_owned(),
+        some => some.iter().map(|run_id| format!("{run_id} is being stopped\n")).collect(),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,59 +1,70 @@
 //! `dutyd check`
 
 use std::process::ExitCode;
-
-use serde_json::json;
+use std::sync::Arc;
 
 use super::args::CheckArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use crate::config::Trust;
-use crate::run::{Servers, connect, preflight, tool_surroundings, toolbox};
+use super::source::{self, Source, Wanted};
+use crate::config::{Config, Trust};
+use crate::run::{CheckItem, CheckReport, check as check_job};
 use crate::sinks::Observers;
-use crate::text::redact::Redactor;
 
 pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCode, CliError> {
-    let config = context.config(Trust::Required)?;
-    let job = context.job(&config, &args.job)?.clone();
-    super::run::own_state(context)?;
-    let host = context.host(Observers::default());
-    let failed = |error: std::io::Error| {
-        CliError::failed(format!("{} cannot be used: {error}", context.dirs.state.display()))
+    let source = source::find(context, Wanted::Configuration).await?;
+    let report: CheckReport = match &source {
+        Source::Daemon(daemon) => {
+            let path = format!("/jobs/{}/check", super::run::path_segment(&args.job));
+            // Servers and other hosts answer in their own time.
+            let answer = daemon.client.post_within(&path, &serde_json::json!({}), None).await;
+            answer.map_err(|error| daemon.explained(error))?
+        }
+        Source::Files(_) => of_files(context, &args.job).await?,
     };
-    host.state.create().map_err(failed)?;
-    let run_id = context.new_run_id();
-    let redactor = Redactor::new(&config.secrets);
-    let around =
-        tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(failed)?;
-    let mut servers = Servers::start(&config, &job, (job.mode, false), &host, &around).await;
-    let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = toolbox(&config, &job, &around, of_servers, false);
-    let (connection, found) = connect(&config, &job, &around, &toolbox).await;
-    let mut items = preflight(&config, &job, &around, &toolbox);
-    items.extend(found);
-    for warning in &servers.warnings {
-        items.push(crate::domain::PreflightItem {
-            name: warning.code.to_owned(),
-            ok: false,
-            detail: warning.message.clone(),
-        });
-    }
-    drop(toolbox);
-    servers.end().await;
-    if let Some(connection) = connection {
-        connection.end().await;
-    }
-    if let Err(error) = host.state.remove_temporary(&run_id) {
-        output::note(&format!("the temporary directory of this check stays: {error}"));
-    }
-    let ok = items.iter().all(|item| item.ok);
-    output::value(context.form, &json!({"ok": ok, "items": items}), || {
-        let lines = items.iter().map(|item| {
-            let mark = if item.ok { "ok  " } else { "FAIL" };
+    output::value(context.form, &report, || {
+        let lines = report.items.iter().map(|item| {
+            let mark = match item.ok {
+                Some(true) => "ok  ",
+                Some(false) => "FAIL",
+                None => "?   ",
+            };
             format!("{mark}  {:<24}  {}\n", item.name, item.detail)
         });
         lines.collect()
     })?;
-    Ok(ExitCode::from(u8::from(!ok)))
+    source.tell(context.form);
+    source.tell_stale();
+    Ok(ExitCode::from(u8::from(!report.ok)))
+}
+
+async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError> {
+    let config = context.config_for_reading(Trust::Required)?;
+    let job = context.job(&config, job)?.clone();
+    super::run::own_state(context)?;
+    let unread = config.unread.clone();
+    // A server whose secret this process lacks would start with another environment than in a run.
+    let mut readable = Config::clone(&config);
+    readable.mcp_servers.retain(|_, server| config.unread_in(server.values()).is_none());
+    let host = context.host(Observers::default());
+    let checked = check_job(&Arc::new(readable), &job, &host, &context.new_run_id()).await;
+    let mut report = checked.map_err(|error| source::denied(&context.dirs.state, &error))?;
+    let is_left_out = |item: &CheckItem| {
+        let of_server = config.mcp_servers.values().any(|server| {
+            config.unread_in(server.values()).is_some()
+                && item.name.contains(&format!(" {}__", server.name))
+        });
+        of_server || item.name == "credentials" && !unread.is_empty()
+    };
+    for item in report.items.iter_mut().filter(|item| is_left_out(item)) {
+        item.ok = None;
+        "not known here: this process cannot read its secret".clone_into(&mut item.detail);
+    }
+    report.items.extend(unread.iter().map(|unread| CheckItem {
+        name: "secret".to_owned(),
+        ok: None,
+        detail: unread.message.clone(),
+    }));
+    Ok(CheckReport::of(report.items))
 }

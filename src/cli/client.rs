@@ -94,13 +94,36 @@ impl Client {
         self.get::<List<T>>(path, query).await.map(|list| list.items)
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, CliError> {
+    pub(crate) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, CliError> {
+        self.post_within(path, body, Some(ANSWER)).await
+    }
+
+    /// Posts what may take longer than an answer usually does; `None` is without a limit.
+    pub(crate) async fn post_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        limit: Option<Duration>,
+    ) -> Result<T, CliError> {
         let body =
             serde_json::to_value(body).map_err(|error| CliError::failed(error.to_string()))?;
-        let response = self.send(Method::POST, path, &[(); 0], Some(body), Some(ANSWER)).await?;
+        let response = self.send(Method::POST, path, &[(); 0], Some(body), limit).await?;
         response.json().await.map_err(|error| {
             CliError::failed(format!("the daemon's answer cannot be read: {error}"))
         })
+    }
+
+    /// Returns a file of a run as it is.
+    pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
+        let response = self.send(Method::GET, path, &[(); 0], None, None).await?;
+        let bytes = response.bytes().await;
+        bytes
+            .map(|bytes| bytes.to_vec())
+            .map_err(|error| CliError::failed(format!("the daemon went away: {error}")))
     }
 
     /// Gives `take` each line of a run as it comes, until the last.

@@ -8,10 +8,10 @@ use super::args::{Cli, OutputForm};
 use super::error::CliError;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load};
-use crate::domain::RunId;
+use crate::domain::{Event, RunId};
 use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
-use crate::store::{RunDir, StateDir, read_lines};
+use crate::store::{ReadLine, RunDir, StateDir, known, read_lines};
 use crate::text::near::nearest;
 
 /// What every verb needs.
@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) color: bool,
     /// Whether the state directory was named, so that no other daemon is meant.
     pub(crate) state_named: bool,
+    /// Whether the configuration directory was named, so that no other is meant.
+    pub(crate) config_named: bool,
 }
 
 impl Context {
@@ -36,7 +38,10 @@ impl Context {
             && environment.get("NO_COLOR").is_none()
             && std::io::IsTerminal::is_terminal(&std::io::stdout());
         let state_named = cli.state_dir.is_some() || environment.get("DUTYD_STATE_DIR").is_some();
+        let config_named =
+            cli.config_dir.is_some() || environment.get("DUTYD_CONFIG_DIR").is_some();
         Ok(Self {
+            config_named,
             state_named,
             dirs,
             environment,
@@ -71,7 +76,18 @@ impl Context {
     ///
     /// *Errors*: the whole report.
     pub(crate) fn config(&self, trust: Trust) -> Result<Arc<Config>, CliError> {
-        self.config_as_of(trust, self.clock.now())
+        self.config_as_of(trust, self.clock.now(), SecretsMode::Resolve)
+    }
+
+    /// Returns the configuration for a verb that may not need every secret: one that this process cannot read is a warning.
+    ///
+    /// *Errors*: the whole report.
+    pub(crate) fn config_for_reading(&self, trust: Trust) -> Result<Arc<Config>, CliError> {
+        let config = self.config_as_of(trust, self.clock.now(), SecretsMode::Tolerate)?;
+        for unread in &config.unread {
+            super::output::note(&format!("warning: {}", unread.message));
+        }
+        Ok(config)
     }
 
     /// Returns the configuration as it would be checked at `now`.
@@ -81,6 +97,7 @@ impl Context {
         &self,
         trust: Trust,
         now: chrono::DateTime<chrono::Utc>,
+        secrets: SecretsMode,
     ) -> Result<Arc<Config>, CliError> {
         let set = FileSet::of_directory(&self.dirs.config).map_err(|error| {
             let hints = error.hint.into_iter().collect();
@@ -90,14 +107,8 @@ impl Context {
                 hints,
             }
         })?;
-        let loaded = load(
-            &set,
-            &self.environment,
-            trust,
-            SecretsMode::Resolve,
-            nix::unistd::geteuid().as_raw(),
-            now,
-        );
+        let loaded =
+            load(&set, &self.environment, trust, secrets, nix::unistd::geteuid().as_raw(), now);
         loaded.config.map(Arc::new).ok_or_else(|| {
             let count = loaded.report.errors.len();
             let errors =
@@ -141,6 +152,7 @@ impl Context {
     /// *Errors*: none, or several.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
         let state = self.state();
+        super::source::readable(&state.root().join("runs"))?;
         if let Ok(run_id) = RunId::parse(name)
             && let Some(run) = state.find_run(&run_id)
         {
@@ -149,7 +161,9 @@ impl Context {
         let missing = || {
             CliError::not_found(format!("there is no run `{name}` in {}", state.root().display()))
         };
-        let mut runs = state.runs();
+        let mut runs = state
+            .runs()
+            .map_err(|error| super::source::denied(&state.root().join("runs"), &error))?;
         if name == "last" {
             return runs.drain(..).next().ok_or_else(missing);
         }
@@ -164,15 +178,15 @@ impl Context {
         match runs.as_slice() {
             [] => Err(missing()),
             [run] => Ok(run.clone()),
-            several => Err(CliError::usage(format!(
-                "`{name}` is the beginning of {} runs: write more of it",
-                several.len()
-            ))),
+            _ => Err(super::source::several(&name)),
         }
     }
 }
 
 fn job_of(transcript: &Path) -> Option<String> {
-    let first = read_lines(transcript).ok()?.next()?.ok()?;
-    first.event.get("job")?.as_str().map(str::to_owned)
+    let first: ReadLine = read_lines(transcript).ok()?.next()?.ok()?;
+    match known(&first) {
+        Some(Event::SessionStart(start)) => Some(start.job.clone()),
+        _ => None,
+    }
 }

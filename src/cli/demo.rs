@@ -20,7 +20,7 @@ use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode,
 use crate::daemon::Command;
 use crate::run::Host;
 use crate::sinks::{Observed, Observers};
-use crate::store::{ReadLine, StateDir, create_private_dir, write_atomic};
+use crate::store::{RawLine, StateDir, create_private_dir, write_atomic};
 
 /// How long jobs fire.
 const FIRING: Duration = Duration::from_secs(12);
@@ -214,17 +214,15 @@ fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
 }
 
 fn conclude(state: &StateDir, directory: &Path) {
-    let flags = format!("--config-dir {0}/config --state-dir {0}/state", directory.display());
-    let last = state
-        .runs()
-        .into_iter()
-        .next()
-        .map(|run| run.transcript().display().to_string())
-        .unwrap_or_default();
+    let shown = output::shell_word(&directory.display().to_string());
+    let own = output::shell_word(&output::own_path());
+    let own = format!("{own} --config-dir {shown}/config --state-dir {shown}/state");
+    let runs = state.runs().unwrap_or_default();
+    let last = runs.first().map(|run| run.transcript().display().to_string()).unwrap_or_default();
     output::text(&format!(
-        "\nThat was a daemon with {} runs; every due time and every call is on record. Where to look next:\n\n  dutyd {flags} runs\n  dutyd {flags} show last\n  dutyd {flags} verify last\n  dutyd {flags} slots\n  dutyd {flags} audit\n\nThe last transcript: {last}\nYour own: dutyd init. This one can go: rm -r {}\n",
-        state.runs().len(),
-        directory.display()
+        "\nThat was a daemon with {} runs; every due time and every call is on record. Where to look next:\n\n  {own} runs\n  {own} show last\n  {own} verify last\n  {own} slots\n  {own} audit\n\nThe last transcript: {last}\nYour own: {} init. This one can go: rm -r {shown}\n",
+        runs.len(),
+        output::shell_word(&output::own_path())
     ));
 }
 
@@ -235,7 +233,7 @@ async fn show(mut events: Receiver<Observed>, color: bool) {
     loop {
         match events.recv().await {
             Ok(Observed::Line { run_id, line, .. }) => {
-                let Ok(line) = serde_json::from_str::<ReadLine>(&line) else { continue };
+                let Ok(line) = serde_json::from_str::<RawLine>(&line) else { continue };
                 let text = |field: &str| line.event.get(field).and_then(serde_json::Value::as_str);
                 if text("type") == Some("session_start") {
                     jobs.insert(run_id.clone(), text("job").unwrap_or_default().to_owned());

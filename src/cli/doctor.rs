@@ -97,9 +97,9 @@ fn kernel() -> PreflightItem {
 fn state(context: &Context) -> PreflightItem {
     let path = &context.dirs.state;
     let probe = path.join(format!(".doctor.{}", std::process::id()));
-    let written = context
-        .state()
-        .create()
+    // One that is there is left as it is, so that what is wrong with it is told.
+    let there = if path.is_dir() { Ok(()) } else { context.state().create() };
+    let written = there
         .and_then(|()| crate::store::write_atomic(&probe, b"x"))
         .and_then(|()| std::fs::remove_file(&probe));
     match written {

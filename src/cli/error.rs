@@ -13,6 +13,21 @@ pub enum ErrorKind {
     NoDaemon,
 }
 
+/// What the exit codes mean. *Source*: `design/interfaces.md`, "Exit codes".
+pub(super) const EXIT_CODES: &[(u8, &str)] = &[
+    (0, "Good: a run that is succeeded, planned or skipped, a call that worked, a decision allow."),
+    (
+        1,
+        "The run failed or is interrupted, output cannot be written, the call failed, or the answer is no.",
+    ),
+    (2, "A usage error, a configuration error, or invalid arguments of a call."),
+    (3, "Not found; also an unknown tool."),
+    (4, "A daemon does not run."),
+    (5, "Refused by policy."),
+    (124, "Timed out."),
+    (130, "Cancelled."),
+];
+
 /// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
@@ -54,6 +69,16 @@ impl CliError {
             ErrorKind::Usage => 2,
             ErrorKind::NotFound => 3,
             ErrorKind::NoDaemon => 4,
+        }
+    }
+}
+
+impl From<crate::run::UnknownTool> for CliError {
+    fn from(unknown: crate::run::UnknownTool) -> Self {
+        let error = Self::not_found(unknown.to_string());
+        match unknown.near {
+            Some(near) => error.hint(format!("did you mean `{near}`?")),
+            None => error,
         }
     }
 }

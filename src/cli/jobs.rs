@@ -2,22 +2,23 @@
 
 use std::process::ExitCode;
 
-use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
 use crate::config::Trust;
 use crate::daemon::{JobRow, job_rows};
 use crate::store::Index;
 
 pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
-    let rows: Vec<JobRow> = match Client::find(context)? {
-        Some(client) => client.list("/jobs", &()).await?,
-        None => {
-            let config = context.config(Trust::Advised)?;
-            let last_runs = Index::last_runs_of_file(&context.dirs.state)
-                .map_err(|error| CliError::failed(error.to_string()))?;
-            job_rows(&config, &last_runs.unwrap_or_default(), context.clock.now())
+    let source = source::find(context, Wanted::Configuration).await?;
+    let rows: Vec<JobRow> = match &source {
+        Source::Daemon(daemon) => daemon.client.list("/jobs", &()).await?,
+        Source::Files(_) => {
+            let config = context.config_for_reading(Trust::Advised)?;
+            let last_runs =
+                Index::last_runs_of_file(&context.state()).map_err(source::of_database)?;
+            job_rows(&config, &last_runs, context.clock.now())
         }
     };
     output::value(context.form, &rows, || {
@@ -33,11 +34,13 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
                     row.name.clone(),
                     row.schedule.clone().unwrap_or_else(|| "by hand".to_owned()),
                     next,
-                    last.and_then(|last| last.outcome.clone()).unwrap_or_else(|| "-".to_owned()),
+                    last.and_then(|last| last.outcome)
+                        .map_or_else(|| "-".to_owned(), |outcome| outcome.to_string()),
                     last.and_then(|last| last.verdict.clone()).unwrap_or_else(|| "-".to_owned()),
                 ]
             }),
         )
     })?;
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }

@@ -9,11 +9,11 @@ use super::call::anything;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use crate::config::{Config, MCP_SEPARATOR, McpServer, Trust};
-use crate::domain::{Category, RunId};
-use crate::run::tool_surroundings;
+use crate::config::{Config, Job, MCP_SEPARATOR, McpServer, Trust};
+use crate::domain::RunId;
+use crate::run::{least_rights, tool_surroundings};
 use crate::sinks::Observers;
-use crate::store::Ledger;
+use crate::store::{Ledger, SharedLedger};
 use crate::text::escape::one_line;
 use crate::text::near::nearest;
 use crate::text::redact::Redactor;
@@ -38,21 +38,23 @@ async fn start(
 ) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
-    let job = anything(config, None)?;
+    // With the rights that a run would give it: a server that no run can start must not look healthy.
+    let (job, rights, whose) = match least_rights(config, server) {
+        Some((job, rights)) => (Job::clone(job), rights, format!("job `{}` gives", job.name)),
+        None => (anything(config, None)?, server.highest(), "its own tools need".to_owned()),
+    };
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);
     let around = tool_surroundings(config, &job, &host, &run_id, None, redactor)
         .map_err(|error| CliError::failed(error.to_string()))?;
     let lifetime = std::time::Duration::from_secs(120);
-    // With the highest rights that any of its tools has, so that it is seen as a run would see it.
-    let started = RunningServer::start(server, &around, Category::Admin, lifetime).await;
-    Ok(started.map(|running| (running, run_id)))
-}
-
-fn ledger(context: &Context) -> Result<Ledger, CliError> {
-    Ledger::open(&context.dirs.state)
-        .map(|(ledger, _)| ledger)
-        .map_err(|error| CliError::failed(format!("the ledger cannot be opened: {error}")))
+    let started = RunningServer::start(server, &around, rights, lifetime).await;
+    if started.is_err() {
+        let _ = host.state.remove_temporary(&run_id).await;
+    }
+    Ok(started
+        .map_err(|error| format!("{error} (started with the rights that {whose}: {rights})"))
+        .map(|running| (running, run_id)))
 }
 
 async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> {
@@ -60,7 +62,7 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
     let (mut rows, mut values, mut is_wrong) = (Vec::new(), Vec::<Value>::new(), false);
     for server in config.mcp_servers.values() {
         let pins = Ledger::read_file(&context.dirs.state, |ledger| ledger.mcp_pins(&server.name));
-        let pins = pins.map_err(|error| CliError::failed(error.to_string()))?.flatten();
+        let pins = pins.map_err(super::source::of_database)?.flatten();
         match start(context, config, server).await? {
             Err(error) => {
                 is_wrong = true;
@@ -84,7 +86,7 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
                 }
                 values.push(json!({"server": server.name, "error": null, "tools": tools}));
                 running.end().await;
-                let _ = context.state().remove_temporary(&run_id);
+                let _ = context.state().remove_temporary(&run_id).await;
             }
         }
     }
@@ -120,8 +122,11 @@ async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCo
     }
     let count = pins.len();
     running.end().await;
-    let _ = context.state().remove_temporary(&run_id);
-    ledger(context)?
+    let _ = context.state().remove_temporary(&run_id).await;
+    SharedLedger::of(&context.dirs.state)
+        .get()
+        .await
+        .map_err(super::source::of_database)?
         .keep_mcp_pins(name.to_owned(), pins)
         .await
         .map_err(|error| CliError::failed(error.to_string()))?;

@@ -13,7 +13,7 @@ mod error;
 mod explain;
 mod init;
 mod jobs;
-mod known_tool;
+mod live;
 mod log;
 mod mcp;
 mod next;
@@ -21,6 +21,7 @@ mod output;
 mod plans;
 mod reference;
 mod reindex;
+mod reload;
 mod run;
 mod runs;
 mod schema;
@@ -50,7 +51,12 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { 2 } else { 0 };
-            let _ = error.print();
+            let code = match error.print() {
+                Ok(()) => code,
+                Err(_) if error.use_stderr() => code,
+                Err(failed) if failed.kind() == std::io::ErrorKind::BrokenPipe => 0,
+                Err(_) => 1,
+            };
             return ExitCode::from(code);
         }
     };
@@ -74,8 +80,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Init(args) => init::init(&context, &args),
         Verb::Validate(args) => validate::validate(&context, &args),
         Verb::Schema(args) => schema::schema(&args),
-        Verb::Explain(args) => explain::explain(&context, &args),
-        Verb::Tools(args) => tools::tools(&context, &args),
+        Verb::Explain(args) => context.block_on(explain::explain(&context, &args))?,
+        Verb::Tools(args) => context.block_on(tools::tools(&context, &args))?,
         Verb::Call(args) => context.block_on(call::call(&context, &args))?,
         Verb::Run(args) => context.block_on(run::run(&context, &args))?,
         Verb::Serve(_) => context.block_on(serve::serve(&context))?,
@@ -93,14 +99,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Approve(args) => context.block_on(approvals::approve(&context, &args))?,
         Verb::Deny(args) => context.block_on(approvals::deny(&context, &args))?,
         Verb::Check(args) => context.block_on(check::check(&context, &args))?,
-        Verb::Plans => plans::plans(&context),
-        Verb::Plan(args) => plans::plan(&context, &args),
+        Verb::Plans => context.block_on(plans::plans(&context))?,
+        Verb::Plan(args) => context.block_on(plans::plan(&context, &args))?,
         Verb::Apply(args) => context.block_on(plans::apply(&context, &args))?,
         Verb::Discard(args) => context.block_on(plans::discard(&context, &args))?,
         Verb::Reindex => context.block_on(reindex::reindex(&context))?,
         Verb::Completions(args) => reference::completions(&args),
         Verb::Man => reference::man(),
-        Verb::Show(args) => show::show(&context, &args),
-        Verb::Verify(args) => verify::verify(&context, &args),
+        Verb::Show(args) => context.block_on(show::show(&context, &args))?,
+        Verb::Verify(args) => context.block_on(verify::verify(&context, &args))?,
+        Verb::Reload => context.block_on(reload::reload(&context))?,
     }
 }

@@ -3,26 +3,30 @@
 use std::process::ExitCode;
 
 use super::args::NextArgs;
-use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
 use super::time::moment;
-use crate::config::Trust;
+use serde_json::json;
+
+use crate::config::{SecretsMode, Trust};
 use crate::daemon::{NextRow, next_rows};
 
 pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
     let from = args.from.as_deref().map(|text| moment(text, now)).transpose()?;
-    let daemon = if from.is_none() { Client::find(context)? } else { None };
-    let rows: Vec<NextRow> = match daemon {
-        Some(client) => {
-            client.list("/next", &serde_json::json!({"job": args.job, "count": args.count})).await?
+    let source = source::find(context, Wanted::Configuration).await?;
+    let rows: Vec<NextRow> = match &source {
+        Source::Daemon(daemon) => {
+            let query = json!({"job": args.job, "count": args.count, "from": from});
+            daemon.client.list("/next", &query).await.map_err(|error| daemon.explained(error))?
         }
-        None => {
+        Source::Files(_) => {
             let from = from.unwrap_or(now);
             // Checked as of the moment that is asked about: a year that is over by now may lie ahead of it.
-            let config = context.config_as_of(Trust::Advised, from.min(now))?;
+            let config =
+                context.config_as_of(Trust::Advised, from.min(now), SecretsMode::Tolerate)?;
             let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
             next_rows(&config, job.map(AsRef::as_ref), from, args.count)
         }
@@ -40,5 +44,11 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
             }),
         )
     })?;
+    if let Some(job) = args.job.as_deref().filter(|_| rows.is_empty()) {
+        output::note(&format!(
+            "`{job}` has no slot to come: it is not enabled, or has no schedule"
+        ));
+    }
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::args::OutputForm;
 use super::error::CliError;
-use crate::text::escape::{for_terminal, one_line};
+use crate::text::escape::{for_terminal, json_line, json_pretty, one_line};
 
 /// Prints text for people on stdout.
 pub(crate) fn text(text: &str) {
@@ -20,15 +20,33 @@ pub(crate) fn text(text: &str) {
 /// Prints bytes as they are on stdout.
 pub(crate) fn raw(bytes: &[u8]) {
     let mut out = io::stdout().lock();
-    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
-        // The reader is gone; there is nobody to tell.
-        std::process::exit(0);
+    if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
+        // A reader that went away has what it wanted.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            std::process::exit(0);
+        }
+        note(&format!("error: stdout cannot be written: {error}"));
+        std::process::exit(1);
     }
 }
 
 /// Prints a remark on stderr.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", for_terminal(text));
+}
+
+/// Returns the path of this program.
+pub(crate) fn own_path() -> String {
+    std::env::current_exe().map_or_else(|_| "dutyd".to_owned(), |path| path.display().to_string())
+}
+
+/// Returns a word as a shell reads it back.
+pub(crate) fn shell_word(word: &str) -> String {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/-_.=:@,+".contains(&b);
+    match !word.is_empty() && word.bytes().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
 }
 
 /// Prints an error on stderr.
@@ -59,15 +77,15 @@ pub(crate) fn value<T: Serialize>(
         OutputForm::Json => {
             let json =
                 serde_json::to_string_pretty(value).map_err(|error| failed(error.to_string()))?;
-            raw(format!("{json}\n").as_bytes());
+            raw(format!("{}\n", json_pretty(json)).as_bytes());
         }
         OutputForm::Jsonl => {
             let value = serde_json::to_value(value).map_err(|error| failed(error.to_string()))?;
             match value {
-                serde_json::Value::Array(items) => {
-                    items.iter().for_each(|item| raw(format!("{item}\n").as_bytes()))
-                }
-                other => raw(format!("{other}\n").as_bytes()),
+                serde_json::Value::Array(items) => items
+                    .iter()
+                    .for_each(|item| raw(format!("{}\n", json_line(item.to_string())).as_bytes())),
+                other => raw(format!("{}\n", json_line(other.to_string())).as_bytes()),
             }
         }
         OutputForm::Yaml => {
@@ -96,4 +114,18 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
         out.push('\n');
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_a_word_back() {
+        for (word, expected) in
+            [("a/b-c", "a/b-c"), ("a b", "'a b'"), ("it's", r"'it'\''s'"), ("", "''")]
+        {
+            assert_eq!(shell_word(word), expected);
+        }
+    }
 }

@@ -4,22 +4,24 @@ use std::process::ExitCode;
 
 use tokio_util::sync::CancellationToken;
 
+use super::approvals::Terminal;
 use super::args::{ApplyArgs, PlanArgs};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use super::run::take_in;
+use super::source::{self, Source, Wanted};
 use crate::config::Trust;
-use crate::domain::{Plan, PlanState, Trigger};
+use crate::domain::{Plan, PlanState};
 use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
-use crate::store::Ledger;
+use crate::store::{Ledger, SharedLedger};
 
 /// The exit code of a plan that was not applied.
 const NOT_DONE: u8 = 1;
 
-pub(crate) fn plans(context: &Context) -> Result<ExitCode, CliError> {
-    let plans = all(context)?;
+pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
+    let source = source::find(context, Wanted::Record).await?;
+    let plans = all(&source).await?;
     output::value(context.form, &plans, || {
         output::table(
             &["plan", "job", "made at", "state", "steps"],
@@ -36,19 +38,25 @@ pub(crate) fn plans(context: &Context) -> Result<ExitCode, CliError> {
             }),
         )
     })?;
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn plan(context: &Context, args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let plan = find(context, &args.plan)?;
+pub(crate) async fn plan(context: &Context, args: &PlanArgs) -> Result<ExitCode, CliError> {
+    let source = source::find(context, Wanted::Record).await?;
+    let plan = find(&source, &args.plan).await?;
     output::value(context.form, &plan, || story(&plan))?;
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn discard(context: &Context, args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let plan = find(context, &args.plan)?;
-    super::run::own_state(context)?;
-    let discarded = ledger(context)?
+    let plan = find(&own_files(context)?, &args.plan).await?;
+    let ledger = SharedLedger::of(&context.dirs.state);
+    let discarded = ledger
+        .get()
+        .await
+        .map_err(source::of_database)?
         .claim_plan(plan.plan_id.clone(), PlanState::Discarded)
         .await
         .map_err(|error| CliError::failed(error.to_string()))?;
@@ -60,7 +68,7 @@ pub(crate) async fn discard(context: &Context, args: &PlanArgs) -> Result<ExitCo
 }
 
 pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCode, CliError> {
-    let plan = find(context, &args.plan)?;
+    let plan = find(&own_files(context)?, &args.plan).await?;
     if plan.state != PlanState::Waiting {
         return Err(CliError::failed(format!("the plan is {} already", plan.state.as_str())));
     }
@@ -69,10 +77,16 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     {
         return Err(CliError::not_found(format!("the plan has no step {only}")));
     }
-    super::run::own_state(context)?;
+    if !args.yes && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+        output::text(&story(&plan));
+        if !Terminal::new().yes("Apply this?").await {
+            output::note("nothing was done");
+            return Ok(ExitCode::from(NOT_DONE));
+        }
+    }
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &plan.job)?.clone();
-    let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
+    let facts = TriggerFacts::manual(Some(super::run::myself()));
     let task = format!("Apply the plan {}.", plan.plan_id);
     let run_id = context.new_run_id();
     let spec = RunSpec::new(run_id, config, job, facts, &Default::default(), Some(task))
@@ -90,7 +104,6 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         apply_plan(spec, context.host(Observers::default()), plan, args.only, cancel).await;
     signals.abort();
     let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
-    take_in(context, &applied.ended).await;
     output::value(context.form, &applied.plan, || story(&applied.plan))?;
     let error = applied.refused.as_ref().or(applied.ended.end.error.as_ref());
     if let Some(error) = error {
@@ -101,25 +114,33 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     Ok(if error.is_some() { ExitCode::from(NOT_DONE) } else { ExitCode::SUCCESS })
 }
 
-fn ledger(context: &Context) -> Result<Ledger, CliError> {
-    Ledger::open(&context.dirs.state)
-        .map(|(ledger, _)| ledger)
-        .map_err(|error| CliError::failed(format!("the ledger cannot be opened: {error}")))
+/// Returns the files of the state directory, which only its owner changes plans in.
+fn own_files(context: &Context) -> Result<Source, CliError> {
+    super::run::own_state(context)?;
+    Ok(Source::Files(context.dirs.state.clone()))
 }
 
-fn all(context: &Context) -> Result<Vec<Plan>, CliError> {
-    let read = Ledger::read_file(&context.dirs.state, |ledger| ledger.plans());
-    let plans = read.map_err(|error| CliError::failed(error.to_string()))?;
-    Ok(plans.unwrap_or_default())
+async fn all(source: &Source) -> Result<Vec<Plan>, CliError> {
+    match source {
+        Source::Daemon(daemon) => daemon.client.list("/plans", &()).await,
+        Source::Files(state) => {
+            let read = Ledger::read_file(state, |ledger| ledger.plans());
+            Ok(read.map_err(source::of_database)?.unwrap_or_default())
+        }
+    }
 }
 
-/// Returns the plan of this id, of this beginning of one, or the last.
-fn find(context: &Context, wanted: &str) -> Result<Plan, CliError> {
-    let mut plans = all(context)?;
-    if wanted != "last" {
-        plans.retain(|plan| plan.plan_id.starts_with(wanted));
+/// Returns the plan of this id, of this beginning of one, or the newest that waits; where none waits, the newest.
+async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
+    let mut plans = all(source).await?;
+    if wanted == "last" {
+        if let Some(at) = plans.iter().position(|plan| plan.state == PlanState::Waiting) {
+            plans.drain(..at);
+        }
+    } else {
+        plans.retain(|plan| plan.plan_id.starts_with(&wanted.to_ascii_lowercase()));
         if plans.len() > 1 {
-            return Err(CliError::usage(format!("{} plans begin with `{wanted}`", plans.len())));
+            return Err(source::several(wanted));
         }
     }
     let first = plans.into_iter().next();

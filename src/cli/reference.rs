@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 
 use super::args::{Cli, CompletionsArgs};
-use super::error::CliError;
+use super::error::{CliError, EXIT_CODES};
 use super::output;
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
@@ -21,13 +21,22 @@ pub(crate) fn man() -> Result<ExitCode, CliError> {
     };
     let mut page = Vec::new();
     let command = Cli::command();
-    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(failed)?;
+    let man = clap_mangen::Man::new(command.clone());
+    man.render_title(&mut page).map_err(failed)?;
+    man.render_name_section(&mut page).map_err(failed)?;
+    man.render_synopsis_section(&mut page).map_err(failed)?;
+    man.render_description_section(&mut page).map_err(failed)?;
+    man.render_options_section(&mut page).map_err(failed)?;
     for verb in command.get_subcommands() {
         let name = verb.get_name().to_owned();
         page.extend(format!(".SH \"DUTYD {}\"\n", name.to_uppercase()).as_bytes());
         let man = clap_mangen::Man::new(verb.clone().disable_help_flag(true));
         man.render_description_section(&mut page).map_err(failed)?;
         man.render_options_section(&mut page).map_err(failed)?;
+    }
+    page.extend(b".SH \"EXIT STATUS\"\n");
+    for (code, meaning) in EXIT_CODES {
+        page.extend(format!(".TP\n\\fB{code}\\fR\n{meaning}\n").as_bytes());
     }
     output::raw(&page);
     Ok(ExitCode::SUCCESS)

@@ -14,14 +14,16 @@ use super::args::{OutputForm, RunArgs};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
+use super::live::Shown;
 use super::output;
+use super::source::{self, Daemon, Source, Wanted};
 use super::story::Story;
 use crate::config::Trust;
 use crate::daemon::RunRequest;
-use crate::domain::{Outcome, StopReason, Trigger};
+use crate::domain::{Event, Outcome, Person, SessionEnd, Stop, StopReason};
 use crate::run::{Ended, RunSpec, TriggerFacts, execute};
 use crate::sinks::{Observed, Observers};
-use crate::store::{Index, ReadLine, RunRow, read_lines};
+use crate::store::{ReadEvent, ReadLine, RunRow};
 
 /// The exit code of a run that a person stopped.
 pub(crate) const CANCELLED: u8 = 130;
@@ -36,27 +38,26 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
         ));
     }
     // The person who is asked sits here, so that it runs here as well.
-    if !args.interactive
-        && let Some(client) = Client::find(context)?
-    {
-        return run_in_daemon(context, &client, args).await;
-    }
-    if args.detach {
+    if args.interactive {
+        own_state(context)?;
+    } else if let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? {
+        return run_in_daemon(context, &daemon, args).await;
+    } else if args.detach {
         Client::require(context)?;
     }
-    own_state(context)?;
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &args.job)?.clone();
     let vars = variables(&args.vars)?;
-    let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
-    let spec =
-        RunSpec::new(context.new_run_id(), config.clone(), job, facts, &vars, args.prompt.clone())
-            .map_err(|error| CliError::usage(error.to_string()))?
-            .planned(args.plan);
+    let facts = TriggerFacts::manual(Some(myself()));
+    let run_id = context.new_run_id();
+    let spec = RunSpec::new(run_id.clone(), config.clone(), job, facts, &vars, args.prompt.clone())
+        .map_err(|error| CliError::usage(error.to_string()))?
+        .planned(args.plan);
     let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
 
+    output::note(&format!("run {run_id}"));
     let observers = Observers::default();
     let (stop, stopped) = watch::channel(None);
     let watcher = tokio::spawn(watch_run(observers.watch(), context.form, context.color));
@@ -70,130 +71,128 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     let _ = watcher.await;
     signals.abort();
     let ended = ended.map_err(|error| CliError::failed(error.to_string()))?;
-    take_in(context, &ended).await;
     conclude(context, &ended)
-}
-
-/// Puts the run into the index; without it the next `dutyd reindex` does.
-pub(crate) async fn take_in(context: &Context, ended: &Ended) {
-    let Some(run) = context.state().find_run(&ended.run_id) else { return };
-    let taken = match Index::open(&context.dirs.state) {
-        Ok((index, true)) => index.rebuild(context.state()).await.map(drop),
-        Ok((index, false)) => index.refresh(run).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = taken {
-        output::note(&format!("the run is not in the index: {error}"));
-    }
 }
 
 /// Has the daemon run it, and shows what happens.
 async fn run_in_daemon(
     context: &Context,
-    client: &Client,
+    daemon: &Daemon,
     args: &RunArgs,
 ) -> Result<ExitCode, CliError> {
+    let client = &daemon.client;
     let request = RunRequest {
-        job: args.job.clone(),
         vars: variables(&args.vars)?,
         prompt: args.prompt.clone(),
         plan: args.plan,
+        ..RunRequest::default()
     };
-    let answer = client.post(&format!("/jobs/{}/runs", path_segment(&args.job)), &request).await?;
+    let path = format!("/jobs/{}/runs", path_segment(&args.job));
+    let answer: Value =
+        client.post(&path, &request).await.map_err(|error| daemon.explained(error))?;
     let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
     if args.detach {
         output::value(context.form, &answer, || format!("{run_id}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let story = Story::new(context.color);
-    let mut end: Option<ReadLine> = None;
+    output::note(&format!("run {run_id}"));
+    if let Some(waits) = answer.get("waits").and_then(Value::as_str) {
+        output::note(&format!("waits: {waits}"));
+    }
+    let mut shown = Shown::new(context.form, context.color);
+    let mut end: Option<Box<SessionEnd>> = None;
     let followed = client.follow(&run_id, |line| {
-        if context.form == OutputForm::Jsonl {
-            output::raw(format!("{line}\n").as_bytes());
-        }
-        let Ok(parsed) = serde_json::from_str::<ReadLine>(line) else { return };
-        if context.form == OutputForm::Table {
-            output::raw(story.tell(&parsed).as_bytes());
-        }
-        if parsed.event.get("type").and_then(Value::as_str) == Some("session_end") {
-            end = Some(parsed);
+        shown.line(line);
+        if let Ok(ReadLine { event: ReadEvent::Known(event), .. }) = serde_json::from_str(line)
+            && let Event::SessionEnd(ended) = *event
+        {
+            end = Some(ended);
         }
     });
     tokio::select! {
         followed = followed => followed?,
         _ = tokio::signal::ctrl_c() => {
             output::note("stopping; tools get 2 s");
-            client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
+            let _: Value =
+                client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
             return Ok(ExitCode::from(CANCELLED));
         }
     }
-    let end = end.ok_or_else(|| {
-        CliError::failed(format!(
-            "the daemon went away; `dutyd show {run_id}` tells what became of the run"
-        ))
-    })?;
+    let row = || async { client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await };
+    let Some(end) = end else {
+        // It may have ended before it began.
+        let row = row().await.ok().filter(|row| row.outcome.is_some());
+        let (Some(outcome), Some(stop_reason), Some(error)) =
+            row.map_or((None, None, None), |row| (row.outcome, row.stop_reason, row.error))
+        else {
+            return Err(CliError::failed(format!(
+                "the daemon went away; `dutyd show {run_id}` tells what became of the run"
+            )));
+        };
+        output::note(&format!("{outcome}: {error}"));
+        return Ok(ExitCode::from(exit_code(outcome, stop_reason)));
+    };
     match context.form {
-        OutputForm::Table => output::raw(format!("\n{}", story.result(&end.event)).as_bytes()),
+        OutputForm::Table => output::raw(told(context, &end).as_bytes()),
         OutputForm::Jsonl => {}
-        form => output::value(
-            form,
-            &client.get::<Value>(&format!("/runs/{run_id}"), &()).await?,
-            String::new,
-        )?,
+        form => output::value(form, &row().await?, String::new)?,
     }
-    let word = |field: &str| end.event.get(field).cloned().unwrap_or_default();
-    let outcome = serde_json::from_value(word("outcome")).unwrap_or(Outcome::Failed);
-    let stop_reason =
-        serde_json::from_value(word("stop_reason")).unwrap_or(StopReason::InternalError);
-    Ok(ExitCode::from(exit_code(outcome, stop_reason)))
+    tell_plan(&run_id, end.outcome);
+    Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
+}
+
+fn told(context: &Context, end: &SessionEnd) -> String {
+    let value = serde_json::to_value(end).unwrap_or_default();
+    format!("\n{}", Story::new(context.color).result(&value))
+}
+
+/// Says what to do with a plan that the run left.
+fn tell_plan(run_id: &str, outcome: Outcome) {
+    if outcome == Outcome::Planned {
+        output::note(&format!("plan {run_id} waits: dutyd plan {run_id}, dutyd apply {run_id}"));
+    }
+}
+
+/// Returns the person who runs this process.
+pub(crate) fn myself() -> Person {
+    crate::process::person(nix::unistd::getuid().as_raw())
 }
 
 /// Returns a name as it stands in an address; what cannot be a job's name is not found there.
-fn path_segment(name: &str) -> String {
+pub(super) fn path_segment(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '~' })
         .collect()
 }
 
 fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
-    let end = &ended.end;
+    let (end, run_id) = (&ended.end, &ended.run_id);
     match context.form {
         OutputForm::Table => {
-            let value = serde_json::to_value(end).unwrap_or_default();
-            output::raw(format!("\n{}", Story::new(context.color).result(&value)).as_bytes());
-            output::note(&format!("\nrun {}: dutyd show {}", ended.run_id, ended.run_id));
+            output::raw(told(context, end).as_bytes());
+            output::note(&format!("\nrun {run_id}: dutyd show {run_id}"));
         }
         OutputForm::Jsonl => {}
-        form => {
-            let path = context.state().find_run(&ended.run_id).map(|run| run.transcript());
-            let lines: Vec<ReadLine> = path
-                .and_then(|path| read_lines(&path).ok())
-                .into_iter()
-                .flatten()
-                .flatten()
-                .collect();
-            let mut row = RunRow::fold(&lines);
-            if let Some(row) = row.as_mut().filter(|_| !ended.recorded) {
-                // What could not be written down is said all the same.
-                let at = context.clock.now().to_rfc3339_opts(chrono::SecondsFormat::Micros, true);
-                row.end(&serde_json::to_value(end).unwrap_or_default(), at);
-            }
-            output::value(form, &row, String::new)?;
-        }
+        // What could not be written down is said all the same.
+        form => match &ended.row {
+            Some(row) => output::value(form, row, String::new)?,
+            None => output::value(form, &**end, String::new)?,
+        },
     }
     if !ended.recorded {
         output::note("the transcript could not be written to its end");
     }
+    tell_plan(run_id.as_str(), end.outcome);
     Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
 }
 
 /// Returns the exit code of a run that has ended.
 pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
     match (outcome, stop_reason) {
-        (Outcome::Succeeded, _) => 0,
+        (Outcome::Succeeded | Outcome::Planned, _) => 0,
         (Outcome::Failed, StopReason::MaxDuration) => TIMED_OUT,
         (Outcome::Cancelled, _) => CANCELLED,
-        (Outcome::Failed | Outcome::Interrupted | Outcome::Planned, _) => 1,
+        (Outcome::Failed | Outcome::Interrupted, _) => 1,
     }
 }
 
@@ -213,23 +212,40 @@ pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, Cl
     Ok(vars)
 }
 
-/// Refuses to write into somebody else's state directory, with the line that works.
+/// Refuses to write into the state directory of another user, with the line that works.
 pub(crate) fn own_state(context: &Context) -> Result<(), CliError> {
     use std::os::unix::fs::MetadataExt as _;
-    let Ok(meta) = std::fs::metadata(&context.dirs.state) else { return Ok(()) };
+    let state = &context.dirs.state;
+    let meta = match std::fs::metadata(state) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(source::denied(state, &error)),
+    };
     if meta.uid() == nix::unistd::geteuid().as_raw() {
         return Ok(());
     }
-    let owner = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(meta.uid()))
-        .ok()
-        .flatten()
-        .map_or_else(|| format!("#{}", meta.uid()), |user| user.name);
-    let line: Vec<String> = std::env::args().skip(1).collect();
-    Err(CliError::failed(format!(
-        "{} belongs to {owner}, who alone may do this",
-        context.dirs.state.display()
-    ))
-    .hint(format!("sudo -u {owner} dutyd {}", line.join(" "))))
+    let owner = crate::process::person(meta.uid()).user;
+    Err(CliError::failed(format!("{} belongs to {owner}, who alone may do this", state.display()))
+        .hint(sudo_line(context, &owner)))
+}
+
+/// Returns this command as `owner` would run it, with the directories that are meant here.
+fn sudo_line(context: &Context, owner: &str) -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| {
+        args.iter().any(|arg| {
+            arg.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
+    };
+    let mut words = vec!["sudo".to_owned(), "-u".to_owned(), owner.to_owned(), output::own_path()];
+    let dirs = [("--config-dir", &context.dirs.config), ("--state-dir", &context.dirs.state)];
+    for (flag, path) in dirs {
+        if !has(flag) {
+            words.extend([flag.to_owned(), path.display().to_string()]);
+        }
+    }
+    words.extend(args);
+    words.iter().map(|word| output::shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns when this process is told to end.
@@ -249,28 +265,23 @@ pub(crate) async fn wait_for_signal() {
     }
 }
 
-async fn stop_on_signal(stop: watch::Sender<Option<StopReason>>) {
+async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
     wait_for_signal().await;
     output::note("stopping; tools get 2 s");
-    stop.send_replace(Some(StopReason::Cancelled));
+    stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by: Some(myself()) }));
     // Kept, because a stop whose sender is gone is an interruption.
     std::future::pending::<()>().await;
 }
 
-/// Prints what happens, until nobody can make anything happen any more.
+/// Prints what happens, until nothing can happen any more.
 pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, color: bool) {
-    let story = Story::new(color);
+    let mut shown = Shown::new(form, color);
     loop {
         match events.recv().await {
-            Ok(Observed::Line { line, .. }) if form == OutputForm::Jsonl => {
-                output::raw(format!("{line}\n").as_bytes())
+            Ok(Observed::Line { line, .. }) => shown.line(&line),
+            Ok(Observed::Live { event, .. }) => {
+                shown.line(&serde_json::to_string(&event).unwrap_or_default());
             }
-            Ok(Observed::Line { line, .. }) if form == OutputForm::Table => {
-                if let Ok(line) = serde_json::from_str::<ReadLine>(&line) {
-                    output::raw(story.tell(&line).as_bytes());
-                }
-            }
-            Ok(_) => {}
             Err(RecvError::Lagged(missed)) => output::note(&format!(
                 "{missed} events came too fast to be shown; the transcript has them"
             )),

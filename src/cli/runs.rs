@@ -2,77 +2,105 @@
 
 use std::process::ExitCode;
 
-use chrono::SecondsFormat;
-
 use super::args::RunsArgs;
-use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
 use super::time::moment;
+use crate::config::Trust;
 use crate::server::RunsQuery;
-use crate::store::{Index, RunFilter, RunRow};
+use crate::store::{self, Index, Ledger, RunFilter, RunRow, all_runs};
 
 pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
     let at = |text: &Option<String>| -> Result<Option<String>, CliError> {
         let at = text.as_deref().map(|text| moment(text, now)).transpose()?;
-        Ok(at.map(|at| at.to_rfc3339_opts(SecondsFormat::Micros, true)))
+        Ok(at.map(store::moment))
     };
-    let (since, until) = (at(&args.since)?, at(&args.until)?);
-    let rows: Vec<RunRow> = match Client::find(context)? {
-        Some(client) => {
-            let query = RunsQuery {
-                job: args.job.clone(),
-                outcome: args.outcome.clone(),
-                verdict: args.verdict.clone(),
-                since,
-                until,
-                limit: Some(args.limit),
-            };
-            client.list("/runs", &query).await?
-        }
-        None => {
-            let filter = RunFilter {
-                job: args.job.clone(),
-                outcome: args.outcome.clone(),
-                verdict: args.verdict.clone(),
-                since,
-                until,
-                limit: args.limit,
-            };
-            Index::read_file(&context.dirs.state, &filter)
-                .map_err(|error| CliError::failed(error.to_string()))?
-                .unwrap_or_default()
-        }
+    let query = RunsQuery {
+        job: args.job.clone(),
+        outcome: args.outcome.clone(),
+        verdict: args.verdict.clone(),
+        refused: args.refused.then_some(true),
+        since: at(&args.since)?,
+        until: at(&args.until)?,
+        prefix: None,
+        // One more than is shown tells whether there are more.
+        limit: Some(args.limit.saturating_add(1)),
     };
-    output::value(context.form, &rows, || {
-        output::table(
-            &[
-                "run",
-                "job",
-                "trigger",
-                "started (UTC)",
-                "outcome",
-                "stop reason",
-                "verdict",
-                "calls",
-                "cost (USD)",
-            ],
-            rows.iter().map(|row| {
-                vec![
-                    row.run_id.clone(),
-                    row.job.clone(),
-                    row.trigger.clone(),
-                    row.started_at.get(..19).unwrap_or(&row.started_at).replace('T', " "),
-                    row.outcome.clone().unwrap_or_else(|| "running".to_owned()),
-                    row.stop_reason.clone().unwrap_or_else(|| "-".to_owned()),
-                    row.verdict.clone().unwrap_or_else(|| "-".to_owned()),
-                    row.tool_calls.to_string(),
-                    row.cost_usd.map_or_else(|| "-".to_owned(), |cost| format!("{cost:.4}")),
-                ]
-            }),
-        )
-    })?;
+    let source = source::find(context, Wanted::Record).await?;
+    let mut rows: Vec<RunRow> = match &source {
+        Source::Daemon(daemon) => daemon.client.list("/runs", &query).await?,
+        Source::Files(_) => of_files(context, query.filter().map_err(CliError::usage)?)?,
+    };
+    let is_cut = rows.len() > usize::try_from(args.limit).unwrap_or(usize::MAX);
+    rows.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
+    output::value(context.form, &rows, || table(&rows))?;
+    if is_cut {
+        output::note(&format!("there are more than these {}: --limit shows more", args.limit));
+    }
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
+}
+
+fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunRow>, CliError> {
+    let state = &context.dirs.state;
+    let ended = Index::read_file(&context.state(), &filter).map_err(source::of_database)?;
+    let queue = Ledger::read_file(state, |reader| reader.queue()).map_err(source::of_database)?;
+    let rows = all_runs(&context.state(), ended, &queue.unwrap_or_default(), &filter);
+    if rows.is_empty()
+        && let Some(job) = &filter.job
+    {
+        must_know(context, job)?;
+    }
+    Ok(rows)
+}
+
+/// Refuses the name of a job that neither the ledger, the index nor the configuration knows.
+pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
+    let state = &context.dirs.state;
+    let in_ledger = Ledger::read_file(state, |reader| reader.knows_job(job));
+    let of_job = RunFilter { job: Some(job.to_owned()), limit: 1, ..RunFilter::default() };
+    if in_ledger.map_err(source::of_database)? == Some(true) {
+        return Ok(());
+    }
+    let in_index = Index::read_file(&context.state(), &of_job).map_err(source::of_database)?;
+    if !in_index.is_empty() {
+        return Ok(());
+    }
+    let config = context.config_for_reading(Trust::Advised)?;
+    context.job(&config, job).map(drop)
+}
+
+fn table(rows: &[RunRow]) -> String {
+    let header = [
+        "run",
+        "job",
+        "trigger",
+        "started (UTC)",
+        "outcome",
+        "stop reason",
+        "verdict",
+        "calls",
+        "cost (USD)",
+    ];
+    let absent = || "-".to_owned();
+    output::table(
+        &header,
+        rows.iter().map(|row| {
+            let started = row.started_at.as_deref();
+            vec![
+                row.run_id.clone(),
+                row.job.clone(),
+                row.trigger.as_str().to_owned(),
+                started.map_or_else(absent, |at| at.get(..19).unwrap_or(at).replace('T', " ")),
+                row.state().as_str().to_owned(),
+                row.stop_reason.map_or_else(absent, |reason| reason.to_string()),
+                row.verdict.clone().unwrap_or_else(absent),
+                row.tool_calls.to_string(),
+                row.cost_usd.map_or_else(absent, |cost| format!("{cost:.4}")),
+            ]
+        }),
+    )
 }

@@ -17,7 +17,7 @@ use crate::process::ControlGroups;
 use crate::run::{Approvals, Host};
 use crate::server::{Api, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
-use crate::store::{Index, Ledger, StateDir, append_private};
+use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, append_private};
 use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
@@ -110,7 +110,12 @@ impl Daemon {
         let (index, owes_rebuild) =
             Index::open(&root).map_err(|error| failed("the index cannot be opened", &error))?;
         let redactor = Redactor::new(&config.secrets);
-        let recovered = recover(&host.state, host.clock.clone(), &redactor)
+        let host = Host {
+            ledger: SharedLedger::opened(&root, ledger.clone()),
+            index: SharedIndex::opened(&host.state, index.clone()),
+            ..host
+        };
+        let recovered = recover(&host, &redactor)
             .await
             .map_err(|error| failed("open runs cannot be looked at", &error))?;
         if let Some(groups) = host.groups.clone() {
@@ -134,22 +139,16 @@ impl Daemon {
                 .rebuild(host.state.clone())
                 .await
                 .map_err(|error| failed("the index cannot be made", &error))?;
-        } else {
-            for run in recovered.iter().filter_map(|run| host.state.find_run(&run.run_id)) {
-                index
-                    .refresh(run)
-                    .await
-                    .map_err(|error| failed("the index cannot be brought up to date", &error))?;
-            }
         }
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
+        let disk: Arc<dyn Fn() -> Loaded + Send + Sync> = Arc::from(reload);
+        let (again, api_host) = (disk.clone(), host.clone());
         let parts = Parts {
             host,
             config,
             ledger,
-            index: index.clone(),
-            reload,
+            reload: Box::new(move || again()),
             degraded,
             watchdog: sd_notify::watchdog_enabled(),
         };
@@ -158,7 +157,18 @@ impl Daemon {
             .map_err(|error| failed("the schedules cannot be put into force", &error))?;
         let stop = CancellationToken::new();
         let commands = handle.commands.clone();
-        let api = Api { approvals, handle, index, state, observers, clock, stop: stop.clone() };
+        let stop_streams = stop.clone();
+        let api = Api {
+            approvals,
+            handle,
+            index,
+            host: api_host,
+            state,
+            disk,
+            observers,
+            clock,
+            stop: stop_streams,
+        };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, |key| api.router(key), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;

@@ -1,5 +1,6 @@
 //! `dutyd show`
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -8,51 +9,94 @@ use super::args::{OutputForm, ShowArgs};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
 use super::story::Story;
-use crate::store::{ReadLine, RunDir, RunRow, read_lines};
+use crate::domain::Event;
+use crate::store::{RawLine, ReadLine, RunRow, VerifyReport, known};
 
-pub(crate) fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode, CliError> {
-    let run = context.find_run(&args.run)?;
-    let path = run.transcript();
-    let unreadable =
-        |error: &dyn std::fmt::Display| CliError::failed(format!("{}: {error}", path.display()));
+/// A record, whichever way it came.
+struct Record {
+    run_id: String,
+    bytes: Vec<u8>,
+    /// Where it lies; `None` if it came from the daemon.
+    path: Option<std::path::PathBuf>,
+    is_live: bool,
+}
+
+pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode, CliError> {
+    let record = record(context, &args.run).await?;
     if args.raw {
-        let mut file = std::fs::File::open(&path).map_err(|error| unreadable(&error))?;
-        let copied = std::io::copy(&mut file, &mut std::io::stdout().lock());
-        // A reader that went away is no fault.
-        return match copied {
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(unreadable(&error)),
-            _ => Ok(ExitCode::SUCCESS),
-        };
+        output::raw(&record.bytes);
+        return Ok(ExitCode::SUCCESS);
     }
-    let lines: Vec<ReadLine> = read_lines(&path)
-        .and_then(|lines| lines.map(|line| line.map_err(std::io::Error::other)).collect())
-        .map_err(|error| unreadable(&error))?;
     if context.form == OutputForm::Table {
-        output::raw(people(context, &run, &lines).as_bytes());
+        output::raw(people(context, &record)?.as_bytes());
     } else {
-        let row = RunRow::fold(&lines)
-            .ok_or_else(|| CliError::failed(format!("{} holds no run", path.display())))?;
-        let value = json!({"run": row, "events": lines});
-        output::value(context.form, &value, String::new)?;
+        let lines: Vec<ReadLine> = parsed(&record)?;
+        let row = RunRow::fold(&lines).ok_or_else(|| {
+            CliError::failed(format!("the record of {} holds no run", record.run_id))
+        })?;
+        let events: Vec<Value> = parsed(&record)?;
+        output::value(context.form, &json!({"run": row, "events": events}), String::new)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn people(context: &Context, run: &RunDir, lines: &[ReadLine]) -> String {
+async fn record(context: &Context, name: &str) -> Result<Record, CliError> {
+    match source::find(context, Wanted::Record).await? {
+        Source::Daemon(daemon) => {
+            let run_id = daemon.run_id(name).await?;
+            let bytes = daemon.client.bytes(&format!("/runs/{run_id}/transcript")).await?;
+            let report: VerifyReport =
+                daemon.client.get(&format!("/runs/{run_id}/verify"), &()).await?;
+            Ok(Record { run_id, bytes, path: None, is_live: report.live })
+        }
+        Source::Files(_) => {
+            let run = context.find_run(name)?;
+            let path = run.transcript();
+            let bytes = std::fs::read(&path).map_err(|error| source::denied(&path, &error))?;
+            let is_live = context.state().is_live(run.run_id());
+            Ok(Record { run_id: run.run_id().to_string(), bytes, path: Some(path), is_live })
+        }
+    }
+}
+
+/// Returns the whole lines of a record.
+///
+/// *Errors*: a line cannot be read; it is named.
+fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, CliError> {
+    let whole = record.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let lines = record.bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
+    let lines = lines.filter(|line| !line.is_empty()).enumerate();
+    lines
+        .map(|(at, line)| {
+            serde_json::from_slice(line).map_err(|error| {
+                let run = &record.run_id;
+                CliError::failed(format!("line {} of {run} cannot be read: {error}", at + 1))
+                    .hint("--raw prints the record as it is")
+            })
+        })
+        .collect()
+}
+
+fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     let story = Story::new(context.color);
-    let is =
-        |line: &&ReadLine, word: &str| line.event.get("type").and_then(Value::as_str) == Some(word);
-    let mut out = format!("run {}\n", run.run_id());
-    match lines.iter().rev().find(|line| is(line, "session_end")) {
+    let lines: Vec<ReadLine> = parsed(record)?;
+    let raw: Vec<RawLine> = parsed(record)?;
+    let mut out = format!("run {}\n", record.run_id);
+    let has_ended = |line: &ReadLine| matches!(known(line), Some(Event::SessionEnd(_)));
+    match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
         Some(end) => out.push_str(&story.result(&end.event)),
-        None if context.state().is_live(run.run_id()) => out.push_str("still running\n"),
+        None if record.is_live => out.push_str("still running\n"),
         None => out.push_str("not ended: the next start of the daemon ends it as interrupted\n"),
     }
     out.push('\n');
-    for line in lines {
+    for line in &raw {
         out.push_str(&story.tell(line));
     }
-    out.push_str(&format!("\n{}\n", run.transcript().display()));
-    out
+    if let Some(path) = &record.path {
+        out.push_str(&format!("\n{}\n", path.display()));
+    }
+    let _ = std::io::stdout().flush();
+    Ok(out)
 }

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use super::args::{AuditArgs, SlotsArgs};
-use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
 use super::time::moment;
+use crate::config::Trust;
 use crate::daemon::AuditReport;
 use crate::server::SlotsQuery;
 use crate::store::{Ledger, SlotRow};
@@ -17,13 +18,19 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
     let at = |text: &Option<String>| text.as_deref().map(|text| moment(text, now)).transpose();
     let query =
         SlotsQuery { job: args.job.clone(), since: at(&args.since)?, until: at(&args.until)? };
-    let rows: Vec<SlotRow> = match Client::find(context)? {
-        Some(client) => client.list("/slots", &query).await?,
-        None => Ledger::read_file(&context.dirs.state, |reader| {
-            reader.slots(query.job.as_deref(), query.since, query.until)
-        })
-        .map_err(|error| CliError::failed(error.to_string()))?
-        .unwrap_or_default(),
+    let source = source::find(context, Wanted::Record).await?;
+    let rows: Vec<SlotRow> = match &source {
+        Source::Daemon(daemon) => daemon.client.list("/slots", &query).await?,
+        Source::Files(state) => {
+            let read = Ledger::read_file(state, |reader| {
+                reader.slots(query.job.as_deref(), query.since, query.until)
+            });
+            let rows = read.map_err(source::of_database)?.unwrap_or_default();
+            if let Some(job) = query.job.as_deref().filter(|_| rows.is_empty()) {
+                super::runs::must_know(context, job)?;
+            }
+            rows
+        }
     };
     output::value(context.form, &rows, || {
         output::table(
@@ -32,54 +39,83 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
                 vec![
                     row.job.clone(),
                     row.due_at.format("%Y-%m-%d %H:%M:%S").to_string(),
-                    row.state.clone(),
+                    row.state.as_str().to_owned(),
                     row.run_id.clone().unwrap_or_else(|| "-".to_owned()),
                     row.reason.clone(),
                 ]
             }),
         )
     })?;
+    source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn audit(context: &Context, args: &AuditArgs) -> Result<ExitCode, CliError> {
     let query = SlotsQuery { job: args.job.clone(), ..SlotsQuery::default() };
-    let report: AuditReport = match Client::find(context)? {
-        Some(client) => client.get("/audit", &query).await?,
-        None => Ledger::read_file(&context.dirs.state, |reader| {
-            crate::daemon::audit(reader, query.job.as_deref())
-        })
-        .map_err(|error| CliError::failed(error.to_string()))?
-        .ok_or_else(|| {
-            CliError::not_found(format!(
-                "{} has no ledger: no daemon ever ran there",
-                context.dirs.state.display()
-            ))
-        })?,
+    let source = source::find(context, Wanted::Record).await?;
+    let report: AuditReport = match &source {
+        Source::Daemon(daemon) => daemon.client.get("/audit", &query).await?,
+        Source::Files(state) => audit_of_files(context, state, query.job.as_deref())?,
     };
-    output::value(context.form, &report, || {
-        let mut out = String::new();
-        for (word, slots) in [("hole", &report.holes), ("extra", &report.extras)] {
-            for slot in slots {
-                out.push_str(&format!(
-                    "{word}  {}  {}\n",
-                    slot.job,
-                    slot.due_at.format("%Y-%m-%d %H:%M:%S UTC")
-                ));
-            }
-        }
-        let since = report.since.map_or_else(
-            || "no schedule was ever in force".to_owned(),
-            |since| format!("since {}", since.format("%Y-%m-%d %H:%M:%S UTC")),
-        );
-        out.push_str(&format!(
-            "{}: {} slots, {} holes, {} extras, {since}\n",
-            if report.ok { "ok" } else { "NOT ok" },
-            report.slots,
-            report.holes.len(),
-            report.extras.len()
-        ));
-        out
-    })?;
+    output::value(context.form, &report, || told(&report))?;
+    source.tell(context.form);
     Ok(ExitCode::from(u8::from(!report.ok)))
+}
+
+fn audit_of_files(
+    context: &Context,
+    state: &std::path::Path,
+    job: Option<&str>,
+) -> Result<AuditReport, CliError> {
+    // Without the files, a job counts as one without jitter.
+    let config = context.config_for_reading(Trust::Advised).ok();
+    let jitter = |job: &str| {
+        let job = config.as_ref().and_then(|config| config.jobs.get(job));
+        job.map(|job| job.jitter).unwrap_or_default()
+    };
+    let now = context.clock.now();
+    let read = Ledger::read_file(state, |reader| crate::daemon::audit(reader, job, jitter, now));
+    let report = read.map_err(source::of_database)?.ok_or_else(|| {
+        CliError::not_found(format!("{} has no ledger: no daemon ever ran there", state.display()))
+    })?;
+    if let Some(job) = job {
+        super::runs::must_know(context, job)?;
+    }
+    Ok(report)
+}
+
+fn told(report: &AuditReport) -> String {
+    const MOMENT: &str = "%Y-%m-%d %H:%M:%S UTC";
+    let mut out = String::new();
+    for (word, slots) in [("hole", &report.holes), ("extra", &report.extras)] {
+        for slot in slots {
+            out.push_str(&format!("{word}  {}  {}\n", slot.job, slot.due_at.format(MOMENT)));
+        }
+    }
+    for waits in &report.undecided {
+        let (job, first) = (&waits.job, waits.first_due_at.format(MOMENT));
+        out.push_str(&format!("undecided  {job}  {} since {first}\n", waits.count));
+    }
+    if !report.undecided.is_empty() {
+        let daemon = match report.daemon {
+            Some(pid) => format!("the daemon {pid} is stuck"),
+            None => "no daemon runs".to_owned(),
+        };
+        let last = report.last_decided_at.map_or_else(String::new, |last| {
+            format!("; the last slot was decided at {}", last.format(MOMENT))
+        });
+        out.push_str(&format!("{daemon}{last}\n"));
+    }
+    let from = report.valid_from.map_or_else(
+        || "no schedule was ever in effect".to_owned(),
+        |from| format!("since {}", from.format(MOMENT)),
+    );
+    out.push_str(&format!(
+        "{}: {} slots, {} holes, {} extras, {from}\n",
+        if report.ok { "ok" } else { "NOT ok" },
+        report.slots,
+        report.holes.len(),
+        report.extras.len()
+    ));
+    out
 }

@@ -16,7 +16,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.version,
             report.pid,
             report.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
-            if report.config.valid { "valid," } else { "HAS ERRORS on disk; in force is" },
+            if report.config.valid { "valid," } else { "HAS ERRORS on disk; in effect is" },
             report.config.digest.get(..12).unwrap_or_default(),
             report.runs.active,
             report.runs.queued,
@@ -24,6 +24,12 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.jobs.failing,
             report.sandbox,
         );
+        if report.config.disk_digest.as_ref() != Some(&report.config.digest) {
+            out.push_str("               the files differ from it: `dutyd reload` loads them\n");
+        }
+        for key in &report.config.needs_restart {
+            out.push_str(&format!("               `{key}` takes effect at the next start\n"));
+        }
         for reason in &report.degraded {
             out.push_str(&format!("degraded       {reason}\n"));
         }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use owo_colors::OwoColorize as _;
 use serde_json::Value;
 
-use crate::store::ReadLine;
+use crate::store::RawLine;
 use crate::text::escape::{for_terminal, one_line};
 
 /// Lines of a text that are shown; of more, as many at each end as half of it.
@@ -34,12 +34,15 @@ enum Tone {
 }
 
 impl Story {
+    /// What stands before each line of a text.
+    pub(crate) const MARGIN: &'static str = "                | ";
+
     pub(crate) fn new(color: bool) -> Self {
         Self { color, with_system_prompt: false }
     }
 
     /// Returns what one event tells; empty if nothing.
-    pub(crate) fn tell(&self, line: &ReadLine) -> String {
+    pub(crate) fn tell(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
         let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
@@ -157,13 +160,14 @@ impl Story {
         out
     }
 
-    fn resolved(&self, line: &ReadLine) -> String {
+    fn resolved(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str);
         let waited = event.get("waited_ms").and_then(Value::as_u64).unwrap_or_default();
-        let mut what = match text("by") {
-            Some(by) => format!("by {by} after {waited} ms"),
-            None => format!("nobody answered within {waited} ms"),
+        let mut what = match (text("by"), text("reason")) {
+            (Some(by), _) => format!("by {by} after {waited} ms"),
+            (None, Some(_)) => format!("after {waited} ms"),
+            (None, None) => format!("nobody answered within {waited} ms"),
         };
         if let Some(reason) = text("reason") {
             let _ = write!(what, ": {reason}");
@@ -174,12 +178,21 @@ impl Story {
         }
     }
 
-    fn answer(&self, line: &ReadLine) -> String {
-        let event = &line.event;
-        let text = event.get("text").and_then(Value::as_str).unwrap_or_default();
-        let calls: Vec<String> = event
-            .get("tool_calls")
-            .and_then(Value::as_array)
+    fn answer(&self, line: &RawLine) -> String {
+        let text = line.event.get("text").and_then(Value::as_str).unwrap_or_default();
+        let calls = self.calls(line);
+        let mut out = String::new();
+        if !text.trim().is_empty() || calls.is_empty() {
+            let text = if text.trim().is_empty() { "(nothing)" } else { text };
+            out.push_str(&self.block(line, "answer", Tone::Plain, "", text));
+        }
+        out + &calls
+    }
+
+    /// Returns what an answer calls; empty if nothing.
+    pub(crate) fn calls(&self, line: &RawLine) -> String {
+        let calls = line.event.get("tool_calls").and_then(Value::as_array);
+        calls
             .into_iter()
             .flatten()
             .map(|call| {
@@ -189,26 +202,13 @@ impl Story {
                     .or_else(|| call.get("arguments_text"))
                     .map(Value::to_string)
                     .unwrap_or_default();
-                format!("{name} {}", fold_line(&arguments))
+                let what = format!("{name} {}", fold_line(&arguments));
+                self.entry(line, "call", Tone::Plain, &what)
             })
-            .collect();
-        let mut out = String::new();
-        if !text.trim().is_empty() || calls.is_empty() {
-            out.push_str(&self.block(
-                line,
-                "answer",
-                Tone::Plain,
-                "",
-                if text.trim().is_empty() { "(nothing)" } else { text },
-            ));
-        }
-        for call in calls {
-            out.push_str(&self.entry(line, "call", Tone::Plain, &call));
-        }
-        out
+            .collect()
     }
 
-    fn call_end(&self, line: &ReadLine) -> String {
+    fn call_end(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
         let mut facts = Vec::new();
@@ -241,7 +241,7 @@ impl Story {
         )
     }
 
-    fn preflight(&self, line: &ReadLine) -> String {
+    fn preflight(&self, line: &RawLine) -> String {
         let items = line.event.get("items").and_then(Value::as_array);
         let failed: Vec<String> = items
             .into_iter()
@@ -265,7 +265,7 @@ impl Story {
         }
     }
 
-    fn entry(&self, line: &ReadLine, word: &str, tone: Tone, what: &str) -> String {
+    fn entry(&self, line: &RawLine, word: &str, tone: Tone, what: &str) -> String {
         if what.is_empty() {
             return format!(
                 "{}  {}\n",
@@ -282,7 +282,7 @@ impl Story {
         )
     }
 
-    fn block(&self, line: &ReadLine, word: &str, tone: Tone, what: &str, text: &str) -> String {
+    fn block(&self, line: &RawLine, word: &str, tone: Tone, what: &str, text: &str) -> String {
         let mut out = self.entry(line, word, tone, what);
         for shown in fold(text) {
             let _ = writeln!(out, "                {} {}", self.paint("|", Tone::Faint), shown);
@@ -304,7 +304,7 @@ impl Story {
     }
 }
 
-fn clock(line: &ReadLine) -> String {
+fn clock(line: &RawLine) -> String {
     line.ts.get(11..23).unwrap_or(&line.ts).to_owned()
 }
 

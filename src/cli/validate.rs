@@ -16,7 +16,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
         [directory] if directory.is_dir() => (FileSet::of_directory(directory), Trust::Advised),
         files => (FileSet::of_files(files), Trust::Advised),
     };
-    let secrets = if args.no_secrets { SecretsMode::Leave } else { SecretsMode::Resolve };
+    let secrets = if args.no_secrets { SecretsMode::Leave } else { SecretsMode::Tolerate };
     let loaded = match set {
         Ok(set) => context.load(&set, trust, secrets),
         Err(error) => {

@@ -1,26 +1,178 @@
 //! `dutyd verify`
 
+use std::collections::BTreeSet;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::source::{self, Source, Wanted};
+use super::time::moment;
+use crate::domain::RunId;
+use crate::store::{
+    HeadState, Ledger, LedgerReader, RecordEnd, RecordFacts, RunDir, StateDir, VerifyAllReport,
+    VerifyReport, missing_record, verify as verify_record,
+};
 
-pub(crate) fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
-    let run = context.find_run(&args.run)?;
-    let live = context.state().is_live(run.run_id());
-    let path = run.transcript();
-    let report = crate::store::verify(&path, live)
-        .map_err(|error| CliError::failed(format!("{} cannot be read: {error}", path.display())))?;
-    output::value(context.form, &report, || {
-        let live = if report.live { ", still being written" } else { "" };
-        match (&report.reason, report.broken_at_seq) {
-            (Some(reason), Some(seq)) => {
-                format!("broken at line {seq}: {reason}\n{}\n", path.display())
-            }
-            _ => format!("ok: {} lines{live}\n", report.lines),
+/// How often a terminal is shown how far the check of all records is.
+const PROGRESS: Duration = Duration::from_millis(200);
+
+pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
+    if args.all {
+        return all(context, args);
+    }
+    let name = args.run.as_deref().unwrap_or("last");
+    let report: VerifyReport = match source::find(context, Wanted::Record).await? {
+        Source::Daemon(daemon) => {
+            let run_id = daemon.run_id(name).await?;
+            daemon.client.get(&format!("/runs/{run_id}/verify"), &()).await?
         }
+        Source::Files(_) => of_files(context, name)?,
+    };
+    output::value(context.form, &report, || told(&report))?;
+    Ok(ExitCode::from(u8::from(!report.ok)))
+}
+
+fn of_files(context: &Context, name: &str) -> Result<VerifyReport, CliError> {
+    let state = context.state();
+    if let Ok(run_id) = RunId::parse(name)
+        && state.find_run(&run_id).is_none()
+        && ends(context, |reader| reader.record_end(name))?.flatten().is_some()
+    {
+        return Ok(missing_record(&run_id));
+    }
+    let run = context.find_run(name)?;
+    let end = ends(context, |reader| reader.record_end(run.run_id().as_str()))?.flatten();
+    check(&state, &run, end)
+}
+
+fn ends<T>(
+    context: &Context,
+    query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
+) -> Result<Option<T>, CliError> {
+    Ledger::read_file(&context.dirs.state, query).map_err(source::of_database)
+}
+
+fn check(state: &StateDir, run: &RunDir, end: Option<RecordEnd>) -> Result<VerifyReport, CliError> {
+    let (live, is_open) = (state.is_live(run.run_id()), state.is_open(run.run_id()));
+    let report = verify_record(run, &RecordFacts { live, is_open, end });
+    report.map_err(|error| source::denied(&run.transcript(), &error))
+}
+
+fn told(report: &VerifyReport) -> String {
+    let live = if report.live { ", still being written" } else { "" };
+    let run = &report.run_id;
+    match (&report.reason, report.broken_at_seq) {
+        (Some(reason), Some(seq)) => format!("{run} is broken at line {seq}: {reason}\n"),
+        (Some(reason), None) => format!("{run} is broken: {reason}\n"),
+        (None, _) if report.head == HeadState::None && !report.live => {
+            format!("ok: {} lines; the ledger does not know their end\n", report.lines)
+        }
+        (None, _) => format!("ok: {} lines{live}\n", report.lines),
+    }
+}
+
+/// Checks every record from `--since` on; what is held in memory does not depend on how many there are.
+fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
+    source::readable(&context.dirs.state)?;
+    let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
+    // Ids of the same time or later compare as such.
+    let since = since.map_or_else(String::new, |at| {
+        let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
+        ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
+    });
+    let state = context.state();
+    let checked = ends(context, |reader| Ok(check_all(&state, Some(reader), &since)))?;
+    let report = match checked {
+        Some(report) => report?,
+        None => check_all(&state, None, &since)?,
+    };
+    output::value(context.form, &report, || {
+        let broken: String = report.broken.iter().map(told).collect();
+        let word = if report.ok { "ok" } else { "NOT ok" };
+        let (runs, count) = (report.runs, report.broken.len());
+        format!(
+            "{broken}{word}: {runs} records, {count} broken, {} without an end in the ledger\n",
+            report.without_head
+        )
     })?;
     Ok(ExitCode::from(u8::from(!report.ok)))
+}
+
+fn check_all(
+    state: &StateDir,
+    reader: Option<&LedgerReader<'_>>,
+    since: &str,
+) -> Result<VerifyAllReport, CliError> {
+    let failed = |error: rusqlite::Error| CliError::failed(format!("the ledger: {error}"));
+    let mut report = VerifyAllReport { ok: true, ..VerifyAllReport::default() };
+    let (mut progress, mut wrong) = (Progress::new(), None);
+    let unreadable = |error| source::denied(&state.root().join("runs"), &error);
+    state
+        .each_run(|run| {
+            if run.run_id().as_str() < since {
+                return true;
+            }
+            let end = reader.map(|reader| reader.record_end(run.run_id().as_str())).transpose();
+            let checked = end.map_err(failed).and_then(|end| check(state, run, end.flatten()));
+            match checked {
+                Ok(one) => take(&mut report, one),
+                Err(error) => wrong = Some(error),
+            }
+            progress.show(report.runs);
+            wrong.is_none()
+        })
+        .map_err(unreadable)?;
+    if let Some(error) = wrong {
+        return Err(error);
+    }
+    // Records that are gone as a whole.
+    let mut gone = BTreeSet::new();
+    if let Some(reader) = reader {
+        let each = reader.each_record_end(since, |id| {
+            gone.extend(RunId::parse(id).ok().filter(|run_id| state.find_run(run_id).is_none()));
+        });
+        each.map_err(failed)?;
+    }
+    gone.iter().for_each(|run_id| take(&mut report, missing_record(run_id)));
+    Ok(report)
+}
+
+fn take(report: &mut VerifyAllReport, one: VerifyReport) {
+    report.runs += 1;
+    report.without_head += u64::from(one.head == HeadState::None && !one.live);
+    if !one.ok {
+        report.ok = false;
+        report.broken.push(one);
+    }
+}
+
+/// Shows a terminal how far a long check is.
+struct Progress {
+    is_terminal: bool,
+    shown: Option<Instant>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { is_terminal: std::io::stderr().is_terminal(), shown: None }
+    }
+
+    fn show(&mut self, count: u64) {
+        if self.is_terminal && self.shown.is_none_or(|at| at.elapsed() >= PROGRESS) {
+            self.shown = Some(Instant::now());
+            let _ = write!(std::io::stderr(), "\r{count} records");
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
 }

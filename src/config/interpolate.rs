@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::document::Document;
-use super::{ConfigError, Environment};
+use super::{ConfigError, Environment, SecretsMode};
 use crate::call::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
 
@@ -27,28 +27,47 @@ const SHOWN: &[&str] = &[
 const SECRET_ENDINGS: &[&str] =
     &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASS", "_CREDENTIAL", "_CREDENTIALS"];
 
+/// A reference that this process cannot read, and that may well be readable for the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unread {
+    /// As it was written, such as `${credential:key}`; it stands in the place of the value.
+    pub reference: String,
+    /// Why it cannot be read.
+    pub message: String,
+}
+
+/// Why a reference has no value.
+enum Unresolved {
+    /// It is wrong wherever it is read.
+    Wrong(String),
+    /// This process lacks it; another may have it.
+    Unread(String),
+}
+
 /// What interpolation found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) errors: Vec<ConfigError>,
     pub(crate) warnings: Vec<ConfigError>,
+    /// References that only another process can read.
+    pub(crate) unread: Vec<Unread>,
     /// Files that references name.
     pub(crate) secret_files: Vec<PathBuf>,
     /// File, line and column of values whose references stand as they were typed.
     pub(crate) unresolved: Vec<(String, usize, usize)>,
 }
 
-/// Resolves the references of `document` in place; with `resolve` false they are only checked for their form.
+/// Resolves the references of `document` in place, as `mode` says.
 pub(crate) fn interpolate(
     document: &mut Document,
     kind: &str,
     environment: &Environment,
-    resolve: bool,
+    mode: SecretsMode,
     found: &mut Found,
 ) {
     let mut value = std::mem::take(&mut document.value);
-    walk(&mut value, "", &mut Walk { document, kind, environment, resolve, found });
+    walk(&mut value, "", &mut Walk { document, kind, environment, mode, found });
     document.value = value;
 }
 
@@ -56,7 +75,7 @@ struct Walk<'a> {
     document: &'a Document,
     kind: &'a str,
     environment: &'a Environment,
-    resolve: bool,
+    mode: SecretsMode,
     found: &'a mut Found,
 }
 
@@ -106,6 +125,7 @@ impl Walk<'_> {
         let mut secret = self.is_secret_field(&segments)
             || (tool_env && SECRET_ENDINGS.iter().any(|ending| key.ends_with(ending)));
         let mut name = key.to_owned();
+        let mut is_unread = false;
         let mut rest = text;
         while let Some(at) = rest.find("${") {
             let (before, from) = rest.split_at(at);
@@ -127,7 +147,7 @@ impl Walk<'_> {
             }
             match self.resolve(reference) {
                 Ok(resolved) => {
-                    if !self.resolve {
+                    if self.mode == SecretsMode::Leave {
                         let place = self.document.error(pointer, "");
                         self.found.unresolved.push((place.file, place.line, place.column));
                     }
@@ -139,7 +159,20 @@ impl Walk<'_> {
                     }
                     out.push_str(&resolved);
                 }
-                Err(message) => {
+                Err(Unresolved::Unread(message))
+                    if self.mode == SecretsMode::Tolerate
+                        && (reference.contains(':') || secret || tool_env) =>
+                {
+                    let warning = self.document.error(pointer, message.clone());
+                    let place = (warning.file.clone(), warning.line, warning.column);
+                    self.found.unresolved.push(place);
+                    self.found.warnings.push(warning);
+                    let reference = format!("${{{reference}}}");
+                    out.push_str(&reference);
+                    self.found.unread.push(Unread { reference, message });
+                    is_unread = true;
+                }
+                Err(Unresolved::Wrong(message) | Unresolved::Unread(message)) => {
                     let error = self.document.error(pointer, message);
                     self.found.unresolved.push((error.file.clone(), error.line, error.column));
                     self.found.errors.push(error);
@@ -148,7 +181,7 @@ impl Walk<'_> {
             }
         }
         out.push_str(rest);
-        if secret {
+        if secret && !is_unread {
             self.keep(&name, &out, pointer);
         }
         (out != text).then_some(out)
@@ -166,7 +199,7 @@ impl Walk<'_> {
     }
 
     fn keep(&mut self, name: &str, value: &str, pointer: &str) {
-        if !self.resolve || value.is_empty() {
+        if self.mode == SecretsMode::Leave || value.is_empty() {
             return;
         }
         if value.len() < SHORTEST_SECRET {
@@ -181,38 +214,40 @@ impl Walk<'_> {
         }
     }
 
-    fn resolve(&self, reference: &str) -> Result<String, String> {
+    fn resolve(&self, reference: &str) -> Result<String, Unresolved> {
+        let is_left = self.mode == SecretsMode::Leave;
         let whole = format!("${{{reference}}}");
         let path = match reference.split_once(':') {
             Some(("credential", name)) if !name.is_empty() && !name.contains('/') => {
                 let directory = self.environment.get("CREDENTIALS_DIRECTORY");
-                if !self.resolve {
+                if is_left {
                     return Ok(whole);
                 }
-                let directory = directory.ok_or_else(|| format!("`{whole}`: CREDENTIALS_DIRECTORY is not set; systemd sets it for LoadCredential="))?;
+                let directory = directory.ok_or_else(|| Unresolved::Unread(format!("`{whole}`: CREDENTIALS_DIRECTORY is not set; systemd sets it for LoadCredential=")))?;
                 Path::new(directory).join(name)
             }
             Some(("file", path)) if path.starts_with('/') => Path::new(path).to_path_buf(),
             None if is_variable(reference) => {
-                return if self.resolve {
-                    self.environment
-                        .get(reference)
-                        .map(str::to_owned)
-                        .ok_or_else(|| format!("the environment variable {reference} is not set"))
-                } else {
-                    Ok(whole)
+                let unset = || {
+                    let message = format!("the environment variable {reference} is not set");
+                    Unresolved::Unread(message)
                 };
+                let value = self.environment.get(reference).map(str::to_owned);
+                return if is_left { Ok(whole) } else { value.ok_or_else(unset) };
             }
             _ => {
-                return Err(format!(
-                    "`{whole}` is no reference: write ${{NAME}}, ${{credential:NAME}} or ${{file:/path}}"
-                ));
+                return Err(Unresolved::Wrong(format!(
+                    "`{whole}` is not a reference: write ${{NAME}}, ${{credential:NAME}} or ${{file:/path}}"
+                )));
             }
         };
-        if !self.resolve {
+        if is_left {
             return Ok(whole);
         }
-        read_secret(&path).map_err(|reason| format!("`{whole}`: {reason}"))
+        read_secret(&path).map_err(|(is_closed, reason)| {
+            let message = format!("`{whole}`: {reason}");
+            if is_closed { Unresolved::Unread(message) } else { Unresolved::Wrong(message) }
+        })
     }
 }
 
@@ -223,18 +258,22 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Reads a key file; one that others can read is refused (SEC-5).
-fn read_secret(path: &Path) -> Result<String, String> {
+///
+/// *Errors*: whether only the rights of this process are missing, and why it cannot be used.
+fn read_secret(path: &Path) -> Result<String, (bool, String)> {
     let shown = path.display();
-    let meta =
-        std::fs::metadata(path).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let unreadable = |error: std::io::Error| {
+        let is_closed = error.kind() == std::io::ErrorKind::PermissionDenied;
+        (is_closed, format!("{shown} cannot be read: {error}"))
+    };
+    let meta = std::fs::metadata(path).map_err(unreadable)?;
     if !meta.is_file() {
-        return Err(format!("{shown} is no regular file"));
+        return Err((false, format!("{shown} is not a regular file")));
     }
     if meta.permissions().mode() & 0o004 != 0 {
-        return Err(format!("{shown} can be read by everybody: chmod o-r {shown}"));
+        return Err((false, format!("{shown} can be read by everybody: chmod o-r {shown}")));
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     Ok(text.trim().to_owned())
 }
 
@@ -248,7 +287,7 @@ mod tests {
         let environment =
             variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut found = Found::default();
-        interpolate(&mut document, kind, &environment, true, &mut found);
+        interpolate(&mut document, kind, &environment, SecretsMode::Resolve, &mut found);
         (document.value, found)
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::document::Document;
-use super::interpolate::Found;
+use super::interpolate::{Found, Unread};
 use super::job::Surroundings;
 use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
@@ -32,6 +32,8 @@ use crate::text::redact::{Redactor, Secret};
 pub enum SecretsMode {
     /// A missing one is an error.
     Resolve,
+    /// One that only the rights or the environment of this process lack is a warning, and stays as it was written: for a verb that does not use it.
+    Tolerate,
     /// They are left as they stand: for a machine that has none.
     Leave,
 }
@@ -57,9 +59,19 @@ pub struct Config {
     pub secrets: Vec<Secret>,
     /// Files that `${file:…}` references name.
     pub secret_files: Vec<PathBuf>,
+    /// References that this process could not read; each stands in the place of its value.
+    pub unread: Vec<Unread>,
 }
 
 impl Config {
+    /// Returns the reference among `values` that this process could not read.
+    pub fn unread_in<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Option<&Unread> {
+        let values: Vec<&str> = values.into_iter().collect();
+        let stands_in =
+            |unread: &&Unread| values.iter().any(|value| value.contains(unread.reference.as_str()));
+        self.unread.iter().find(stands_in)
+    }
+
     /// Returns the model that `job` runs with: its own, else the default, else the only one; `None` if none is configured.
     #[must_use]
     pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
@@ -97,7 +109,7 @@ pub fn load(
         environment,
         trust,
         own_uid,
-        resolve: secrets == SecretsMode::Resolve,
+        secrets,
         report: RefCell::default(),
         digest: RefCell::new(Sha256::new()),
         found: RefCell::default(),
@@ -111,7 +123,7 @@ struct Loader<'a> {
     environment: &'a Environment,
     trust: Trust,
     own_uid: u32,
-    resolve: bool,
+    secrets: SecretsMode,
     report: RefCell<Report>,
     digest: RefCell<Sha256>,
     found: RefCell<Found>,
@@ -198,6 +210,7 @@ impl Loader<'_> {
             mcp_servers,
             secrets: Vec::new(),
             secret_files: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -219,6 +232,7 @@ impl Loader<'_> {
         config.digest = hex::encode(self.digest.into_inner().finalize());
         config.secrets = found.secrets;
         config.secret_files = found.secret_files;
+        config.unread = found.unread;
         Loaded { config: report.errors.is_empty().then_some(config), report }
     }
 

@@ -49,6 +49,22 @@ pub struct McpServer {
 }
 
 impl McpServer {
+    /// Returns the values that it is started or called with.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        let values = match &self.transport {
+            McpTransport::Stdio { env, .. } => env,
+            McpTransport::Http { headers, .. } => headers,
+        };
+        values.values().map(String::as_str)
+    }
+
+    /// Returns the highest category that any of its tools has.
+    #[must_use]
+    pub fn highest(&self) -> Category {
+        let own = self.category.unwrap_or(Category::Admin);
+        self.categories.values().copied().fold(own, Category::max)
+    }
+
     /// Returns the category of one of its tools: admin, where the operator says nothing.
     #[must_use]
     pub fn category_of(&self, tool: &str) -> Category {

@@ -35,6 +35,7 @@ pub use document::{Document, parse as parse_yaml};
 pub use environment::Environment;
 pub use error::{ConfigError, Report};
 pub use files::{FileSet, Trust};
+pub use interpolate::Unread;
 pub use job::{Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Policy, Rate, ReadPolicy};
 pub use load::{Config, Loaded, SecretsMode, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};

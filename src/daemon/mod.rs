@@ -4,17 +4,19 @@
 //! wire formats. Nothing polls: it sleeps until something is due, happens, or the clock is to be looked at.
 
 mod audit;
-mod fates;
+mod command;
+mod disposition;
 mod recovery;
 mod signals;
 mod supervisor;
 mod ticker;
 mod views;
 
-pub use audit::{AuditReport, AuditedSlot, audit};
+pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
+pub use command::{Command, CommandError, RunRequest, Started};
 pub use recovery::{Recovered, recover};
 pub use signals::watch_signals;
-pub use supervisor::{Command, CommandError, Handle, Parts, RunRequest, Supervisor};
+pub use supervisor::{Handle, Parts, Supervisor};
 pub use views::{
     JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, job_rows,
     next_rows,

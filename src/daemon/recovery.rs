@@ -4,16 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 
-use serde_json::Value;
-
-use crate::clock::Clock;
-use crate::domain::{Event, RunId, SessionEnd, Usage};
+use crate::domain::{Event, RunId, SessionEnd};
 use crate::process::end_leftovers;
-use crate::run::Ended;
+use crate::run::{Ended, Host};
 use crate::store::{
-    ReadLine, RunDir, RunRow, StateDir, Transcript, TranscriptFacts, read_lines, repair_tail,
+    ReadLine, RecordEnd, RunDir, RunRow, Transcript, TranscriptFacts, known, last_line, read_lines,
+    repair_tail,
 };
 use crate::text::redact::Redactor;
 
@@ -33,23 +30,20 @@ pub struct Recovered {
 /// Ends every open run that no living process holds. Processes that the dead daemon left are gone when this returns.
 ///
 /// *Errors*: the marks cannot be read. A transcript that cannot be ended is logged and stays open for the next start.
-pub async fn recover(
-    state: &StateDir,
-    clock: Arc<dyn Clock>,
-    redactor: &Redactor,
-) -> io::Result<Vec<Recovered>> {
+pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
+    let state = &host.state;
     let abandoned = state.abandoned()?;
     let marks: BTreeSet<String> = abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
     let killed = tokio::task::spawn_blocking(move || end_leftovers(&marks)).await.unwrap_or(0);
     if killed > 0 {
-        tracing::warn!(killed, "the daemon before this one left tools at work; they are ended");
+        tracing::warn!(killed, "killed orphaned tool processes of the previous daemon");
     }
-    if let Err(error) = state.clear_temporary() {
+    if let Err(error) = state.clear_temporary().await {
         tracing::warn!(%error, "what earlier runs left in their temporary directories cannot be taken away");
     }
     let mut recovered = Vec::new();
     for (run_id, mark) in abandoned {
-        match end_run(state, &run_id, clock.clone(), redactor).await {
+        match end_run(host, &run_id, redactor).await {
             Ok(run) => {
                 recovered.push(run);
                 if let Err(error) = mark.close() {
@@ -62,49 +56,57 @@ pub async fn recover(
     Ok(recovered)
 }
 
-async fn end_run(
-    state: &StateDir,
-    run_id: &RunId,
-    clock: Arc<dyn Clock>,
-    redactor: &Redactor,
-) -> Result<Recovered, String> {
+/// Ends a run that was left open, and fills in what is missing: its last line, its end in the ledger, its row in the index.
+async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Recovered, String> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
-    let Some(run) = state.find_run(run_id).filter(|run| run.transcript().exists()) else {
+    let Some(run) = host.state.find_run(run_id).filter(|run| run.transcript().exists()) else {
         return Ok(nothing);
     };
     let cut_bytes = repair_tail(&run.transcript()).map_err(|error| error.to_string())?;
     let lines = lines(&run)?;
     let Some(row) = RunRow::fold(&lines) else { return Ok(Recovered { cut_bytes, ..nothing }) };
     let recovered =
-        Recovered { began: true, had_ended: row.ended_at.is_some(), cut_bytes, ..nothing };
-    if recovered.had_ended {
-        return Ok(recovered);
+        Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
+    if !recovered.had_ended {
+        write_end(host, &run, (&row, &lines), cut_bytes, redactor).await?;
     }
+    let (lines, hash) = last_line(&run.transcript()).map_err(|error| error.to_string())?;
+    let ledger = host.ledger.get().await.map_err(|error| error.to_string())?;
+    let kept = ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await;
+    kept.map_err(|error| error.to_string())?;
+    let index = host.index.get().await.map_err(|error| error.to_string())?;
+    index.refresh(host.state.clone(), run).await.map_err(|error| error.to_string())?;
+    Ok(recovered)
+}
+
+/// Writes what a run that was cut cannot say itself: its torn line, the calls whose effect is unknown, and its end.
+async fn write_end(
+    host: &Host,
+    run: &RunDir,
+    (row, lines): (&RunRow, &[ReadLine]),
+    cut_bytes: u64,
+    redactor: &Redactor,
+) -> Result<(), String> {
     let facts = TranscriptFacts {
-        run_id: run_id.clone(),
-        session_id: run_id.to_string(),
+        run_id: run.run_id().clone(),
+        session_id: run.run_id().to_string(),
         redactor: redactor.clone(),
-        clock: clock.clone(),
+        clock: host.clock.clone(),
     };
     let transcript =
         Transcript::open(&run.transcript(), facts, |_| {}).map_err(|error| error.to_string())?;
     if cut_bytes > 0 {
-        transcript
-            .append(Event::warning(
-                "torn_tail",
-                format!("{cut_bytes} bytes of a torn last line were cut off"),
-            ))
-            .await?;
+        let message = format!("{cut_bytes} bytes of a torn last line were cut off");
+        transcript.append(Event::warning("torn_tail", message)).await?;
     }
-    for call_id in open_calls(&lines) {
+    for call_id in open_calls(lines) {
         let message = format!(
             "the daemon stopped while the call {call_id} worked; whether it took effect is not known"
         );
         transcript.append(Event::warning("effect_unknown", message)).await?;
     }
-    transcript.append(Event::SessionEnd(Box::new(session_end(&row, &lines, clock.now())))).await?;
-    Ok(recovered)
+    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines)))).await.map(drop)
 }
 
 fn lines(run: &RunDir) -> Result<Vec<ReadLine>, String> {
@@ -116,40 +118,38 @@ fn lines(run: &RunDir) -> Result<Vec<ReadLine>, String> {
 
 /// Returns the calls that began and have no result.
 fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
-    let ids = |word: &str| {
-        lines
-            .iter()
-            .filter(|line| line.event.get("type").and_then(Value::as_str) == Some(word))
-            .filter_map(|line| line.event.get("call_id")?.as_str().map(str::to_owned))
-            .collect::<BTreeSet<_>>()
-    };
-    ids("tool_call_start").difference(&ids("tool_call_end")).cloned().collect()
-}
-
-fn session_end(row: &RunRow, lines: &[ReadLine], now: chrono::DateTime<chrono::Utc>) -> SessionEnd {
-    let mut usage = Usage::default();
-    let mut tools = BTreeSet::new();
-    for line in lines {
-        if let Some(counted) = line
-            .event
-            .get("usage")
-            .and_then(|usage| serde_json::from_value::<Usage>(usage.clone()).ok())
-        {
-            usage.add(&counted);
-        }
-        if line.event.get("type").and_then(Value::as_str) == Some("tool_call_start") {
-            tools.extend(line.event.get("name").and_then(Value::as_str).map(str::to_owned));
+    let mut open = BTreeSet::new();
+    for event in lines.iter().filter_map(known) {
+        match event {
+            Event::ToolCallStart(start) => drop(open.insert(start.call_id.to_string())),
+            Event::ToolCallEnd(end) => drop(open.remove(end.call_id.as_str())),
+            _ => {}
         }
     }
-    let began = chrono::DateTime::parse_from_rfc3339(&row.started_at)
-        .map(|began| began.to_utc())
-        .unwrap_or(now);
+    open
+}
+
+/// Returns the end of a run that was cut: what it had used up by its last line.
+fn session_end(row: &RunRow, lines: &[ReadLine]) -> SessionEnd {
+    let names = lines.iter().filter_map(known).filter_map(|event| match event {
+        Event::ToolCallStart(start) => Some(start.name.clone()),
+        _ => None,
+    });
+    let tools: BTreeSet<String> = names.collect();
+    let moment = |line: Option<&ReadLine>| {
+        line.and_then(|line| chrono::DateTime::parse_from_rfc3339(&line.ts).ok())
+    };
+    let worked = match (moment(lines.first()), moment(lines.last())) {
+        (Some(began), Some(last)) => (last - began).num_milliseconds(),
+        _ => 0,
+    };
     SessionEnd {
         iterations: row.iterations,
         tool_calls: row.tool_calls,
         tools_used: tools.into_iter().collect(),
-        usage,
-        duration_ms: u64::try_from((now - began).num_milliseconds()).unwrap_or(0),
+        usage: row.usage,
+        cost_usd: row.cost_usd,
+        duration_ms: u64::try_from(worked).unwrap_or(0),
         ..Ended::interrupted_end("the daemon stopped while the run worked")
     }
 }

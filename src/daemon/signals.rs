@@ -3,7 +3,7 @@
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::supervisor::Command;
+use super::command::Command;
 
 /// Turns SIGTERM and SIGINT into a stop and SIGHUP into a reload, until the supervisor is gone.
 ///
@@ -19,7 +19,7 @@ pub fn watch_signals(
             let command = tokio::select! {
                 Some(()) = next(&mut terminate) => Command::Stop,
                 Some(()) = next(&mut interrupt) => Command::Stop,
-                Some(()) = next(&mut hangup) => Command::Reload,
+                Some(()) = next(&mut hangup) => Command::Reload(tokio::sync::oneshot::channel().0),
                 () = commands.closed() => return,
             };
             if commands.send(command).await.is_err() {

@@ -12,22 +12,27 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::FutureExt as _;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::command::{Command, CommandError, RunRequest, Started};
+use super::disposition::{Cause, Disposition};
 use super::ticker::{Fire, Ticker};
-use super::views::{StatusConfig, StatusReport, starts_at};
+use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{RunId, StopReason};
+use crate::domain::{Outcome, RunId, Stop, StopReason, Trigger};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
-use crate::store::{Index, Ledger, SlotState};
+use crate::store::{Ledger, QueuedRun, SlotState};
 
-/// The clock is looked at so often at least, so that neither a suspend nor a step of it goes unnoticed.
-const LOOK: Duration = Duration::from_secs(30);
+/// The clock is looked at so often at least, so that neither a suspend nor a step of it holds a schedule up for more than 5 s (CRON-3).
+const LOOK: Duration = Duration::from_secs(4);
 
-/// A clock that was set back by more than this begins a new epoch.
-const STEP_BACK: TimeDelta = TimeDelta::seconds(60);
+/// A clock that was set back by more than this begins a new epoch: until the old time comes again, nothing would be due.
+const STEP_BACK: TimeDelta = TimeDelta::seconds(4);
+
+/// What the clock shows is kept in the ledger so often, for the next start.
+const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 
 /// In a new epoch, a time of day that ran so recently before does not run again.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
@@ -37,58 +42,6 @@ const CLAIM_BATCH: usize = 5000;
 
 /// After a claim that failed, the next is tried so much later.
 const CLAIM_PAUSE: Duration = Duration::from_secs(5);
-
-/// What reaches the supervisor from outside.
-#[derive(Debug)]
-pub enum Command {
-    /// How is it?
-    Status(oneshot::Sender<StatusReport>),
-    /// Run a job now.
-    Run(RunRequest, oneshot::Sender<Result<RunId, CommandError>>),
-    /// Stop a run.
-    Cancel(RunId, oneshot::Sender<Result<(), CommandError>>),
-    /// Is this run waiting or at work?
-    IsKnown(RunId, oneshot::Sender<bool>),
-    /// Load the configuration again.
-    Reload,
-    /// End; a second one shortens the grace.
-    Stop,
-}
-
-/// A job to run now.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RunRequest {
-    /// The job; taken from the address.
-    #[serde(skip)]
-    pub job: String,
-    /// Replace entries of its `vars`.
-    pub vars: BTreeMap<String, String>,
-    /// Replaces its prompt.
-    pub prompt: Option<String>,
-    /// Plan what would be changed instead of changing it.
-    pub plan: bool,
-}
-
-/// Why a command cannot be done.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CommandError {
-    /// No such job.
-    #[error("there is no job `{0}`")]
-    NoJob(String),
-    /// No such run at work.
-    #[error("the run {0} is neither waiting nor at work")]
-    NoRun(RunId),
-    /// The wish cannot be fulfilled as it is.
-    #[error("{0}")]
-    Invalid(String),
-    /// Too many runs wait already.
-    #[error("{0} runs wait already; try again later")]
-    Full(usize),
-    /// No new runs.
-    #[error("the daemon is being stopped")]
-    Stopping,
-}
 
 /// What others need of a running daemon.
 #[derive(Debug, Clone)]
@@ -107,8 +60,6 @@ pub struct Parts {
     pub config: Arc<Config>,
     /// Slots.
     pub ledger: Ledger,
-    /// Runs.
-    pub index: Index,
     /// Loads the configuration again.
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
     /// What does not work as it should from the start.
@@ -125,10 +76,34 @@ struct Waiting {
     request: RunRequest,
 }
 
+impl Waiting {
+    /// Returns the run of a due time that is to run.
+    fn of_slot(job: &str, due_at: DateTime<Utc>, disposition: Disposition) -> Option<Self> {
+        let trigger = match disposition {
+            Disposition::Run => Trigger::Schedule,
+            Disposition::CatchUp => Trigger::Catchup,
+            _ => return None,
+        };
+        let facts = TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None };
+        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        Some(Self { run_id, job: job.to_owned(), facts, request: RunRequest::default() })
+    }
+
+    fn as_queued(&self) -> QueuedRun {
+        QueuedRun {
+            run_id: self.run_id.clone(),
+            job: self.job.clone(),
+            trigger: self.facts.trigger,
+            scheduled_for: self.facts.scheduled_for,
+            ended: None,
+        }
+    }
+}
+
 /// A run at work.
 struct Active {
     job: String,
-    stop: watch::Sender<Option<StopReason>>,
+    stop: watch::Sender<Option<Stop>>,
 }
 
 /// The supervisor.
@@ -149,6 +124,8 @@ pub struct Supervisor {
     /// What the clock had shown when this epoch began.
     epoch_ended: Option<DateTime<Utc>>,
     last_seen: DateTime<Utc>,
+    /// What the ledger knows of that.
+    last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
     not_before: Option<Instant>,
     ledger_fault: Option<String>,
@@ -175,10 +152,11 @@ impl Supervisor {
             .await?;
         let config_state = StatusConfig {
             valid: true,
+            directory: real_path(&parts.config.directory),
             digest: parts.config.digest.clone(),
+            disk_digest: None,
             loaded_at: now,
             errors: Vec::new(),
-            widened: Vec::new(),
             needs_restart: Vec::new(),
         };
         let reload = Arc::from(std::mem::replace(
@@ -199,6 +177,7 @@ impl Supervisor {
             epoch: epoch.unwrap_or(0),
             epoch_ended: epoch_ended.and_then(DateTime::from_timestamp_millis),
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
+            last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
             started_at: now,
             not_before: None,
             ledger_fault: None,
@@ -289,6 +268,10 @@ impl Supervisor {
         if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
             return;
         }
+        let cause = match self.ledger_fault {
+            Some(_) => Cause::LedgerUnwritable,
+            None => Cause::MachineHeldUp,
+        };
         let mut due: BTreeMap<(i64, String), Vec<DateTime<Utc>>> = BTreeMap::new();
         while self.held.first_key_value().is_some_and(|((starts, ..), _)| *starts <= now) {
             let Some(((_, due_at, job), epoch)) = self.held.pop_first() else { break };
@@ -296,7 +279,7 @@ impl Supervisor {
         }
         for ((epoch, job), mut dues) in due {
             dues.sort();
-            if let Err(error) = self.settle(&job, epoch, &dues, now).await {
+            if let Err(error) = self.settle((&job, epoch), &dues, cause, now).await {
                 self.ledger_failed(&error);
                 let config = self.config.borrow().clone();
                 if let Some(found) = config.jobs.get(job.as_str()) {
@@ -334,6 +317,7 @@ impl Supervisor {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
         let Waiting { run_id, job: name, facts, request } = waiting;
+        let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job is gone from the configuration".to_owned()),
             Some(job) => RunSpec::new(
@@ -351,12 +335,16 @@ impl Supervisor {
             Ok(spec) => spec,
             Err(reason) => {
                 tracing::error!(job = name, %run_id, reason, "a run cannot begin");
-                self.decide(run_id, SlotState::Missed, reason, now).await;
+                self.end_waiting(run_id, (SlotState::Missed, StopReason::Interrupted), reason, now)
+                    .await;
                 return;
             }
         };
+        if let Err(error) = self.parts.ledger.dequeue(run_id.clone()).await {
+            tracing::warn!(%run_id, %error, "a run that begins stays in the queue of the ledger");
+        }
         self.decide(run_id.clone(), SlotState::Running, "at work".to_owned(), now).await;
-        tracing::info!(job = name, %run_id, trigger = facts.trigger.as_str(), "run begins");
+        tracing::info!(job = name, %run_id, trigger, "run begins");
         let (stop, stopped) = watch::channel(None);
         self.active.insert(run_id.clone(), Active { job: name, stop });
         let host = self.parts.host.clone();
@@ -383,8 +371,22 @@ impl Supervisor {
         match result {
             Ok(ended) => {
                 let end = &ended.end;
-                tracing::info!(job, %run_id, outcome = %end.outcome, stop_reason = %end.stop_reason, duration_ms = end.duration_ms, "run ended");
-                self.last_outcomes.insert(job, end.outcome == crate::domain::Outcome::Succeeded);
+                let (outcome, stop_reason, duration_ms) =
+                    (end.outcome, end.stop_reason, end.duration_ms);
+                let is_good = match outcome {
+                    Outcome::Succeeded | Outcome::Planned => true,
+                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
+                };
+                match outcome {
+                    Outcome::Failed | Outcome::Interrupted => {
+                        let error = end.error.as_deref();
+                        tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
+                    }
+                    Outcome::Succeeded | Outcome::Planned | Outcome::Cancelled => {
+                        tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
+                    }
+                }
+                self.last_outcomes.insert(job, is_good);
                 self.decide(
                     run_id.clone(),
                     SlotState::Ran,
@@ -392,11 +394,6 @@ impl Supervisor {
                     now,
                 )
                 .await;
-                if let Some(run) = self.parts.host.state.find_run(&run_id)
-                    && let Err(error) = self.parts.index.refresh(run).await
-                {
-                    tracing::warn!(%run_id, %error, "the index could not take a run in; `dutyd reindex` makes it again");
-                }
             }
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "a run could not be recorded or broke");
@@ -412,6 +409,21 @@ impl Supervisor {
         self.fill().await;
     }
 
+    /// Ends a run before it began: its slot, if it has one, and its place in the queue.
+    async fn end_waiting(
+        &mut self,
+        run_id: RunId,
+        (state, stop_reason): (SlotState, StopReason),
+        reason: String,
+        now: DateTime<Utc>,
+    ) {
+        let why = (stop_reason, reason.clone());
+        if let Err(error) = self.parts.ledger.end_queued(Some(run_id.clone()), why, now).await {
+            tracing::error!(%run_id, %error, "the end of a run that waited cannot be written");
+        }
+        self.decide(run_id, state, reason, now).await;
+    }
+
     async fn decide(
         &mut self,
         run_id: RunId,
@@ -424,6 +436,10 @@ impl Supervisor {
             self.ledger_fault = Some(format!("slots cannot be written: {error}"));
         }
     }
+}
+
+fn real_path(path: &std::path::Path) -> String {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
 }
 
 async fn beat(watchdog: Option<&mut tokio::time::Interval>) {

@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, ConfigError, Job};
+use crate::domain::Outcome;
 use crate::schedule::jitter;
 use crate::store::RunRow;
 
@@ -15,7 +16,7 @@ pub struct LastRun {
     /// The run.
     pub run_id: String,
     /// How it ended.
-    pub outcome: Option<String>,
+    pub outcome: Option<Outcome>,
     /// What its answer said.
     pub verdict: Option<String>,
     /// When.
@@ -61,17 +62,20 @@ pub struct NextRow {
 /// The configuration in `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusConfig {
+    /// The directory that it was read from.
+    pub directory: String,
     /// Whether the last load found no error.
     pub valid: bool,
-    /// Of the configuration in force.
+    /// Of the configuration in effect.
     pub digest: String,
-    /// When that was loaded.
+    /// Of the files as they are now; null if they cannot be loaded.
+    #[serde(default)]
+    pub disk_digest: Option<String>,
+    /// When the configuration in effect was loaded.
     pub loaded_at: DateTime<Utc>,
     /// What the last load found.
     pub errors: Vec<String>,
-    /// Jobs that gained rights by the last load; none in this version.
-    pub widened: Vec<String>,
-    /// Keys that need a restart.
+    /// Keys whose change takes effect at the next start.
     pub needs_restart: Vec<String>,
 }
 
@@ -141,7 +145,7 @@ pub fn job_rows(
                 .and_then(|schedule| schedule.next_after(now)),
             last_run: last_runs.get(job.name.as_str()).map(|row| LastRun {
                 run_id: row.run_id.clone(),
-                outcome: row.outcome.clone(),
+                outcome: row.outcome,
                 verdict: row.verdict.clone(),
                 ended_at: row.ended_at.clone(),
             }),
@@ -158,7 +162,7 @@ pub fn next_rows(
     count: usize,
 ) -> Vec<NextRow> {
     let jobs: Vec<&Job> = match job {
-        Some(job) => vec![job],
+        Some(job) => Some(job).filter(|job| job.enabled).into_iter().collect(),
         None => config.jobs.values().map(AsRef::as_ref).filter(|job| job.enabled).collect(),
     };
     let mut rows: Vec<NextRow> = jobs

@@ -14,7 +14,7 @@ use super::category::Category;
 use super::ids::{CallId, RunId};
 use super::outcome::{Outcome, StopReason};
 use super::plan::PlanStep;
-use super::turn::FinishReason;
+use super::turn::{FinishReason, Usage};
 
 /// The version of the line format.
 pub const FORMAT_VERSION: u32 = 1;
@@ -68,6 +68,23 @@ impl Trigger {
     }
 }
 
+/// A person of this host, as the kernel names the peer of a socket or the user of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Person {
+    /// The user's number.
+    pub uid: u32,
+    /// The user's name; `#UID` without an entry in the user database.
+    pub user: String,
+}
+
+/// What a person replaced for one run.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Overrides {
+    /// The prompt, in place of the job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+}
+
 /// Who put a user turn into the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -106,37 +123,6 @@ impl DecisionKind {
     }
 }
 
-/// Tokens of a model call or a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Usage {
-    /// All input, cached included.
-    pub input_tokens: u64,
-    /// All output, reasoning included.
-    pub output_tokens: u64,
-    /// The part of the input that came from the provider's cache.
-    pub cached_input_tokens: u64,
-    /// The part of the output that was reasoning.
-    pub reasoning_tokens: u64,
-}
-
-impl Usage {
-    /// Returns input and output together.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.input_tokens.saturating_add(self.output_tokens)
-    }
-
-    /// Adds another call's tokens; absurd numbers saturate.
-    pub fn add(&mut self, other: &Self) {
-        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.cached_input_tokens =
-            self.cached_input_tokens.saturating_add(other.cached_input_tokens);
-        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
-    }
-}
-
 /// How the tools of a run are held by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxFacts {
@@ -159,6 +145,12 @@ pub struct SessionStart {
     pub scheduled_for: Option<DateTime<Utc>>,
     /// 1, 2 …
     pub attempt: u32,
+    /// What replaced parts of the job.
+    #[serde(default)]
+    pub overrides: Overrides,
+    /// Who started it; null for the schedule.
+    #[serde(default)]
+    pub by: Option<Person>,
     /// The model as the provider knows it.
     pub model: String,
     /// The provider.
@@ -236,6 +228,15 @@ pub struct CallEnd {
     pub output_file: Option<String>,
     /// Bytes that the tool wrote, kept or not.
     pub output_bytes: u64,
+    /// Bytes that are neither in `output` nor in the file: the middle of a very large output.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub dropped_bytes: u64,
+    /// SHA-256 (hex) of the whole output without secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// SHA-256 (hex) of the file, where bytes were dropped so that it is not the whole output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_digest: Option<String>,
     /// What the model's view leaves out.
     pub truncated: Option<Truncated>,
     /// Whether bytes were no UTF-8.
@@ -299,8 +300,16 @@ pub struct SessionEnd {
     pub duration_ms: u64,
     /// Processes that outlived the run's kill.
     pub survivors: u64,
+    /// Who cancelled it.
+    #[serde(default)]
+    pub by: Option<Person>,
     /// What went wrong, for the operator.
     pub error: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A fact of a run, as it stands in the transcript.
@@ -430,6 +439,28 @@ pub enum Event {
 }
 
 impl Event {
+    /// The words in `type` that this version knows.
+    pub const TYPES: &'static [&'static str] = &[
+        "session_start",
+        "system_prompt",
+        "user_input",
+        "assistant_text_end",
+        "policy_decision",
+        "tool_call_start",
+        "tool_call_end",
+        "approval_requested",
+        "approval_resolved",
+        "plan_step",
+        "steering_injected",
+        "turn_limit",
+        "loop_detection",
+        "preflight",
+        "warning",
+        "error",
+        "processing_end",
+        "session_end",
+    ];
+
     /// Returns a `warning`.
     #[must_use]
     pub fn warning(code: &str, message: impl Into<String>) -> Self {
@@ -448,4 +479,20 @@ pub enum LiveEvent {
         /// The piece.
         text: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_is_listed() {
+        let schema = schemars::schema_for!(Event).to_value();
+        let variants = schema["oneOf"].as_array().unwrap();
+        let words: Vec<&str> = variants
+            .iter()
+            .map(|variant| variant["properties"]["type"]["const"].as_str().unwrap())
+            .collect();
+        assert_eq!(words, Event::TYPES);
+    }
 }

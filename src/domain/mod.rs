@@ -15,10 +15,10 @@ pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
 pub use event::{
     CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
-    LiveEvent, PolicyDecision, PreflightItem, SandboxFacts, SessionEnd, SessionStart, Trigger,
-    Usage,
+    LiveEvent, Overrides, Person, PolicyDecision, PreflightItem, SandboxFacts, SessionEnd,
+    SessionStart, Trigger,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
-pub use outcome::{Outcome, StopReason};
+pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
-pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn};
+pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn, Usage};

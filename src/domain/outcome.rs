@@ -3,6 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::event::Person;
+
 /// How a run ended, for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -20,6 +22,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Every outcome that this version brings.
+    pub const ALL: &'static [Self] =
+        &[Self::Succeeded, Self::Failed, Self::Planned, Self::Cancelled, Self::Interrupted];
+
     /// Returns the word that stands in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -30,6 +36,21 @@ impl Outcome {
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
         }
+    }
+}
+
+/// The order to end a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Why.
+    pub reason: StopReason,
+    /// Who gave it; `None` if no person did.
+    pub by: Option<Person>,
+}
+
+impl From<StopReason> for Stop {
+    fn from(reason: StopReason) -> Self {
+        Self { reason, by: None }
     }
 }
 

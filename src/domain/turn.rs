@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::call::ToolCall;
-use super::event::Usage;
 use super::ids::CallId;
 
 /// Why a model stopped talking.
@@ -28,6 +27,37 @@ pub enum FinishReason {
     Pause,
     /// The provider says that its model wrote a call that is none.
     InvalidToolCall,
+}
+
+/// Tokens of a model call or a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Usage {
+    /// All input, cached included.
+    pub input_tokens: u64,
+    /// All output, reasoning included.
+    pub output_tokens: u64,
+    /// The part of the input that came from the provider's cache.
+    pub cached_input_tokens: u64,
+    /// The part of the output that was reasoning.
+    pub reasoning_tokens: u64,
+}
+
+impl Usage {
+    /// Returns input and output together.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    /// Adds another call's tokens; absurd numbers saturate.
+    pub fn add(&mut self, other: &Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.cached_input_tokens =
+            self.cached_input_tokens.saturating_add(other.cached_input_tokens);
+        self.reasoning_tokens = self.reasoning_tokens.saturating_add(other.reasoning_tokens);
+    }
 }
 
 /// What a model answered, whole.

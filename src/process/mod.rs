@@ -58,3 +58,11 @@ pub fn kernel_features() -> Vec<(&'static str, bool)> {
 
 /// Between SIGTERM and SIGKILL.
 pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Returns a person of this host by the number of the user.
+#[must_use]
+pub fn person(uid: u32) -> crate::domain::Person {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    let user = user.map_or_else(|| format!("#{uid}"), |user| user.name);
+    crate::domain::Person { uid, user }
+}

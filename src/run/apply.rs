@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use tokio_util::sync::CancellationToken;
 
-use super::execute::{
-    Begun, Ended, Host, RunError, begin, ended_early, finish, session_end, session_start,
-};
+use super::ended::{Ended, ended_early, session_end};
+use super::execute::{Begun, Host, RunError, begin, finish, session_start};
 use super::preflight::connect;
 use super::record::RunSink;
 use super::servers::Servers;
@@ -103,9 +102,10 @@ pub async fn apply(
     if let Some(left) = around.spawner.end().await {
         result.survivors = left;
     }
-    let end = session_end(&result, started);
-    let recorded = finish(&spec.run_id, &host, &work.sink, mark, &end).await;
-    Ok(Applied { ended: Ended { run_id: spec.run_id, end, recorded }, plan: work.plan, refused })
+    let end = session_end(&result, started, spec.trigger.by.clone(), &around.redactor);
+    let ended = finish(&spec.run_id, &host, &work.sink, mark, end).await;
+    let refused = refused.map(|why| around.redactor.text(&why).into_owned());
+    Ok(Applied { ended, plan: work.plan, refused })
 }
 
 enum Done {
@@ -166,8 +166,8 @@ impl Apply {
             return Ok(Done::Refused(wrong));
         }
         let unkept = |error: &dyn std::fmt::Display| format!("the plan cannot be claimed: {error}");
-        let ledger = match Ledger::open(host.state.root()) {
-            Ok((ledger, _)) => ledger,
+        let ledger = match host.ledger.get().await {
+            Ok(ledger) => ledger,
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         };
         if self.cancel.is_cancelled() {
@@ -185,7 +185,7 @@ impl Apply {
             }
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         }
-        self.make(&steps, &ledger).await
+        self.make(&steps, ledger).await
     }
 
     /// Makes the steps of a plan that is claimed. What becomes of each is kept before the next begins.

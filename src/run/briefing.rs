@@ -13,7 +13,7 @@ use crate::agent::{
     system_prompt,
 };
 use crate::config::{Autonomy, Job, Model, Provider};
-use crate::domain::StopReason;
+use crate::domain::Stop;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::tools::ToolSurroundings;
 
@@ -52,7 +52,7 @@ pub(super) async fn prompt(
     toolbox: &Toolbox,
     working_dir: &Path,
     around: &ToolSurroundings,
-    mut stop: watch::Receiver<Option<StopReason>>,
+    mut stop: watch::Receiver<Option<Stop>>,
 ) -> SystemPrompt {
     let zone = spec
         .job

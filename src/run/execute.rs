@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{models, prompt};
+use super::ended::{Ended, ended_early, session_end};
 use super::preflight::{connect, may_begin, preflight};
 use super::record::RunSink;
 use super::servers::Servers;
@@ -24,14 +24,16 @@ use crate::agent::{
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::domain::{
-    Event, KeptStep, Outcome, Plan, PlanState, PlanStep, PreflightItem, RunId, SandboxFacts,
-    SessionEnd, SessionStart, StopReason, Usage,
+    Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, SandboxFacts, SessionEnd,
+    SessionStart, Stop, StopReason,
 };
 use crate::gate::GateRules;
 use crate::process::{ControlGroups, ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
-use crate::store::{Ledger, OpenMark, RunDir, StateDir, Transcript, TranscriptFacts};
-use crate::text::redact::Redactor;
+use crate::store::{
+    OpenMark, RunDir, SharedIndex, SharedLedger, StateDir, Transcript, TranscriptFacts,
+};
+use crate::text::redact::{Redacted, Redactor};
 use crate::tools::ToolSurroundings;
 
 /// What runs share with each other: the machine they run on.
@@ -51,6 +53,10 @@ pub struct Host {
     pub observers: Observers,
     /// Asks a person.
     pub approver: Arc<dyn Approver>,
+    /// The one writer of the ledger.
+    pub ledger: SharedLedger,
+    /// The one writer of the index.
+    pub index: SharedIndex,
 }
 
 impl Host {
@@ -64,6 +70,8 @@ impl Host {
         approvals: Arc<Approvals>,
     ) -> Self {
         Self {
+            ledger: SharedLedger::of(state.root()),
+            index: SharedIndex::of(&state),
             state,
             environment,
             fork_server: Arc::new(ForkServer::of_this_binary()),
@@ -73,17 +81,6 @@ impl Host {
             clock,
         }
     }
-}
-
-/// How a run ended.
-#[derive(Debug, Clone)]
-pub struct Ended {
-    /// The run.
-    pub run_id: RunId,
-    /// What its last line says.
-    pub end: SessionEnd,
-    /// Whether that line is in the transcript.
-    pub recorded: bool,
 }
 
 /// Why a run could not begin.
@@ -111,7 +108,7 @@ pub enum RunError {
 pub async fn execute(
     spec: RunSpec,
     host: Host,
-    stop: watch::Receiver<Option<StopReason>>,
+    stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
     let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
@@ -168,34 +165,54 @@ pub async fn execute(
     if let Some(left) = around.spawner.end().await {
         result.survivors = left;
     }
-    let end = session_end(&result, started);
-    let recorded = finish(&spec.run_id, &host, &sink, mark, &end).await;
-    Ok(Ended { run_id: spec.run_id, end, recorded })
+    let by = stopped.borrow().as_ref().and_then(|stop| stop.by.clone());
+    let end = session_end(&result, started, by, &around.redactor);
+    Ok(finish(&spec.run_id, &host, &sink, mark, end).await)
 }
 
-/// Writes the last line of a run and takes its mark away; returns whether the line is written.
+/// Ends a run: its last line, where its record ends in the ledger, its row in the index, and then its mark goes. If one of the first two fails, the
+/// mark stays, so that the next start fills in what is missing.
 pub(super) async fn finish(
     run_id: &RunId,
     host: &Host,
     sink: &RunSink,
     mark: OpenMark,
-    end: &SessionEnd,
-) -> bool {
-    if let Err(error) = host.state.remove_temporary(run_id) {
+    end: Redacted<SessionEnd>,
+) -> Ended {
+    if let Err(error) = host.state.remove_temporary(run_id).await {
         tracing::warn!(%run_id, %error, "the temporary directory of a run stays; the next start takes it away");
     }
-    match sink.record(Event::SessionEnd(Box::new(end.clone()))).await {
+    let (record_end, row) = match sink.record_end(&end).await {
+        Ok(written) => written,
+        Err(error) => {
+            tracing::error!(%run_id, error = %error.0, "the end of a run is not in its transcript");
+            return Ended { run_id: run_id.clone(), end, recorded: false, row: None };
+        }
+    };
+    let kept = match host.ledger.get().await {
+        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end).await,
+        Err(error) => Err(error),
+    };
+    if let Some(row) = row.clone() {
+        let taken = match host.index.get().await {
+            Ok(index) => index.take(row).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = taken {
+            tracing::warn!(%run_id, %error, "the run is not in the index; `dutyd reindex` brings it in");
+        }
+    }
+    match kept {
         Ok(()) => {
             if let Err(error) = mark.close() {
                 tracing::warn!(%run_id, %error, "the mark of a run that has ended stays; the next start takes it away");
             }
-            true
         }
         Err(error) => {
-            tracing::error!(%run_id, error = %error.0, "the end of a run is not in its transcript");
-            false
+            tracing::error!(%run_id, %error, "the ledger does not know where the record of a run ends; the next start tries again");
         }
     }
+    Ended { run_id: run_id.clone(), end, recorded: true, row }
 }
 
 /// Keeps what the run planned, before its last line says that a plan waits.
@@ -213,8 +230,8 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
         steps: result.changes.steps.iter().map(waiting).collect(),
         reads: result.changes.reads.clone(),
     };
-    let kept = match Ledger::open(host.state.root()) {
-        Ok((ledger, _)) => ledger.keep_plan(plan).await,
+    let kept = match host.ledger.get().await {
+        Ok(ledger) => ledger.keep_plan(plan).await,
         Err(error) => Err(error),
     };
     match kept {
@@ -257,6 +274,7 @@ pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
         run_id: spec.run_id.clone(),
         deltas: Mutex::new(redactor.stream()),
         redactor: redactor.clone(),
+        row: Mutex::default(),
     });
     let around = tool_surroundings(
         &spec.config,
@@ -313,6 +331,8 @@ pub(super) fn session_start(
         trigger: spec.trigger.trigger,
         scheduled_for: spec.trigger.scheduled_for,
         attempt: spec.trigger.attempt,
+        overrides: spec.overrides.clone(),
+        by: spec.trigger.by.clone(),
         model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),
         provider: model.map(|model| model.provider_word().to_owned()).unwrap_or_default(),
         profile: model.map(|model| model.profile.name.to_owned()).unwrap_or_default(),
@@ -350,7 +370,7 @@ async fn run_session(
     toolbox: Arc<Toolbox>,
     place: Place<'_>,
     sink: Arc<RunSink>,
-    stop: watch::Receiver<Option<StopReason>>,
+    stop: watch::Receiver<Option<Stop>>,
     started: Instant,
 ) -> SessionResult {
     let Some(configured) = spec.config.model_of(&spec.job) else {
@@ -421,72 +441,5 @@ async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionR
     match sink.record(Event::Preflight { items }).await {
         Ok(()) => ended_early(StopReason::PreflightFailed, why),
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
-    }
-}
-
-pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
-    SessionResult {
-        end: End { stop_reason, result: None, error: Some(error) },
-        counters: Default::default(),
-        changes: Default::default(),
-        survivors: 0,
-    }
-}
-
-pub(super) fn session_end(result: &SessionResult, started: Instant) -> SessionEnd {
-    let answer = result.end.result.as_deref().map(answer_value);
-    let verdict = answer
-        .as_ref()
-        .and_then(|answer| answer.get("status"))
-        .and_then(Value::as_str)
-        .map(str::to_owned);
-    SessionEnd {
-        outcome: result.end.stop_reason.outcome(),
-        stop_reason: result.end.stop_reason,
-        result: answer,
-        verdict,
-        iterations: result.counters.iterations,
-        tool_calls: result.counters.spent.calls,
-        tools_used: result.counters.tools_used.iter().cloned().collect(),
-        usage: result.counters.usage,
-        cost_usd: result.counters.cost,
-        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        survivors: result.survivors,
-        error: result.end.error.clone(),
-    }
-}
-
-/// Returns an answer as an object if it is one, with a code fence around it taken off; else as text.
-fn answer_value(text: &str) -> Value {
-    let inner = text.trim();
-    let inner = inner
-        .strip_prefix("```json")
-        .or_else(|| inner.strip_prefix("```"))
-        .and_then(|rest| rest.strip_suffix("```"))
-        .unwrap_or(inner);
-    match serde_json::from_str::<Value>(inner.trim()) {
-        Ok(value @ Value::Object(_)) => value,
-        _ => Value::String(text.to_owned()),
-    }
-}
-
-impl Ended {
-    /// Returns the end of a run that another process left behind.
-    #[must_use]
-    pub fn interrupted_end(error: &str) -> SessionEnd {
-        SessionEnd {
-            outcome: Outcome::Interrupted,
-            stop_reason: StopReason::Interrupted,
-            result: None,
-            verdict: None,
-            iterations: 0,
-            tool_calls: 0,
-            tools_used: Vec::new(),
-            usage: Usage::default(),
-            cost_usd: None,
-            duration_ms: 0,
-            survivors: 0,
-            error: Some(error.to_owned()),
-        }
     }
 }

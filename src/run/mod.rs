@@ -5,6 +5,8 @@
 mod apply;
 mod approvals;
 mod briefing;
+mod check;
+mod ended;
 mod execute;
 mod preflight;
 mod project;
@@ -12,13 +14,19 @@ mod record;
 mod servers;
 mod spec;
 mod surroundings;
+mod tool_catalog;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
-pub use execute::{Ended, Host, RunError, execute};
+pub use check::{CheckItem, CheckReport, check};
+pub use ended::Ended;
+pub use execute::{Host, RunError, execute};
 pub use preflight::{connect, preflight};
-pub use servers::Servers;
+pub use servers::{Servers, least_rights};
 pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use surroundings::{
     UNIT_DIRECTORIES, gate_rules, path_rules, tool_surroundings, toolbox, tools,
+};
+pub use tool_catalog::{
+    ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,
 };

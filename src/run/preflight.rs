@@ -10,7 +10,7 @@ use super::execute::Host;
 use super::spec::RunSpec;
 use crate::agent::Toolbox;
 use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool, WireFormat};
-use crate::domain::{PreflightItem, StopReason};
+use crate::domain::{PreflightItem, Stop};
 use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::{Connection, ToolSurroundings, missing_programs};
@@ -73,7 +73,7 @@ pub(super) async fn may_begin(
     spec: &RunSpec,
     host: &Host,
     items: &[PreflightItem],
-    (stopped, started): (&mut watch::Receiver<Option<StopReason>>, Instant),
+    (stopped, started): (&mut watch::Receiver<Option<Stop>>, Instant),
 ) -> bool {
     if stopped.borrow().is_some() {
         return true;

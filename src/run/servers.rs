@@ -7,7 +7,7 @@ use super::execute::Host;
 use crate::agent::AgentTool;
 use crate::config::{Autonomy, Config, Job, Listed, MCP_SEPARATOR, McpServer, Mode, ReadPolicy};
 use crate::domain::Category;
-use crate::store::{DbError, Ledger};
+use crate::store::DbError;
 use crate::tools::{McpWarning, RunningServer, ToolSurroundings};
 
 /// What a server may need beyond the run itself.
@@ -108,11 +108,7 @@ impl Servers {
 
 /// Returns what was accepted of a server; what is seen for the first time is.
 async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins, DbError> {
-    let (ledger, aside) = Ledger::open(host.state.root())?;
-    if let Some(aside) = aside {
-        // What was accepted is gone with it; it must not be taken for never seen.
-        return Err(DbError::SetAside(aside));
-    }
+    let ledger = host.ledger.get().await?;
     let name = running.name.clone();
     match ledger.read(move |ledger| ledger.mcp_pins(&name)).await? {
         Some(pins) => Ok(pins),
@@ -122,6 +118,17 @@ async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins
             Ok(pins)
         }
     }
+}
+
+/// Returns the job that gives a server the least, and what it gives: a server that starts with that starts in every run.
+#[must_use]
+pub fn least_rights<'a>(
+    config: &'a Config,
+    server: &McpServer,
+) -> Option<(&'a Arc<Job>, Category)> {
+    let jobs = config.jobs.values();
+    jobs.filter_map(|job| Some((job, rights(job, job.mode, false, server)?)))
+        .min_by_key(|(_, rights)| *rights)
 }
 
 /// Returns the highest category that the job lists of a server's tools; `None` if it can use none.

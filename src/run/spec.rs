@@ -6,10 +6,10 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 
 use crate::config::{Config, Job, Mode};
-use crate::domain::{RunId, Trigger};
+use crate::domain::{Overrides, Person, RunId, Trigger};
 
 /// Why a run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerFacts {
     /// The kind.
     pub trigger: Trigger,
@@ -17,6 +17,16 @@ pub struct TriggerFacts {
     pub scheduled_for: Option<DateTime<Utc>>,
     /// 1, 2 …
     pub attempt: u32,
+    /// Who started it; `None` for the schedule.
+    pub by: Option<Person>,
+}
+
+impl TriggerFacts {
+    /// Returns those of a run that a person starts.
+    #[must_use]
+    pub fn manual(by: Option<Person>) -> Self {
+        Self { trigger: Trigger::Manual, scheduled_for: None, attempt: 1, by }
+    }
 }
 
 /// One run before it begins.
@@ -32,6 +42,8 @@ pub struct RunSpec {
     pub trigger: TriggerFacts,
     /// The task, with its variables filled in.
     pub task: String,
+    /// What replaced parts of the job.
+    pub overrides: Overrides,
     /// The variables.
     pub vars: BTreeMap<String, String>,
     /// Whether changes are made or planned.
@@ -82,6 +94,7 @@ impl RunSpec {
             let slot = vars.get_mut(name).ok_or_else(|| unknown(name))?;
             slot.clone_from(value);
         }
+        let overrides = Overrides { prompt: prompt.clone() };
         let task = match prompt {
             Some(prompt) => prompt,
             None => job
@@ -90,7 +103,7 @@ impl RunSpec {
                 .ok_or_else(|| unknown("?"))?,
         };
         let mode = job.mode;
-        Ok(Self { run_id, config, job, trigger, task, vars, mode, has_person: false })
+        Ok(Self { run_id, config, job, trigger, task, overrides, vars, mode, has_person: false })
     }
 
     /// Returns the same run, planned if `plan` says so, whatever the job says.

@@ -1,36 +1,35 @@
 //! The routes: `/api/v1/…`, JSON in and out.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use chrono::{DateTime, Utc};
-use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
 use super::socket::{ControlKey, KEY_HEADER, Peer};
+use super::{follow, inspect};
 use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::clock::Clock;
+use crate::config::Loaded;
 use crate::daemon::{
     AuditReport, Command, CommandError, Handle, JobRow, NextRow, RunRequest, StatusReport, audit,
     job_rows, next_rows,
 };
 use crate::domain::RunId;
-use crate::run::{AnswerError, Approvals};
-use crate::sinks::{Observed, Observers};
+use crate::process::person;
+use crate::run::{AnswerError, Approvals, Host};
+use crate::sinks::Observers;
 use crate::store::{
-    Index, Ledger, LedgerReader, ReadLine, RunFilter, RunRow, SlotRow, StateDir, raw_lines,
-    read_lines,
+    Index, Ledger, LedgerReader, RunFilter, RunRow, RunState, SlotRow, StateDir, all_runs,
 };
 
 /// Rows of a list, where the caller names no number.
@@ -39,37 +38,38 @@ const DEFAULT_LIMIT: u32 = 50;
 /// Rows of a list at most.
 const MOST_ROWS: u32 = 10_000;
 
-/// How often a follower of a silent run asks whether anybody still works on it.
-const RECHECK: std::time::Duration = std::time::Duration::from_secs(2);
-
 /// What the routes work on.
 #[derive(Clone)]
 pub struct Api {
     /// What waits for a person.
-    pub approvals: std::sync::Arc<Approvals>,
+    pub approvals: Arc<Approvals>,
     /// To the supervisor.
     pub handle: Handle,
     /// Runs.
     pub index: Index,
+    /// The machine.
+    pub host: Host,
     /// Transcripts.
     pub state: StateDir,
+    /// Loads the files as they are now.
+    pub disk: Arc<dyn Fn() -> Loaded + Send + Sync>,
     /// What happens.
     pub observers: Observers,
     /// Tells the time.
-    pub clock: std::sync::Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     /// Ends open streams.
     pub stop: CancellationToken,
 }
 
 /// A list.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct List<T> {
+pub(super) struct List<T> {
     items: Vec<T>,
     next: Option<String>,
 }
 
 impl<T> List<T> {
-    fn whole(items: Vec<T>) -> Json<Self> {
+    pub(super) fn whole(items: Vec<T>) -> Json<Self> {
         Json(Self { items, next: None })
     }
 }
@@ -80,16 +80,44 @@ impl<T> List<T> {
 pub struct RunsQuery {
     /// Of this job.
     pub job: Option<String>,
-    /// With this outcome.
+    /// With this outcome, or `queued` or `running`.
     pub outcome: Option<String>,
     /// With this verdict.
     pub verdict: Option<String>,
+    /// Only with a call that was denied.
+    pub refused: Option<bool>,
     /// Begun then or later.
     pub since: Option<String>,
     /// Begun then or earlier.
     pub until: Option<String>,
+    /// With an id that begins so.
+    pub prefix: Option<String>,
     /// At most so many.
     pub limit: Option<u32>,
+}
+
+impl RunsQuery {
+    /// Returns what it asks for.
+    ///
+    /// *Errors*: there is no such outcome.
+    pub fn filter(self) -> Result<RunFilter, String> {
+        let state = self.outcome.map(|word| {
+            RunState::parse(&word).ok_or_else(|| {
+                let known: Vec<&str> = RunState::words().collect();
+                format!("there is no outcome `{word}`: write {}", known.join(", "))
+            })
+        });
+        Ok(RunFilter {
+            job: self.job,
+            state: state.transpose()?,
+            verdict: self.verdict,
+            refused: self.refused == Some(true),
+            since: self.since,
+            until: self.until,
+            prefix: self.prefix,
+            limit: self.limit.unwrap_or(DEFAULT_LIMIT).min(MOST_ROWS),
+        })
+    }
 }
 
 /// Which slots.
@@ -104,14 +132,6 @@ pub struct SlotsQuery {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// From where on.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EventsQuery {
-    /// The first line.
-    pub from_seq: u64,
-}
-
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct NextQuery {
@@ -120,7 +140,7 @@ struct NextQuery {
     from: Option<DateTime<Utc>>,
 }
 
-type Answer<T> = Result<Json<T>, Problem>;
+pub(super) type Answer<T> = Result<Json<T>, Problem>;
 
 impl Api {
     /// Returns the routes; every request must carry `key`.
@@ -133,8 +153,17 @@ impl Api {
             .route("/next", get(next))
             .route("/runs", get(runs))
             .route("/runs/{id}", get(run))
-            .route("/runs/{id}/events", get(events))
+            .route("/runs/{id}/events", get(follow::events))
+            .route("/runs/{id}/transcript", get(inspect::transcript))
+            .route("/runs/{id}/verify", get(inspect::verify_run))
             .route("/runs/{id}/cancel", post(cancel))
+            .route("/cancel", post(cancel_all))
+            .route("/plans", get(inspect::plans))
+            .route("/plans/{id}", get(inspect::plan))
+            .route("/jobs/{name}/check", post(inspect::check_job))
+            .route("/jobs/{name}/explain", post(inspect::explain_call))
+            .route("/tools", get(inspect::tools))
+            .route("/reload", post(reload))
             .route("/approvals", get(approvals))
             .route("/approvals/{id}", post(answer_approval))
             .route("/slots", get(slots))
@@ -146,7 +175,10 @@ impl Api {
             .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
     }
 
-    async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Problem> {
+    pub(super) async fn ask<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Problem> {
         let gone =
             |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is being stopped");
         let (reply, answer) = oneshot::channel();
@@ -155,31 +187,37 @@ impl Api {
     }
 
     async fn rows(&self, filter: RunFilter) -> Result<Vec<RunRow>, Problem> {
-        let mut rows = self.index.runs(filter.clone()).await.map_err(internal)?;
-        let known: std::collections::BTreeSet<&str> =
-            rows.iter().map(|row| row.run_id.as_str()).collect();
-        let live: Vec<RunRow> = self
-            .state
-            .open_rows()
-            .into_iter()
-            .filter(|row| !known.contains(row.run_id.as_str()) && filter.admits(row))
-            .collect();
-        rows.extend(live);
-        rows.sort_by(|a, b| b.run_id.cmp(&a.run_id));
-        rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));
+        let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
+        let queue = self.ledger(|reader| reader.queue()).await?;
+        let rows = all_runs(&self.state, ended, &queue, &filter);
+        if rows.is_empty()
+            && let Some(job) = filter.job
+        {
+            self.must_know(&job).await?;
+        }
         Ok(rows)
+    }
+
+    /// Refuses the name of a job that neither the configuration nor the ledger knows.
+    async fn must_know(&self, job: &str) -> Result<(), Problem> {
+        let name = job.to_owned();
+        let is_configured = self.handle.config.borrow().jobs.contains_key(job);
+        if is_configured || self.ledger(move |reader| reader.knows_job(&name)).await? {
+            return Ok(());
+        }
+        Err(missing(format!("there is no job `{job}`")))
     }
 
     async fn last_runs(&self) -> Result<BTreeMap<String, RunRow>, Problem> {
         self.index.last_runs().await.map_err(internal)
     }
 
-    async fn is_known(&self, run_id: &RunId) -> bool {
+    pub(super) async fn is_known(&self, run_id: &RunId) -> bool {
         self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
     }
 
     /// Queries the ledger beside its writer, so that nobody who only looks holds up a claim.
-    async fn ledger<T: Send + 'static>(
+    pub(super) async fn ledger<T: Send + 'static>(
         &self,
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Problem> {
@@ -190,18 +228,42 @@ impl Api {
         read.map_err(internal)?.ok_or_else(|| internal("there is no ledger"))
     }
 
-    fn run_id(&self, text: &str) -> Result<RunId, Problem> {
+    pub(super) fn run_id(&self, text: &str) -> Result<RunId, Problem> {
         RunId::parse(text)
             .map_err(|_| Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{text}`")))
     }
 }
 
-fn internal(error: impl std::fmt::Display) -> Problem {
+pub(super) fn missing(detail: String) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+pub(super) fn internal(error: impl std::fmt::Display) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
 async fn status(State(api): State<Api>) -> Answer<StatusReport> {
-    api.ask(Command::Status).await.map(Json)
+    let mut report = api.ask(Command::Status).await?;
+    let disk = api.disk.clone();
+    let loaded = tokio::task::spawn_blocking(move || disk()).await.map_err(internal)?;
+    report.config.disk_digest = loaded.config.map(|config| config.digest);
+    Ok(Json(report))
+}
+
+/// What a reload has brought.
+///
+/// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
+async fn reload(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<Value> {
+    tracing::info!(uid = peer.uid, "reload asked for");
+    let before = api.handle.config.borrow().digest.clone();
+    let config = api.ask(Command::Reload).await?;
+    if !config.valid {
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, config.errors.join("\n")));
+    }
+    let changed = config.digest != before;
+    Ok(Json(json!({
+        "digest": config.digest, "changed": changed, "needs_restart": config.needs_restart,
+    })))
 }
 
 async fn jobs(State(api): State<Api>) -> Answer<List<JobRow>> {
@@ -274,7 +336,7 @@ async fn answer_approval(
     Path(id): Path<String>,
     Json(body): Json<AnswerBody>,
 ) -> Answer<Value> {
-    let by = peer.uid.map_or_else(|| "unknown".to_owned(), |uid| format!("uid {uid}"));
+    let by = peer.uid.map_or_else(|| "unknown".to_owned(), |uid| person(uid).user);
     let (uid, approved) = (peer.uid, body.approved);
     let answer = ApprovalAnswer { approved, by, reason: body.reason };
     let answered = api.approvals.answer(&id, answer);
@@ -297,13 +359,14 @@ async fn start_run(
     Path(name): Path<String>,
     body: Option<Json<RunRequest>>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let request = RunRequest { job: name, ..body.map(|Json(request)| request).unwrap_or_default() };
+    let body = body.map(|Json(request)| request).unwrap_or_default();
+    let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
     tracing::info!(job = request.job, uid = peer.uid, "run asked for");
-    let run_id = api
+    let started = api
         .ask(|reply| Command::Run(request, reply))
         .await?
         .map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
-    Ok((StatusCode::CREATED, Json(json!({ "run_id": run_id }))))
+    Ok((StatusCode::CREATED, Json(json!(started))))
 }
 
 async fn cancel(
@@ -313,135 +376,84 @@ async fn cancel(
 ) -> Answer<Value> {
     let run_id = api.run_id(&id)?;
     tracing::info!(%run_id, uid = peer.uid, "cancel asked for");
-    let answer = api.ask(|reply| Command::Cancel(run_id.clone(), reply)).await?;
+    let by = peer.uid.map(person);
+    let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
     answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
     Ok(Json(json!({ "run_id": run_id })))
+}
+
+/// Whose runs are cancelled.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelBody {
+    /// Those of this job; all if not set.
+    #[serde(default)]
+    job: Option<String>,
+}
+
+async fn cancel_all(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(body): Json<CancelBody>,
+) -> Answer<Value> {
+    if let Some(job) = &body.job {
+        api.must_know(job).await?;
+    }
+    tracing::info!(job = body.job, uid = peer.uid, "cancel asked for");
+    let by = peer.uid.map(person);
+    let cancelled = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
+    Ok(Json(json!({ "run_ids": cancelled })))
 }
 
 fn code_of(error: &CommandError) -> StatusCode {
     match error {
         CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
+        CommandError::Over(_) => StatusCode::CONFLICT,
         CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        CommandError::Stopping | CommandError::Full(_) => StatusCode::SERVICE_UNAVAILABLE,
+        CommandError::Stopping | CommandError::Full(_) | CommandError::Unrecorded(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
     }
 }
 
 async fn runs(State(api): State<Api>, Query(query): Query<RunsQuery>) -> Answer<List<RunRow>> {
-    let filter = RunFilter {
-        job: query.job,
-        outcome: query.outcome,
-        verdict: query.verdict,
-        since: query.since,
-        until: query.until,
-        limit: query.limit.unwrap_or(DEFAULT_LIMIT).min(MOST_ROWS),
-    };
+    let filter = query
+        .filter()
+        .map_err(|message| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, message))?;
     api.rows(filter).await.map(List::whole)
 }
 
 async fn run(State(api): State<Api>, Path(id): Path<String>) -> Answer<RunRow> {
+    let filter = RunFilter { prefix: Some(id.clone()), limit: 1, ..RunFilter::default() };
     let run_id = api.run_id(&id)?;
-    let missing = || Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`"));
-    let run = api.state.find_run(&run_id).ok_or_else(missing)?;
-    let lines: Vec<ReadLine> =
-        read_lines(&run.transcript()).map_err(internal)?.map_while(Result::ok).collect();
-    RunRow::fold(&lines).map(Json).ok_or_else(missing)
-}
-
-/// Streams a run's lines: those that are written, then those that come, and ends after the last.
-async fn events(
-    State(api): State<Api>,
-    Path(id): Path<String>,
-    Query(query): Query<EventsQuery>,
-) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Problem> {
-    let run_id = api.run_id(&id)?;
-    // Watching begins before reading, so that nothing falls between.
-    let watcher = api.observers.watch();
-    if api.state.find_run(&run_id).is_none() && !api.is_known(&run_id).await {
-        return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`")));
-    }
-    let (sender, receiver) = mpsc::channel::<SseEvent>(64);
-    tokio::spawn(async move {
-        let stop = api.stop.clone();
-        tokio::select! {
-            () = follow(api, run_id, query.from_seq, watcher, &sender) => {}
-            () = stop.cancelled() => {}
-            () = sender.closed() => {}
-        }
-    });
-    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
-        receiver.recv().await.map(|event| (Ok(event), receiver))
-    });
-    Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
-}
-
-/// Sends a run's lines until the last; ends too when nobody works on the run any more.
-async fn follow(
-    api: Api,
-    run_id: RunId,
-    from: u64,
-    mut watcher: Receiver<Observed>,
-    sender: &mpsc::Sender<SseEvent>,
-) {
-    let mut next = from;
-    loop {
-        // Asked before reading: what was written by then is read below.
-        let at_work = api.state.is_live(&run_id) || api.is_known(&run_id).await;
-        let (state, id) = (api.state.clone(), run_id.clone());
-        let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
-            .await
-            .unwrap_or_default();
-        let mut ended = false;
-        for (seq, line, last) in lines {
-            next = seq + 1;
-            ended = last;
-            if sender.send(SseEvent::default().id(seq.to_string()).data(line)).await.is_err() {
-                return;
-            }
-        }
-        if ended || !at_work {
-            return;
-        }
-        // The file is the truth: what is watched only says that there is more of it. Lines that come together are read together.
-        let more = async {
-            loop {
-                match watcher.recv().await {
-                    Ok(Observed::Line { run_id: other, seq, .. })
-                        if other == run_id && seq >= next =>
-                    {
-                        return;
-                    }
-                    Ok(_) => {}
-                    Err(_) => return,
-                }
-            }
-        };
-        let _ = tokio::time::timeout(RECHECK, more).await;
-    }
-}
-
-/// Returns the lines of a transcript from `from` on, each with its number and whether it is the last of the run.
-fn written(state: &StateDir, run_id: &RunId, from: u64) -> Vec<(u64, String, bool)> {
-    let Some(lines) = state.find_run(run_id).and_then(|run| raw_lines(&run.transcript()).ok())
-    else {
-        return Vec::new();
-    };
-    lines
-        .filter(|(_, line)| line.seq >= from)
-        .map(|(text, line)| {
-            (line.seq, text, line.event.get("type").and_then(Value::as_str) == Some("session_end"))
-        })
-        .collect()
+    let found = api.rows(filter).await?.into_iter().find(|row| row.run_id == run_id.as_str());
+    found.map(Json).ok_or_else(|| missing(format!("there is no run `{id}`")))
 }
 
 async fn slots(State(api): State<Api>, Query(query): Query<SlotsQuery>) -> Answer<List<SlotRow>> {
-    api.ledger(move |reader| reader.slots(query.job.as_deref(), query.since, query.until))
-        .await
-        .map(List::whole)
+    let job = query.job.clone();
+    let rows = api
+        .ledger(move |reader| reader.slots(query.job.as_deref(), query.since, query.until))
+        .await?;
+    if let Some(job) = job.filter(|_| rows.is_empty()) {
+        api.must_know(&job).await?;
+    }
+    Ok(List::whole(rows))
 }
 
 async fn audit_slots(
     State(api): State<Api>,
     Query(query): Query<SlotsQuery>,
 ) -> Answer<AuditReport> {
-    api.ledger(move |reader| audit(reader, query.job.as_deref())).await.map(Json)
+    if let Some(job) = &query.job {
+        api.must_know(job).await?;
+    }
+    let (config, now) = (api.handle.config.borrow().clone(), api.clock.now());
+    let report = api
+        .ledger(move |reader| {
+            let jitter = |job: &str| config.jobs.get(job).map(|job| job.jitter).unwrap_or_default();
+            audit(reader, query.job.as_deref(), jitter, now)
+        })
+        .await?;
+    Ok(Json(AuditReport { daemon: Some(std::process::id()), ..report }))
 }

@@ -26,6 +26,14 @@ pub enum DbError {
         /// Why.
         error: rusqlite::Error,
     },
+    /// It exists, and this process may not read it.
+    #[error("{path} cannot be read: {error}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// Made by a newer version.
     #[error("{path} was made by a newer version of dutyd (schema {found}, known is {known})")]
     Newer {
@@ -52,12 +60,20 @@ pub(super) struct Shape {
     pub(super) synchronous: &'static str,
 }
 
+impl Shape {
+    fn version(self) -> i64 {
+        i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
+    }
+}
+
 type Order = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// A database with its writer.
 #[derive(Debug, Clone)]
 pub(super) struct Db {
     path: PathBuf,
+    /// Whether its schema was brought up to date when it was opened.
+    pub(super) was_upgraded: bool,
     queue: mpsc::Sender<Order>,
 }
 
@@ -66,8 +82,8 @@ impl Db {
     ///
     /// *Errors*: [`DbError`].
     pub(super) fn open(path: &Path, shape: Shape) -> Result<(Self, Option<PathBuf>), DbError> {
-        let (mut connection, aside) = match prepare(path, shape) {
-            Ok(connection) => (connection, None),
+        let ((mut connection, was_upgraded), aside) = match prepare(path, shape) {
+            Ok(prepared) => (prepared, None),
             Err(DbError::Sqlite { error, .. }) if is_damage(&error) => {
                 let aside = set_aside(path);
                 (prepare(path, shape)?, Some(aside))
@@ -91,7 +107,7 @@ impl Db {
                 path: path.to_path_buf(),
                 error: rusqlite::Error::ToSqlConversionFailure(Box::new(error)),
             })?;
-        Ok((Self { path: path.to_path_buf(), queue }, aside))
+        Ok((Self { path: path.to_path_buf(), was_upgraded, queue }, aside))
     }
 
     /// Runs `work` in the writer, in one transaction.
@@ -118,21 +134,105 @@ impl Db {
     }
 }
 
+/// A connection that only reads.
+pub(super) struct Reading {
+    pub(super) connection: Connection,
+    /// Whether the file has an older shape, so that this is a copy in memory which was brought up to date: its writer will do so with the file.
+    pub(super) was_upgraded: bool,
+}
+
 /// Returns a connection that only reads; `None` if there is no such database yet.
 ///
 /// *Errors*: [`DbError`].
-pub(super) fn read_only(path: &Path) -> Result<Option<Connection>, DbError> {
-    if !path.exists() {
-        return Ok(None);
+pub(super) fn read_only(path: &Path, shape: Shape) -> Result<Option<Reading>, DbError> {
+    // Not by opening it: closing the descriptor would drop the locks that SQLite holds in this process.
+    match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => {
+            return Err(DbError::Unreadable { path: path.to_path_buf(), error: error.into() });
+        }
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)
-        .map_err(|error| DbError::Sqlite { path: path.to_path_buf(), error })?;
-    let _ = connection.busy_timeout(BUSY);
-    Ok(Some(connection))
+    let opened = Connection::open_with_flags(path, flags).and_then(probed);
+    let opened = match opened {
+        Err(_) if is_immutable(path) => {
+            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
+            Connection::open_with_flags(immutable_uri(path), flags).and_then(probed)
+        }
+        opened => opened,
+    };
+    let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
+    let connection = opened.map_err(failed)?;
+    let found = version(&connection).map_err(failed)?;
+    let known = shape.version();
+    if found > known {
+        return Err(DbError::Newer { path: path.to_path_buf(), found, known });
+    }
+    if found == known {
+        return Ok(Some(Reading { connection, was_upgraded: false }));
+    }
+    in_memory(Some(&connection), shape)
+        .map(|connection| Some(Reading { connection, was_upgraded: true }))
+        .map_err(failed)
 }
 
-fn prepare(path: &Path, shape: Shape) -> Result<Connection, DbError> {
+/// Returns a database of the newest shape in memory; with the rows of `of`.
+pub(super) fn in_memory(of: Option<&Connection>, shape: Shape) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open_in_memory()?;
+    if let Some(of) = of {
+        let copy = rusqlite::backup::Backup::new(of, &mut connection)?;
+        copy.run_to_completion(i32::MAX, std::time::Duration::ZERO, None)?;
+    }
+    migrate(&connection, shape)?;
+    Ok(connection)
+}
+
+fn version(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+/// Brings a database to the newest shape, in whatever transaction the caller holds.
+fn migrate(connection: &Connection, shape: Shape) -> rusqlite::Result<()> {
+    let found = usize::try_from(version(connection)?).unwrap_or(0);
+    for migration in shape.migrations.iter().skip(found) {
+        connection.execute_batch(migration)?;
+    }
+    connection.pragma_update(None, "user_version", shape.version())
+}
+
+/// A database with a write-ahead log fails at its first read, not when it is opened.
+fn probed(connection: Connection) -> rusqlite::Result<Connection> {
+    connection.busy_timeout(BUSY)?;
+    connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
+    Ok(connection)
+}
+
+/// Tells whether nothing can change the file, and no row waits in a write-ahead log, which `immutable=1` would not see.
+fn is_immutable(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    let is_read_only = rustix::fs::statvfs(path)
+        .is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    is_read_only && std::fs::metadata(PathBuf::from(log)).map_or(true, |meta| meta.len() == 0)
+}
+
+fn immutable_uri(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b if b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'_' | b'.') => {
+                uri.push(char::from(*b));
+            }
+            b => uri.push_str(&format!("%{b:02X}")),
+        }
+    }
+    uri + "?immutable=1"
+}
+
+/// Returns the connection, and whether an older schema was brought up to date.
+fn prepare(path: &Path, shape: Shape) -> Result<(Connection, bool), DbError> {
     let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
     // Made by us first, so that it is private from birth; SQLite gives its helpers the same mode.
     super::files::append_private(path)
@@ -142,9 +242,8 @@ fn prepare(path: &Path, shape: Shape) -> Result<Connection, DbError> {
     connection.busy_timeout(BUSY).map_err(failed)?;
     connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
     connection.pragma_update(None, "synchronous", shape.synchronous).map_err(failed)?;
-    let found: i64 =
-        connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    let known = i64::try_from(shape.migrations.len()).unwrap_or(i64::MAX);
+    let found = version(&connection).map_err(failed)?;
+    let known = shape.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
@@ -158,14 +257,10 @@ fn prepare(path: &Path, shape: Shape) -> Result<Connection, DbError> {
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     // Another process may have been quicker.
-    let found: i64 =
-        transaction.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
-    for migration in shape.migrations.iter().skip(usize::try_from(found).unwrap_or(0)) {
-        transaction.execute_batch(migration).map_err(failed)?;
-    }
-    transaction.pragma_update(None, "user_version", known).map_err(failed)?;
+    let found = version(&transaction).map_err(failed)?;
+    migrate(&transaction, shape).map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    Ok(connection)
+    Ok((connection, found > 0 && found < known))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
@@ -187,4 +282,17 @@ fn set_aside(path: &Path) -> PathBuf {
         let _ = std::fs::rename(with_helper(path), with_helper(&aside));
     }
     aside
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_on_read_only_media_is_named_without_its_log() {
+        assert_eq!(
+            immutable_uri(Path::new("/a b?#%/index.db")),
+            "file:/a%20b%3F%23%25/index.db?immutable=1"
+        );
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::Path;
 
 /// Makes a directory and those above it, 0700 each; one that is there is left as it is.
@@ -10,6 +12,23 @@ use std::path::Path;
 /// *Errors*: what the kernel says.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Takes the rights of others from a directory that belongs to this user.
+///
+/// *Errors*: what the kernel says; the directory belongs to another user.
+pub(super) fn make_private(path: &Path) -> io::Result<()> {
+    let meta = std::fs::metadata(path)?;
+    if meta.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    if meta.uid() != nix::unistd::geteuid().as_raw() {
+        let message =
+            format!("{} belongs to uid {} and is open to others", path.display(), meta.uid());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    tracing::warn!(path = %path.display(), "the directory was open to others; it is private now");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
 /// Makes a new file for appending, 0600; one that is there is opened.

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 
-use super::db::{Db, DbError, Shape, read_only};
-use super::reader::read_lines;
+use super::db::{Db, DbError, Shape, in_memory, read_only};
+use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
-use super::run_row::RunRow;
+use super::run_row::{QueuedRun, RunRow, RunState};
+use crate::domain::Outcome;
 
 const SHAPE: Shape = Shape {
     synchronous: "NORMAL",
@@ -17,6 +18,8 @@ const SHAPE: Shape = Shape {
             run_id TEXT PRIMARY KEY, job TEXT NOT NULL, started_at TEXT NOT NULL, outcome TEXT, verdict TEXT, row TEXT NOT NULL
         ) WITHOUT ROWID;
         CREATE INDEX runs_by_job ON runs (job, run_id DESC);
+    ", "
+        ALTER TABLE runs ADD COLUMN refused_calls INTEGER NOT NULL DEFAULT 0;
     "],
 };
 
@@ -25,14 +28,18 @@ const SHAPE: Shape = Shape {
 pub struct RunFilter {
     /// Of this job.
     pub job: Option<String>,
-    /// With this outcome.
-    pub outcome: Option<String>,
+    /// In this state.
+    pub state: Option<RunState>,
     /// With this verdict.
     pub verdict: Option<String>,
+    /// Only with a call that was denied.
+    pub refused: bool,
     /// Begun then or later, RFC 3339 in UTC.
     pub since: Option<String>,
     /// Begun then or earlier, likewise.
     pub until: Option<String>,
+    /// With an id that begins so.
+    pub prefix: Option<String>,
     /// At most so many.
     pub limit: u32,
 }
@@ -54,20 +61,26 @@ impl Index {
     pub fn open(state: &Path) -> Result<(Self, bool), DbError> {
         let is_new = !Self::path(state).exists();
         let (db, aside) = Db::open(&Self::path(state), SHAPE)?;
-        Ok((Self { db }, is_new || aside.is_some()))
+        let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
+        Ok((Self { db }, owes_rebuild))
     }
 
-    /// Takes a run in, as its transcript tells it now. One that cannot be read is left out.
+    /// Takes in the row of a run that has ended.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn refresh(&self, run: RunDir) -> Result<(), DbError> {
-        let row = tokio::task::spawn_blocking(move || fold(&run)).await.ok().flatten();
-        self.db
-            .write(move |transaction| match &row {
-                Some(row) => insert(transaction, row),
-                None => Ok(()),
-            })
-            .await
+    pub async fn take(&self, row: RunRow) -> Result<(), DbError> {
+        self.db.write(move |transaction| insert(transaction, &row)).await
+    }
+
+    /// Takes a run in, as its transcript tells it. One that cannot be read is left out.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn refresh(&self, state: StateDir, run: RunDir) -> Result<(), DbError> {
+        let row = tokio::task::spawn_blocking(move || ended_row(&state, &run)).await.ok().flatten();
+        match row {
+            Some(row) => self.take(row).await,
+            None => Ok(()),
+        }
     }
 
     /// Makes the whole index again from the transcripts; returns how many runs it holds.
@@ -77,12 +90,7 @@ impl Index {
         self.db
             .write(move |transaction| {
                 transaction.execute("DELETE FROM runs", [])?;
-                let mut count = 0;
-                for row in state.runs().iter().filter_map(fold) {
-                    insert(transaction, &row)?;
-                    count += 1;
-                }
-                Ok(count)
+                fill(transaction, &state)
             })
             .await
     }
@@ -101,37 +109,86 @@ impl Index {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
-    /// Returns the last run of each job from the index of a state directory; `None` if it has none yet.
+    /// Returns the last run of each job of a state directory.
     ///
     /// *Errors*: [`DbError`].
-    pub fn last_runs_of_file(state: &Path) -> Result<Option<BTreeMap<String, RunRow>>, DbError> {
-        let path = Self::path(state);
-        let Some(connection) = read_only(&path)? else { return Ok(None) };
-        last_of_each(&connection).map(Some).map_err(|error| DbError::Sqlite { path, error })
+    pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunRow>, DbError> {
+        Self::read(state, last_of_each)
     }
 
-    /// Returns runs from the index of a state directory; `None` if it has none yet.
+    /// Returns runs of a state directory.
     ///
     /// *Errors*: [`DbError`].
-    pub fn read_file(state: &Path, filter: &RunFilter) -> Result<Option<Vec<RunRow>>, DbError> {
-        let path = Self::path(state);
-        let Some(connection) = read_only(&path)? else { return Ok(None) };
-        select(&connection, filter).map(Some).map_err(|error| DbError::Sqlite { path, error })
+    pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunRow>, DbError> {
+        Self::read(state, |connection| select(connection, filter))
     }
+
+    /// Asks the index of a state directory. Where it is missing or older than its transcripts tell, one in memory is made from them.
+    fn read<T>(
+        state: &StateDir,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, DbError> {
+        let path = Self::path(state.root());
+        let connection = match read_only(&path, SHAPE)? {
+            Some(reading) if !reading.was_upgraded => Ok(reading.connection),
+            _ => in_memory(None, SHAPE).and_then(|connection| {
+                fill(&connection, state)?;
+                Ok(connection)
+            }),
+        };
+        connection
+            .and_then(|connection| query(&connection))
+            .map_err(|error| DbError::Sqlite { path, error })
+    }
+}
+
+/// Takes every run in that has ended; returns how many.
+fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
+    let mut count = 0;
+    let mut failed = Ok(());
+    state
+        .each_run(|run| {
+            if let Some(row) = ended_row(state, run) {
+                failed = insert(connection, &row);
+                count += 1;
+            }
+            failed.is_ok()
+        })
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    failed.map(|()| count)
 }
 
 /// Returns the row of a run; `None` if its transcript cannot be read.
 pub(super) fn fold(run: &RunDir) -> Option<RunRow> {
-    let lines: Vec<_> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
+    let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     RunRow::fold(&lines)
+}
+
+/// Returns the row of a run for the index; `None` for one that is open: its end brings it in. A record that nothing ends any more is shown as cut.
+fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunRow> {
+    let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
+    let row = RunRow::fold(&lines)?;
+    if row.outcome.is_some() {
+        return Some(row);
+    }
+    let last = lines.last().map(|line| line.ts.clone())?;
+    (!state.is_open(run.run_id())).then(|| row.cut(last))
 }
 
 fn insert(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
     let json = serde_json::to_string(row)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     connection
-        .prepare_cached("INSERT OR REPLACE INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
-        .execute(params![row.run_id, row.job, row.started_at, row.outcome, row.verdict, json])
+        .prepare_cached("INSERT OR REPLACE INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+        .execute(params![
+            row.run_id,
+            row.job,
+            row.started_at,
+            row.outcome.map(Outcome::as_str),
+            row.verdict,
+            json,
+            i64::try_from(row.refused_calls).unwrap_or(i64::MAX)
+        ])
         .map(drop)
 }
 
@@ -157,29 +214,55 @@ impl RunFilter {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
+        let started = row.started_at.as_deref().or(row.ended_at.as_deref());
         is(&self.job, Some(&row.job))
-            && is(&self.outcome, row.outcome.as_deref())
+            && self.state.is_none_or(|state| state == row.state())
             && is(&self.verdict, row.verdict.as_deref())
-            && self.since.as_deref().is_none_or(|since| row.started_at.as_str() >= since)
-            && self.until.as_deref().is_none_or(|until| row.started_at.as_str() <= until)
+            && (!self.refused || row.refused_calls > 0)
+            // One that waits is newer than any moment that has passed.
+            && self.since.as_deref().is_none_or(|since| started.is_none_or(|at| at >= since))
+            && self.until.as_deref().is_none_or(|until| started.is_some_and(|at| at <= until))
+            && self.prefix.as_deref().is_none_or(|prefix| row.run_id.starts_with(prefix))
     }
 }
 
 fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<RunRow>> {
     let mut query = connection.prepare_cached(
         "SELECT row FROM runs WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR outcome = ?2) AND (?3 IS NULL OR verdict = ?3)
-         AND (?4 IS NULL OR started_at >= ?4) AND (?5 IS NULL OR started_at <= ?5) ORDER BY run_id DESC LIMIT ?6",
+         AND (?4 IS NULL OR started_at >= ?4) AND (?5 IS NULL OR started_at <= ?5)
+         AND (?6 IS NULL OR substr(run_id, 1, length(?6)) = ?6) AND (NOT ?7 OR refused_calls > 0)
+         ORDER BY run_id DESC LIMIT ?8",
     )?;
     let rows = query.query_map(
         params![
             filter.job,
-            filter.outcome,
+            filter.state.map(RunState::as_str),
             filter.verdict,
             filter.since,
             filter.until,
+            filter.prefix,
+            filter.refused,
             filter.limit
         ],
         |row| row.get::<_, String>(0),
     )?;
     rows.map(|json| parse(&json?)).collect()
+}
+
+/// Returns what `runs` lists: ended runs of the index, runs that work, and the queue; newest first.
+#[must_use]
+pub fn all_runs(
+    state: &StateDir,
+    ended: Vec<RunRow>,
+    queue: &[QueuedRun],
+    filter: &RunFilter,
+) -> Vec<RunRow> {
+    let mut known: std::collections::BTreeSet<String> =
+        ended.iter().map(|row| row.run_id.clone()).collect();
+    let mut rows = ended;
+    let open = state.open_rows().into_iter().chain(queue.iter().map(RunRow::queued));
+    rows.extend(open.filter(|row| known.insert(row.run_id.clone()) && filter.admits(row)));
+    rows.sort_by(|a, b| b.run_id.cmp(&a.run_id));
+    rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));
+    rows
 }

@@ -27,11 +27,12 @@ const SHAPE: Shape = Shape {
         );
         CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
         CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    ", super::plans::TABLE],
+    ", super::plans::TABLE, super::queue::TABLES],
 };
 
 /// What became of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SlotState {
     /// Its run waits for a place.
     Queued,
@@ -94,7 +95,7 @@ pub struct SlotRow {
     /// When it was due.
     pub due_at: DateTime<Utc>,
     /// What became of it.
-    pub state: String,
+    pub state: SlotState,
     /// The run.
     pub run_id: Option<String>,
     /// When that was decided.
@@ -305,8 +306,8 @@ impl Ledger {
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, DbError> {
         let path = Self::path(state);
-        let Some(connection) = read_only(&path)? else { return Ok(None) };
-        query(&LedgerReader { connection: &connection })
+        let Some(reading) = read_only(&path, SHAPE)? else { return Ok(None) };
+        query(&LedgerReader { connection: &reading.connection })
             .map(Some)
             .map_err(|error| DbError::Sqlite { path, error })
     }
@@ -436,7 +437,7 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
     Ok(SlotRow {
         job: row.get(0)?,
         due_at: time(row, 1)?,
-        state: row.get(2)?,
+        state: super::queue::word(row, 2)?,
         run_id: row.get(3)?,
         decided_at: time(row, 4)?,
         reason: row.get(5)?,

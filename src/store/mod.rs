@@ -8,16 +8,24 @@ mod files;
 mod index;
 mod ledger;
 mod plans;
+mod queue;
 mod reader;
+mod remove;
 mod run_dir;
 mod run_row;
+mod shared;
 mod transcript;
+mod verify;
 
 pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
-pub use index::{Index, RunFilter};
+pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, Slot, SlotRow, SlotState};
-pub use reader::{ReadLine, ReadProblem, VerifyReport, raw_lines, read_lines, verify};
+pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use run_dir::{OpenMark, RunDir, StateDir};
-pub use run_row::RunRow;
-pub use transcript::{Appended, Transcript, TranscriptFacts, repair_tail};
+pub use run_row::{QueuedRun, RunRow, RunState, moment};
+pub use shared::{SharedIndex, SharedLedger};
+pub use transcript::{Appended, Transcript, TranscriptFacts, last_line, repair_tail};
+pub use verify::{
+    HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
+};

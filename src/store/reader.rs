@@ -1,17 +1,56 @@
-//! Reads transcripts back: for people, for the index, and to see whether anybody changed one.
+//! Reads transcripts back: for people, for the index, and for recovery.
 
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use serde::Serialize;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::transcript::hash;
-use crate::domain::{FIRST_PREV, FORMAT_VERSION, Line};
+use crate::domain::{Event, Line};
 
-/// A line that was read: the envelope, and `type` with its fields.
-pub type ReadLine = Line<Value>;
+/// Bytes of one line that are read; a longer one is not a line of ours.
+const LINE_BYTES: u64 = 256 << 20;
+
+/// An event that was read.
+#[derive(Debug, Clone)]
+pub enum ReadEvent {
+    /// One that this version knows.
+    Known(Box<Event>),
+    /// One of a later version, as it is.
+    Unknown(Value),
+}
+
+impl<'de> Deserialize<'de> for ReadEvent {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let word = value.get("type").and_then(Value::as_str).unwrap_or_default();
+        if !Event::TYPES.contains(&word) {
+            return Ok(Self::Unknown(value));
+        }
+        let word = word.to_owned();
+        let known = serde_json::from_value(value);
+        known.map(|event| Self::Known(Box::new(event))).map_err(|error| {
+            serde::de::Error::custom(format!("the `{word}` cannot be read: {error}"))
+        })
+    }
+}
+
+/// A line that was read.
+pub type ReadLine = Line<ReadEvent>;
+
+/// A line as it stands in the file: the envelope, and `type` with its fields.
+pub type RawLine = Line<Value>;
+
+/// Returns the event of a line; `None` for one of a later version.
+#[must_use]
+pub fn known(line: &ReadLine) -> Option<&Event> {
+    match &line.event {
+        ReadEvent::Known(event) => Some(event),
+        ReadEvent::Unknown(_) => None,
+    }
+}
 
 /// Why a transcript cannot be read on.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +58,7 @@ pub enum ReadProblem {
     /// The file cannot be read.
     #[error("the transcript cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A line is none of ours.
+    /// A line is not one of ours.
     #[error("line {line} cannot be read: {reason}")]
     Line {
         /// From 1.
@@ -29,31 +68,12 @@ pub enum ReadProblem {
     },
 }
 
-/// What `verify` found.
-///
-/// *Shape*: `{"ok":true,"lines":12,"live":false,"torn":false,"broken_at_seq":null,"reason":null}`
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct VerifyReport {
-    /// Whether every whole line is what was written.
-    pub ok: bool,
-    /// Whole lines.
-    pub lines: u64,
-    /// Whether the run is being written.
-    pub live: bool,
-    /// Whether the last line is not whole.
-    pub torn: bool,
-    /// The number that the first wrong line should have.
-    pub broken_at_seq: Option<u64>,
-    /// What is wrong with it.
-    pub reason: Option<String>,
-}
-
 /// Returns the lines of a transcript one by one; a torn last line is left out.
 ///
 /// *Errors*: the file cannot be opened; then each line that cannot be read.
-pub fn read_lines(
+pub fn read_lines<T: serde::de::DeserializeOwned>(
     path: &Path,
-) -> io::Result<impl Iterator<Item = Result<ReadLine, ReadProblem>> + use<>> {
+) -> io::Result<impl Iterator<Item = Result<Line<T>, ReadProblem>> + use<T>> {
     let mut number = 0;
     Ok(whole_lines(path)?.filter_map(move |line| {
         number += 1;
@@ -68,7 +88,7 @@ pub fn read_lines(
     }))
 }
 
-/// Returns the whole lines of a transcript as they stand there, each with what it says; stops at one that is none.
+/// Returns the whole lines of a transcript as they stand there, each with what it says; stops at one that cannot be read.
 ///
 /// *Errors*: the file cannot be opened.
 pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLine)> + use<>> {
@@ -80,64 +100,26 @@ pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLi
     }))
 }
 
-/// Checks numbers, hashes and form of every line.
+/// Opens a file of a run. Only a regular file is opened, no link is followed, and opening never waits.
 ///
-/// *Errors*: the file cannot be read.
-pub fn verify(path: &Path, live: bool) -> io::Result<VerifyReport> {
-    let mut report =
-        VerifyReport { ok: true, lines: 0, live, torn: false, broken_at_seq: None, reason: None };
-    let mut prev = FIRST_PREV.to_owned();
-    let mut run_id = None;
-    for line in whole_lines(path)? {
-        let (bytes, whole) = line?;
-        if !whole {
-            report.torn = true;
-            report.ok = live;
-            if !live {
-                report.broken_at_seq = Some(report.lines);
-                report.reason =
-                    Some("the last line is torn; the next start cuts it off".to_owned());
-            }
-            return Ok(report);
-        }
-        let seq = report.lines;
-        let problem = match serde_json::from_slice::<ReadLine>(&bytes) {
-            Err(error) => Some(format!("it is no transcript line: {error}")),
-            Ok(line) if line.v != FORMAT_VERSION => {
-                Some(format!("its format version is {}, not {FORMAT_VERSION}", line.v))
-            }
-            Ok(line) if line.seq != seq => Some(format!("its number is {}, not {seq}", line.seq)),
-            Ok(line) if line.prev != prev => {
-                Some("the line before it is not the one that was written".to_owned())
-            }
-            Ok(line) if run_id.as_ref().is_some_and(|run_id| *run_id != line.run_id) => {
-                Some("it belongs to another run".to_owned())
-            }
-            Ok(line) => {
-                run_id = Some(line.run_id);
-                None
-            }
-        };
-        if let Some(problem) = problem {
-            report.ok = false;
-            report.broken_at_seq = Some(seq);
-            report.reason = Some(problem);
-            return Ok(report);
-        }
-        prev = hash(&bytes);
-        report.lines += 1;
+/// *Errors*: what the kernel says, or that it is something else.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(openat(CWD, path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
-    Ok(report)
 }
 
 /// Returns each line's bytes, and whether its newline is there.
-fn whole_lines(
+pub(super) fn whole_lines(
     path: &Path,
 ) -> io::Result<impl Iterator<Item = io::Result<(Vec<u8>, bool)>> + use<>> {
-    let mut reader = BufReader::new(File::open(path)?);
+    let mut reader = BufReader::new(open_regular(path)?);
     Ok(std::iter::from_fn(move || {
         let mut bytes = Vec::new();
-        match reader.read_until(b'\n', &mut bytes) {
+        match reader.by_ref().take(LINE_BYTES).read_until(b'\n', &mut bytes) {
             Ok(0) => None,
             Ok(_) => {
                 let whole = bytes.last() == Some(&b'\n');
@@ -149,4 +131,25 @@ fn whole_lines(
             Err(error) => Some(Err(error)),
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_line_must_be_whole_and_an_unknown_one_is_kept() {
+        let line = |event: &str| {
+            let text = format!(
+                r#"{{"v":1,"seq":0,"ts":"t","run_id":"01m8266a6bdtqp42bjvv982dj6","session_id":"s","prev":"0",{event}}}"#
+            );
+            serde_json::from_str::<ReadLine>(&text)
+        };
+        let warning = line(r#""type":"warning","code":"c","message":"m","later":1"#).unwrap();
+        assert!(matches!(known(&warning), Some(Event::Warning { code, .. }) if code == "c"));
+        let later = line(r#""type":"of_a_later_version","x":[1]"#).unwrap();
+        assert!(matches!(&later.event, ReadEvent::Unknown(value) if value["x"][0] == 1));
+        let error = line(r#""type":"warning","code":5"#).unwrap_err().to_string();
+        assert!(error.contains("the `warning` cannot be read"), "{error}");
+    }
 }

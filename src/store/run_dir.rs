@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::files::{append_private, create_private_dir};
+use super::files::{append_private, create_private_dir, make_private};
+use super::remove::remove_tree;
 use super::run_row::RunRow;
 use crate::domain::{CallId, RunId};
 
@@ -29,6 +30,8 @@ impl StateDir {
     /// *Errors*: what the kernel says.
     pub fn create(&self) -> io::Result<()> {
         create_private_dir(&self.root)?;
+        // One that is there may be open to others (SEC-3).
+        make_private(&self.root)?;
         create_private_dir(&self.open_marks())
     }
 
@@ -65,26 +68,34 @@ impl StateDir {
     /// Takes the temporary directory of a run away, with all that is in it. Links are not followed (STATE-6).
     ///
     /// *Errors*: what the kernel says.
-    pub fn remove_temporary(&self, run_id: &RunId) -> io::Result<()> {
-        std::fs::remove_dir_all(self.temporary().join(run_id.as_str()))
+    pub async fn remove_temporary(&self, run_id: &RunId) -> io::Result<()> {
+        let path = self.temporary().join(run_id.as_str());
+        let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
+        removed.map_err(io::Error::other)?
     }
 
     /// Takes away the temporary directories of runs that no process works on.
     ///
-    /// *Errors*: what the kernel says.
-    pub fn clear_temporary(&self) -> io::Result<()> {
+    /// *Errors*: the first thing that cannot be removed; everything else is gone.
+    pub async fn clear_temporary(&self) -> io::Result<()> {
+        let state = self.clone();
+        let cleared = tokio::task::spawn_blocking(move || state.clear()).await;
+        cleared.map_err(io::Error::other)?
+    }
+
+    fn clear(&self) -> io::Result<()> {
         let entries = match std::fs::read_dir(self.temporary()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
-        for entry in entries {
-            let entry = entry?;
+        let mut first = Ok(());
+        for entry in entries.flatten() {
             let run_id = entry.file_name().to_str().and_then(|name| RunId::parse(name).ok());
             if run_id.is_none_or(|run_id| !self.is_live(&run_id)) {
-                std::fs::remove_dir_all(entry.path())?;
+                first = first.and(remove_tree(&entry.path()));
             }
         }
-        Ok(())
+        first
     }
 
     fn temporary(&self) -> PathBuf {
@@ -118,22 +129,42 @@ impl StateDir {
     }
 
     /// Returns every run, newest first.
-    #[must_use]
-    pub fn runs(&self) -> Vec<RunDir> {
+    ///
+    /// *Errors*: a directory of runs cannot be read.
+    pub fn runs(&self) -> io::Result<Vec<RunDir>> {
         let mut found = Vec::new();
+        self.each_run(|run| {
+            found.push(run.clone());
+            true
+        })?;
+        found.reverse();
+        Ok(found)
+    }
+
+    /// Gives `take` every run, oldest first, until it returns false; holds the runs of one day in memory.
+    ///
+    /// *Errors*: a directory of runs cannot be read.
+    pub fn each_run(&self, mut take: impl FnMut(&RunDir) -> bool) -> io::Result<()> {
         let mut levels = vec![(self.root.join("runs"), 0)];
         while let Some((path, depth)) = levels.pop() {
-            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-                let Ok(name) = entry.file_name().into_string() else { continue };
-                if depth < 3 && name.bytes().all(|b| b.is_ascii_digit()) {
-                    levels.push((entry.path(), depth + 1));
-                } else if let (3, Ok(run_id)) = (depth, RunId::parse(&name)) {
-                    found.push(RunDir { path: entry.path(), run_id });
+            let mut names = match std::fs::read_dir(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => names(entries?)?,
+            };
+            names.sort_unstable();
+            if depth == 3 {
+                let runs = names.iter().filter_map(|name| RunId::parse(name).ok());
+                for run_id in runs {
+                    if !take(&RunDir { path: path.join(run_id.as_str()), run_id }) {
+                        return Ok(());
+                    }
                 }
+                continue;
             }
+            names.retain(|name| name.bytes().all(|b| b.is_ascii_digit()));
+            levels.extend(names.into_iter().rev().map(|name| (path.join(name), depth + 1)));
         }
-        found.sort_by(|a, b| b.run_id.cmp(&a.run_id));
-        found
+        Ok(())
     }
 
     /// Marks a run as open and locks the mark for this process.
@@ -183,12 +214,23 @@ impl StateDir {
             .collect()
     }
 
+    /// Tells whether this run has a mark: a process works on it, or the next start ends it.
+    #[must_use]
+    pub fn is_open(&self, run_id: &RunId) -> bool {
+        self.open_marks().join(run_id.as_str()).exists()
+    }
+
     /// Tells whether a process holds the mark of this run.
     #[must_use]
     pub fn is_live(&self, run_id: &RunId) -> bool {
         File::open(self.open_marks().join(run_id.as_str()))
             .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
+}
+
+fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
+    names.filter_map(Result::transpose).collect()
 }
 
 /// Locks a mark for this process. Who only asks whether a mark is held holds it himself for a moment; that is waited for.
@@ -230,6 +272,12 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// Returns the directory of a run wherever it lies.
+    #[cfg(test)]
+    pub(super) fn at(path: &Path, run_id: RunId) -> Self {
+        Self { path: path.to_path_buf(), run_id }
+    }
+
     /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -331,7 +379,7 @@ mod tests {
         assert_eq!(state.find_run(&run_id(1)), Some(run));
         assert_eq!(state.find_run(&run_id(9)), None);
         assert_eq!(
-            state.runs().iter().map(|run| run.run_id().clone()).collect::<Vec<_>>(),
+            state.runs().unwrap().iter().map(|run| run.run_id().clone()).collect::<Vec<_>>(),
             [run_id(2), run_id(1)]
         );
     }

@@ -1,9 +1,13 @@
-//! A run as it stands in lists: a fold over its transcript, so that the index can be made again from it.
+//! A run as it stands in lists: from its end in hand, or from a fold over its transcript, with the same result.
 
+use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::reader::ReadLine;
+use super::reader::{ReadLine, known};
+use crate::domain::{
+    DecisionKind, Event, Outcome, RunId, SessionEnd, SessionStart, StopReason, Trigger, Usage,
+};
 
 /// A run as `runs` prints it.
 ///
@@ -14,18 +18,18 @@ pub struct RunRow {
     pub run_id: String,
     /// Its job.
     pub job: String,
-    /// Why it ran.
-    pub trigger: String,
+    /// Why it runs.
+    pub trigger: Trigger,
     /// The slot.
     pub scheduled_for: Option<String>,
-    /// When it began.
-    pub started_at: String,
-    /// When it ended; null while it runs.
+    /// When it began; null while it waits, and if it never did.
+    pub started_at: Option<String>,
+    /// When it ended; null while it waits or runs.
     pub ended_at: Option<String>,
-    /// How; null while it runs.
-    pub outcome: Option<String>,
+    /// How; likewise null.
+    pub outcome: Option<Outcome>,
     /// Why it stopped.
-    pub stop_reason: Option<String>,
+    pub stop_reason: Option<StopReason>,
     /// The status that its answer gave.
     pub verdict: Option<String>,
     /// The final answer.
@@ -36,8 +40,11 @@ pub struct RunRow {
     pub iterations: u64,
     /// Calls that were started.
     pub tool_calls: u64,
+    /// Calls that the gate denied.
+    #[serde(default)]
+    pub refused_calls: u64,
     /// Tokens.
-    pub usage: Value,
+    pub usage: Usage,
     /// Cost, null while no price is known.
     pub cost_usd: Option<f64>,
     /// The model.
@@ -46,65 +53,181 @@ pub struct RunRow {
     pub error: Option<String>,
 }
 
-impl RunRow {
-    /// Returns the row of a transcript; `None` if it does not begin as one.
-    pub fn fold<'a>(lines: impl IntoIterator<Item = &'a ReadLine>) -> Option<Self> {
-        let mut lines = lines.into_iter();
-        let first = lines.next()?;
-        let text = |event: &Value, field: &str| {
-            event.get(field).and_then(Value::as_str).map(str::to_owned)
-        };
-        let number = |event: &Value, field: &str| {
-            event.get(field).and_then(Value::as_u64).unwrap_or_default()
-        };
-        if text(&first.event, "type").as_deref() != Some("session_start") {
-            return None;
+/// A run that waits for a place, or ended while it waited.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueuedRun {
+    /// The run.
+    pub run_id: RunId,
+    /// Its job.
+    pub job: String,
+    /// Why it runs.
+    pub trigger: Trigger,
+    /// The slot.
+    pub scheduled_for: Option<DateTime<Utc>>,
+    /// How it ended before it began: when, how and why; `None` while it waits.
+    pub ended: Option<(DateTime<Utc>, StopReason, String)>,
+}
+
+/// Whether a run waits, works or has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunState {
+    /// It waits for a place.
+    Queued,
+    /// It works.
+    Running,
+    /// It has ended.
+    Ended(Outcome),
+}
+
+impl RunState {
+    /// Returns every state as a word.
+    pub fn words() -> impl Iterator<Item = &'static str> {
+        ["queued", "running"].into_iter().chain(Outcome::ALL.iter().map(|outcome| outcome.as_str()))
+    }
+
+    /// Returns the state of this word; `None` if there is none.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        match word {
+            "queued" => Some(Self::Queued),
+            "running" => Some(Self::Running),
+            word => {
+                let mut all = Outcome::ALL.iter();
+                all.find(|outcome| outcome.as_str() == word).copied().map(Self::Ended)
+            }
         }
-        let start = &first.event;
-        let mut row = Self {
-            run_id: first.run_id.to_string(),
-            job: text(start, "job")?,
-            trigger: text(start, "trigger").unwrap_or_default(),
-            scheduled_for: text(start, "scheduled_for"),
-            started_at: first.ts.clone(),
+    }
+
+    /// Returns the word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Ended(outcome) => outcome.as_str(),
+        }
+    }
+}
+
+impl RunRow {
+    /// Returns the row of a run that begins.
+    #[must_use]
+    pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {
+        Self {
+            run_id: run_id.to_string(),
+            job: start.job.clone(),
+            trigger: start.trigger,
+            scheduled_for: start.scheduled_for.map(moment),
+            started_at: Some(at),
             ended_at: None,
             outcome: None,
             stop_reason: None,
             verdict: None,
             result: None,
-            attempt: number(start, "attempt"),
+            attempt: u64::from(start.attempt),
             iterations: 0,
             tool_calls: 0,
-            usage: serde_json::json!({"input_tokens": 0, "output_tokens": 0, "cached_input_tokens": 0, "reasoning_tokens": 0}),
+            refused_calls: 0,
+            usage: Usage::default(),
             cost_usd: None,
-            model: text(start, "model").unwrap_or_default(),
+            model: start.model.clone(),
             error: None,
-        };
+        }
+    }
+
+    /// Returns the row of a run that has not begun.
+    #[must_use]
+    pub fn queued(run: &QueuedRun) -> Self {
+        let ended = run.ended.as_ref();
+        Self {
+            run_id: run.run_id.to_string(),
+            job: run.job.clone(),
+            trigger: run.trigger,
+            scheduled_for: run.scheduled_for.map(moment),
+            started_at: None,
+            ended_at: ended.map(|(at, ..)| moment(*at)),
+            outcome: ended.map(|(_, reason, _)| reason.outcome()),
+            stop_reason: ended.map(|(_, reason, _)| *reason),
+            verdict: None,
+            result: None,
+            attempt: 1,
+            iterations: 0,
+            tool_calls: 0,
+            refused_calls: 0,
+            usage: Usage::default(),
+            cost_usd: None,
+            model: String::new(),
+            error: ended.map(|(.., why)| why.clone()),
+        }
+    }
+
+    /// Returns the row of a transcript; `None` if it does not begin as one.
+    pub fn fold<'a>(lines: impl IntoIterator<Item = &'a ReadLine>) -> Option<Self> {
+        let mut lines = lines.into_iter();
+        let first = lines.next()?;
+        let Some(Event::SessionStart(start)) = known(first) else { return None };
+        let mut row = Self::begun(&first.run_id, start, first.ts.clone());
         for line in lines {
-            let event = &line.event;
-            match event.get("type").and_then(Value::as_str) {
-                Some("assistant_text_end") => row.iterations += 1,
-                Some("tool_call_start") => row.tool_calls += 1,
-                Some("session_end") => row.end(event, line.ts.clone()),
+            match known(line) {
+                Some(Event::AssistantTextEnd { usage, cost_usd, .. }) => {
+                    row.iterations += 1;
+                    row.usage.add(&usage.unwrap_or_default());
+                    if let Some(cost) = cost_usd {
+                        row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
+                    }
+                }
+                Some(Event::ToolCallStart(_)) => row.tool_calls += 1,
+                Some(Event::PolicyDecision(decision)) => row.decided(decision.decision),
+                Some(Event::SessionEnd(end)) => row.end(end, line.ts.clone()),
                 _ => {}
             }
         }
         Some(row)
     }
 
-    /// Takes the end of the run, as `session_end` tells it.
-    pub fn end(&mut self, event: &Value, at: String) {
-        let text = |field: &str| event.get(field).and_then(Value::as_str).map(str::to_owned);
-        let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
-        self.ended_at = Some(at);
-        self.outcome = text("outcome");
-        self.stop_reason = text("stop_reason");
-        self.verdict = text("verdict");
-        self.result = event.get("result").filter(|result| !result.is_null()).cloned();
-        self.error = text("error");
-        self.iterations = number("iterations");
-        self.tool_calls = number("tool_calls");
-        self.usage = event.get("usage").cloned().unwrap_or_default();
-        self.cost_usd = event.get("cost_usd").and_then(Value::as_f64);
+    /// Counts a decision of the gate.
+    pub fn decided(&mut self, decision: DecisionKind) {
+        self.refused_calls += u64::from(decision == DecisionKind::Deny);
     }
+
+    /// Takes the end of the run, without secrets.
+    pub fn end(&mut self, end: &SessionEnd, at: String) {
+        self.ended_at = Some(at);
+        self.outcome = Some(end.outcome);
+        self.stop_reason = Some(end.stop_reason);
+        self.verdict.clone_from(&end.verdict);
+        self.result.clone_from(&end.result);
+        self.error.clone_from(&end.error);
+        self.iterations = end.iterations;
+        self.tool_calls = end.tool_calls;
+        self.usage = end.usage;
+        self.cost_usd = end.cost_usd;
+    }
+
+    /// Marks a record that nothing ends any more as cut.
+    #[must_use]
+    pub fn cut(mut self, last: String) -> Self {
+        self.ended_at = Some(last);
+        self.outcome = Some(Outcome::Interrupted);
+        self.stop_reason = Some(StopReason::Interrupted);
+        self.error =
+            Some("its record is broken: it has no end (`dutyd verify` says more)".to_owned());
+        self
+    }
+
+    /// Tells whether it waits, works or has ended.
+    #[must_use]
+    pub fn state(&self) -> RunState {
+        match (self.outcome, &self.started_at) {
+            (Some(outcome), _) => RunState::Ended(outcome),
+            (None, Some(_)) => RunState::Running,
+            (None, None) => RunState::Queued,
+        }
+    }
+}
+
+/// Returns a moment as it stands in transcripts.
+#[must_use]
+pub fn moment(at: DateTime<Utc>) -> String {
+    at.to_rfc3339_opts(SecondsFormat::Micros, true)
 }

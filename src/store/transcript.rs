@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
 use super::files::append_private;
+use super::reader::open_regular;
 use crate::clock::Clock;
 use crate::domain::{CallStart, Category, Event, FIRST_PREV, FORMAT_VERSION, Line, RunId};
 use crate::text::escape::json_line;
@@ -33,6 +34,10 @@ pub struct Appended {
     pub seq: u64,
     /// The line without its newline.
     pub line: Arc<str>,
+    /// SHA-256 (hex) of the line.
+    pub hash: String,
+    /// Its `ts`.
+    pub ts: String,
 }
 
 /// What a transcript is about.
@@ -101,11 +106,7 @@ struct Writer {
 impl Writer {
     fn open(path: &Path, facts: TranscriptFacts) -> io::Result<Self> {
         let file = append_private(path)?;
-        let (mut seq, mut prev) = (0, FIRST_PREV.to_owned());
-        for line in BufReader::new(File::open(path)?).split(b'\n') {
-            prev = hash(&line?);
-            seq += 1;
-        }
+        let (seq, prev) = last_line(path)?;
         Ok(Self { file, facts, seq, prev, broken: None })
     }
 
@@ -140,11 +141,14 @@ impl Writer {
         if durable {
             self.file.sync_data().map_err(|error| error.to_string())?;
         }
+        if self.file.metadata().map_err(|error| error.to_string())?.nlink() == 0 {
+            return Err("the transcript was removed while the run worked".to_owned());
+        }
         let seq = self.seq;
         self.seq += 1;
-        self.prev = prev;
+        self.prev.clone_from(&prev);
         text.pop();
-        Ok(Appended { seq, line: text.into() })
+        Ok(Appended { seq, line: text.into(), hash: prev, ts: line.ts })
     }
 }
 
@@ -164,6 +168,17 @@ fn timestamp(at: DateTime<Utc>) -> String {
 
 pub(super) fn hash(line: &[u8]) -> String {
     hex::encode(Sha256::digest(line))
+}
+
+/// Returns how many lines a transcript has, and SHA-256 (hex) of its last one.
+///
+/// *Errors*: it cannot be read.
+pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
+    let mut last = (0, FIRST_PREV.to_owned());
+    for line in BufReader::new(open_regular(path)?).split(b'\n') {
+        last = (last.0 + 1, hash(&line?));
+    }
+    Ok(last)
 }
 
 /// Cuts a torn last line off; returns how many bytes were cut.
@@ -214,7 +229,7 @@ pub fn repair_tail(path: &Path) -> io::Result<u64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::reader::verify;
+    use super::super::verify::{RecordFacts, VerifyReport};
     use super::*;
     use crate::clock::SystemClock;
     use crate::text::redact::Secret;
@@ -231,6 +246,12 @@ mod tests {
         }
     }
 
+    fn verified(path: &Path) -> VerifyReport {
+        let run = super::super::run_dir::RunDir::at(path.parent().unwrap(), facts().run_id);
+        let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
+        super::super::verify::verify(&run, &facts).unwrap()
+    }
+
     async fn write(path: &Path, texts: &[&str]) {
         let transcript = Transcript::open(path, facts(), |_| {}).unwrap();
         for text in texts {
@@ -242,27 +263,27 @@ mod tests {
     #[tokio::test]
     async fn lines_are_numbered_chained_escaped_and_redacted() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.jsonl");
+        let path = dir.path().join("transcript.jsonl");
         write(&path, &["one", "forged\n{\"v\":1,\"seq\":2}\u{2028}\u{202e}", "key hunter2hunter2"])
             .await;
         write(&path, &["goes on"]).await;
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 4);
         assert!(text.is_ascii() && !text.contains("hunter2") && text.contains("[redacted:KEY]"));
-        let report = verify(&path, false).unwrap();
+        let report = verified(&path);
         assert!(report.ok && report.lines == 4, "{report:?}");
     }
 
     #[tokio::test]
     async fn an_edited_dropped_or_swapped_line_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.jsonl");
+        let path = dir.path().join("transcript.jsonl");
         write(&path, &["one", "two", "three", "four"]).await;
         let lines: Vec<String> =
             std::fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
         let check = |lines: Vec<String>, expected: Option<u64>| {
             std::fs::write(&path, format!("{}\n", lines.join("\n"))).unwrap();
-            let report = verify(&path, false).unwrap();
+            let report = verified(&path);
             assert_eq!(report.broken_at_seq, expected, "{report:?}");
         };
         check(lines.clone(), None);
@@ -281,7 +302,7 @@ mod tests {
     #[tokio::test]
     async fn a_torn_tail_is_cut_and_the_chain_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.jsonl");
+        let path = dir.path().join("transcript.jsonl");
         for tail in [&b"{\"v\":1,\"se"[..], b"\0\0\0\0", b"{\"a\":", b"\0\0\n", b"not json\n"] {
             let _ = std::fs::remove_file(&path);
             write(&path, &["one", &"x".repeat(200_000)]).await;
@@ -291,7 +312,7 @@ mod tests {
             assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
             assert_eq!(repair_tail(&path).unwrap(), 0);
             write(&path, &["after"]).await;
-            assert!(verify(&path, false).unwrap().ok);
+            assert!(verified(&path).ok);
         }
     }
 
@@ -300,13 +321,13 @@ mod tests {
         #[test]
         fn a_cut_anywhere_leaves_whole_lines(cut in 0usize..600) {
             let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("t.jsonl");
+            let path = dir.path().join("transcript.jsonl");
             tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(write(&path, &["one", "two"]));
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             let length = file.metadata().unwrap().len();
             file.set_len(length.saturating_sub(cut as u64)).unwrap();
             repair_tail(&path).unwrap();
-            let report = verify(&path, false).unwrap();
+            let report = verified(&path);
             prop_assert!(report.ok && !report.torn, "{:?}", report);
         }
     }

@@ -23,12 +23,22 @@ fn is_invisible(c: char) -> bool {
 ///
 /// Outside of strings JSON is ASCII without such characters, so that the text can be treated as a whole.
 pub(crate) fn json_line(json: String) -> String {
-    if !json.chars().any(is_deceptive) {
+    json_with(json, |_| false)
+}
+
+/// Returns pretty-printed JSON likewise; its line ends stay, because those within strings are escaped already.
+pub(crate) fn json_pretty(json: String) -> String {
+    json_with(json, |c| c == '\n')
+}
+
+fn json_with(json: String, keep: impl Fn(char) -> bool) -> String {
+    let is_escaped = |c: char| is_deceptive(c) && !keep(c);
+    if !json.chars().any(is_escaped) {
         return json;
     }
     let mut out = String::with_capacity(json.len() + 32);
     for c in json.chars() {
-        if is_deceptive(c) {
+        if is_escaped(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
             }
@@ -75,6 +85,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    // proves LOG-4
+    #[test]
+    fn pretty_json_hides_nothing_and_reads_back_the_same() {
+        let value = serde_json::json!({"a": "\u{7f}\u{9b}\u{202e}\n"});
+        let text = json_pretty(serde_json::to_string_pretty(&value).unwrap());
+        assert!(text.is_ascii() && text.contains("{\n  "), "{text}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
 
     // proves LOG-1
     #[test]

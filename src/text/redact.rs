@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use base64::Engine as _;
+use serde::Serialize;
 use serde_json::Value;
 
 /// Secrets shorter than this are not redacted, because they would blank out innocent text; configuration warns about them.
@@ -33,6 +34,19 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// A value without secrets, fit to leave the process; only [`Redactor::clean`] makes one.
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub struct Redacted<T>(T);
+
+impl<T> std::ops::Deref for Redacted<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Replaces known secrets by their names.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
@@ -42,6 +56,12 @@ pub struct Redactor {
 }
 
 impl Redactor {
+    /// Returns `value` once `each` has taken the secrets out of its texts.
+    pub fn clean<T>(&self, mut value: T, each: impl FnOnce(&mut T, &Self)) -> Redacted<T> {
+        each(&mut value, self);
+        Redacted(value)
+    }
+
     /// Builds a redactor. Secrets shorter than [`SHORTEST_SECRET`] are left out.
     #[must_use]
     pub fn new(secrets: &[Secret]) -> Self {

@@ -38,7 +38,7 @@ impl Keep {
 
 /// Returns the view of `text` and what was left out.
 ///
-/// `whole` names the file that holds everything and stands in the marker.
+/// `whole` is the sentence in the marker that says where everything is.
 #[must_use]
 pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
     if limit.keep == Keep::Tail {
@@ -63,7 +63,7 @@ pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Opti
 pub fn marker(count: u64, what: &str, keep: Keep, whole: &str) -> String {
     let place = keep.place();
     format!(
-        "[WARNING: Tool output was truncated. {count} {what} were removed from the {place}. The whole output is in {whole}.]"
+        "[WARNING: Tool output was truncated. {count} {what} were removed from the {place}. {whole}]"
     )
 }
 
@@ -128,7 +128,7 @@ impl ViewBuilder {
         self.utf8.is_broken()
     }
 
-    /// Returns the view and what it leaves out; `whole` names the file that holds everything.
+    /// Returns the view and what it leaves out; `whole` is the sentence that says where everything is.
     #[must_use]
     pub fn finish(mut self, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
         if !self.dropped {

@@ -83,6 +83,8 @@ pub struct Collected {
     pub lossy: bool,
     /// SHA-256 (hex) of the whole output without secrets.
     pub digest: String,
+    /// Bytes of it that were not kept, and SHA-256 (hex) of the file that holds the others; `None` if all were kept.
+    pub dropped: Option<(u64, String)>,
 }
 
 /// Collects one output.
@@ -99,7 +101,11 @@ pub struct Collector<'a> {
     dropped: u64,
     tail: VecDeque<u8>,
     bytes: u64,
+    /// Bytes that came, without secrets.
+    seen: u64,
     digest: Sha256,
+    /// Of the file, from the byte on at which it is no longer the whole output.
+    file_digest: Option<Sha256>,
 }
 
 impl<'a> Collector<'a> {
@@ -125,7 +131,9 @@ impl<'a> Collector<'a> {
             dropped: 0,
             tail: VecDeque::new(),
             bytes: 0,
+            seen: 0,
             digest: Sha256::new(),
+            file_digest: None,
         }
     }
 
@@ -148,27 +156,56 @@ impl<'a> Collector<'a> {
         if would_cut && self.file.is_none() && self.store.is_some() {
             self.spill()?;
         }
+        let lost = self.dropped - self.tail.len() as u64;
         if let Some(KeptFile { file, .. }) = &mut self.file {
-            if self.dropped > 0 {
-                let lost = self.dropped - self.tail.len() as u64;
-                write!(file, "\n[dutyd: {lost} bytes were dropped here]\n")?;
-                let (a, b) = self.tail.as_slices();
-                file.write_all(a)?;
-                file.write_all(b)?;
+            let note = match lost {
+                0 => String::new(),
+                lost => format!("\n[dutyd: {lost} bytes were dropped here]\n"),
+            };
+            let (a, b) = self.tail.as_slices();
+            for part in [note.as_bytes(), a, b] {
+                file.write_all(part)?;
+                if let Some(digest) = &mut self.file_digest {
+                    digest.update(part);
+                }
             }
             file.flush()?;
         }
         let (name, path) = self.file.map(|kept| (kept.name, kept.path)).unzip();
-        let whole = path.as_deref().unwrap_or("no file (it was not kept)");
+        let whole = match (&path, lost) {
+            (None, _) => "The whole output was not kept.".to_owned(),
+            (Some(path), 0) => format!("The whole output is in {path}."),
+            (Some(path), lost) => {
+                format!("The output but for {lost} bytes of its middle is in {path}.")
+            }
+        };
+        let dropped = self.file_digest.filter(|_| lost > 0 && path.is_some());
+        let dropped = dropped.map(|digest| (lost, hex::encode(digest.finalize())));
         let lossy = self.view.is_lossy();
-        let (view, truncated) = self.view.finish(self.limit, whole);
+        let (view, truncated) = self.view.finish(self.limit, &whole);
         let inline = name.is_none().then(|| String::from_utf8_lossy(&self.inline).into_owned());
         let digest = hex::encode(self.digest.finalize());
-        Ok(Collected { view, inline, file: name, bytes: self.bytes, truncated, lossy, digest })
+        Ok(Collected {
+            view,
+            inline,
+            file: name,
+            bytes: self.bytes,
+            truncated,
+            lossy,
+            digest,
+            dropped,
+        })
     }
 
     fn take(&mut self, clean: &[u8]) -> io::Result<()> {
         self.view.push(clean);
+        let room = usize::try_from(self.keep.saturating_sub(self.seen)).unwrap_or(usize::MAX);
+        if room < clean.len() && self.file_digest.is_none() {
+            let mut kept = self.digest.clone();
+            kept.update(clean.get(..room).unwrap_or_default());
+            self.file_digest = Some(kept);
+        }
+        self.seen += clean.len() as u64;
         self.digest.update(clean);
         if self.file.is_none() {
             if self.inline.len() + clean.len() <= INLINE_LIMIT {
@@ -304,5 +341,14 @@ mod tests {
                 && collected.view.starts_with("aaa\u{fffd}a")
         );
         assert_eq!(kept[3], 0xff, "bytes are kept as they are");
+        let lost = 5_000_007 - 100_000 - TAIL_BYTES as u64;
+        assert_eq!(collected.dropped, Some((lost, hex::encode(Sha256::digest(&kept)))));
+        assert!(collected.view.contains(&format!("The output but for {lost} bytes of its middle")));
+        // Where the tail reaches back to the head, nothing is lost.
+        let (collected, kept) = collect(&text[..1_100_000], 1000, 100_000);
+        assert_eq!(
+            (collected.dropped, collected.digest),
+            (None, hex::encode(Sha256::digest(&kept)))
+        );
     }
 }

@@ -83,6 +83,7 @@ impl Process<'_> {
             output: collected.inline,
             output_file: collected.file,
             output_bytes: collected.bytes,
+            dropped: collected.dropped,
             truncated: collected.truncated,
             lossy: collected.lossy,
             digest: Some(collected.digest),

@@ -310,7 +310,7 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
     };
     let server = serve_on_loopback(Router::new().route("/search", post(answer)));
     let place = place("");
-    assert_eq!(place.dutyd(&["call", "web_search", "query=x"]).code, 1, "there is no key");
+    assert_eq!(place.dutyd(&["call", "web_search", "query=x"]).code, 3, "there is no key");
     let config = |key: &str| {
         format!("web_search: {{api_key: {key}, base_url: \"http://{}\"}}\n", server.address)
     };

@@ -15,7 +15,7 @@ use crate::agent::sink::RecordError;
 use crate::agent::tool::{CallContext, CallOutput, PreparedCall};
 use crate::domain::{
     CallError, CallStart, Category, DecisionKind, ErrorKind, Event, PlanRead, PlanStep,
-    PolicyDecision,
+    PolicyDecision, Stop, StopReason,
 };
 
 impl Session {
@@ -187,12 +187,17 @@ impl Session {
             () = cancel.cancelled() => None,
             answer = tokio::time::timeout(rules.approval.timeout, self.parts.approver.ask(request)) => answer.ok(),
         };
+        let (by, why) = match &answer {
+            Some(answer) => (Some(answer.by.clone()), answer.reason.clone()),
+            None if cancel.is_cancelled() => self.ended_by(),
+            None => (None, None),
+        };
         let resolved = Event::ApprovalResolved {
             approval_id,
             call_id: plan.call_id.clone(),
             approved: answer.as_ref().is_some_and(|answer| answer.approved),
-            by: answer.as_ref().map(|answer| answer.by.clone()),
-            reason: answer.as_ref().and_then(|answer| answer.reason.clone()),
+            by,
+            reason: why,
             waited_ms: millis(started.elapsed()),
         };
         self.parts.sink.record(resolved).await?;
@@ -228,6 +233,18 @@ impl Session {
                 }
                 self.run_tool(plan, *category, prepared, cancel).await.map(|output| (output, None))
             }
+        }
+    }
+
+    /// Returns who ended the run, and how an approval that waited says so.
+    fn ended_by(&self) -> (Option<String>, Option<String>) {
+        match self.parts.stop.borrow().as_ref() {
+            Some(Stop { reason: StopReason::Cancelled, by }) => (
+                by.as_ref().map(|person| person.user.clone()),
+                Some("the run was cancelled".to_owned()),
+            ),
+            Some(Stop { reason, .. }) => (None, Some(format!("the run ended: {reason}"))),
+            None => (None, Some(format!("the run ended: {}", StopReason::MaxDuration))),
         }
     }
 

@@ -200,7 +200,7 @@ struct Bench {
     confirm: bool,
     record: Arc<Record>,
     read: Arc<Sleeper>,
-    stop: watch::Sender<Option<StopReason>>,
+    stop: watch::Sender<Option<Stop>>,
     price: Option<Price>,
 }
 
@@ -599,7 +599,7 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_whatever_is_going_on() {
     let bench = Bench::default();
-    bench.stop.send_replace(Some(StopReason::Cancelled));
+    bench.stop.send_replace(Some(StopReason::Cancelled.into()));
     assert_eq!(bench.run(vec![]).await.end.stop_reason, StopReason::Cancelled);
 
     let bench = Bench {

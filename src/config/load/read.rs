@@ -48,14 +48,11 @@ impl Loader<'_> {
     }
 
     pub(super) fn read(&self, path: &Path, schema: &FileSchema) -> Option<Checked> {
-        if let Some(folder) = path.parent().filter(|folder| {
+        let is_below = |folder: &&Path| {
             *folder != self.set.directory && folder.starts_with(&self.set.directory)
-        }) {
-            if !self.trust_path(folder) {
-                return None;
-            }
-        }
-        if !self.trust_path(path) {
+        };
+        let folder = path.parent().filter(is_below);
+        if !folder.is_none_or(|folder| self.trust_path(folder)) || !self.trust_path(path) {
             return None;
         }
         let name = path.display().to_string();
@@ -73,7 +70,7 @@ impl Loader<'_> {
             &mut document,
             kind,
             self.environment,
-            self.resolve,
+            self.secrets,
             &mut self.found.borrow_mut(),
         );
         let (errors, value) = schema.check(&document);
@@ -104,5 +101,5 @@ impl Loader<'_> {
 
 /// Returns the error of what names a file that is refused for a reason of its own.
 fn refused(path: &Path) -> ConfigError {
-    ConfigError::of_file(&path.display().to_string(), "it is not read, because it is not trusted")
+    ConfigError::of_file(path.display().to_string(), "it is not read, because it is not trusted")
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::slots::schedules;
-use super::{Command, CommandError, RunRequest, Supervisor, Waiting};
-use crate::config::SandboxMode;
+use super::{Command, CommandError, RunRequest, Started, Supervisor, Waiting};
+use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
-use crate::domain::{RunId, StopReason, Trigger};
+use crate::domain::{Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
@@ -22,25 +22,32 @@ impl Supervisor {
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Run(request, reply) => {
-                let result = self.enqueue(request);
+                let result = self.enqueue(request).await;
                 let _ = reply.send(result);
                 self.fill().await;
             }
-            Command::Cancel(run_id, reply) => {
-                let result = self.cancel(&run_id).await;
+            Command::Cancel(run_id, by, reply) => {
+                let result = self.cancel(&run_id, by).await;
                 let _ = reply.send(result);
+            }
+            Command::CancelAll(job, by, reply) => {
+                let cancelled = self.cancel_all(job.as_deref(), by).await;
+                let _ = reply.send(cancelled);
             }
             Command::IsKnown(run_id, reply) => {
                 let known = self.active.contains_key(&run_id)
                     || self.queue.iter().any(|waiting| waiting.run_id == run_id);
                 let _ = reply.send(known);
             }
-            Command::Reload => self.reload().await,
+            Command::Reload(reply) => {
+                self.reload().await;
+                let _ = reply.send(self.config_state.clone());
+            }
             Command::Stop => self.begin_stop().await,
         }
     }
 
-    pub(super) fn enqueue(&mut self, request: RunRequest) -> Result<RunId, CommandError> {
+    pub(super) async fn enqueue(&mut self, request: RunRequest) -> Result<Started, CommandError> {
         if self.stopping.is_some() {
             return Err(CommandError::Stopping);
         }
@@ -65,35 +72,54 @@ impl Supervisor {
             );
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        let facts = TriggerFacts { trigger: Trigger::Manual, scheduled_for: None, attempt: 1 };
-        self.queue.push_back(Waiting {
-            run_id: run_id.clone(),
-            job: request.job.clone(),
-            facts,
-            request,
-        });
-        Ok(run_id)
+        let facts = TriggerFacts::manual(request.by.clone());
+        let (active, ahead, most) =
+            (self.active.len(), self.queue.len(), config.settings.max_concurrent_runs);
+        let waits = (active + ahead >= most)
+            .then(|| format!("{active} of {most} runs are at work, and {ahead} wait before it"));
+        let waiting = Waiting { run_id: run_id.clone(), job: request.job.clone(), facts, request };
+        let kept = self.parts.ledger.enqueue(vec![waiting.as_queued()]).await;
+        // What is not on record does not begin.
+        kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
+        self.queue.push_back(waiting);
+        Ok(Started { run_id, waits })
     }
 
-    pub(super) async fn cancel(&mut self, run_id: &RunId) -> Result<(), CommandError> {
+    /// Cancels every waiting and active run of a job, or of all; returns them.
+    async fn cancel_all(&mut self, job: Option<&str>, by: Option<Person>) -> Vec<RunId> {
+        let is_wanted = |of: &str| job.is_none_or(|job| job == of);
+        let waiting = self.queue.iter().filter(|run| is_wanted(&run.job)).map(|run| &run.run_id);
+        let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job)).map(|(id, _)| id);
+        let mut wanted: Vec<RunId> = waiting.chain(active).cloned().collect();
+        wanted.sort();
+        for run_id in &wanted {
+            let _ = self.cancel(run_id, by.clone()).await;
+        }
+        wanted
+    }
+
+    pub(super) async fn cancel(
+        &mut self,
+        run_id: &RunId,
+        by: Option<Person>,
+    ) -> Result<(), CommandError> {
         if let Some(active) = self.active.get(run_id) {
-            active.stop.send_replace(Some(StopReason::Cancelled));
+            active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
             return Ok(());
         }
-        let at = self
-            .queue
-            .iter()
-            .position(|waiting| waiting.run_id == *run_id)
-            .ok_or_else(|| CommandError::NoRun(run_id.clone()))?;
+        let Some(at) = self.queue.iter().position(|waiting| waiting.run_id == *run_id) else {
+            let is_known = self.parts.host.state.find_run(run_id).is_some();
+            let run_id = run_id.clone();
+            return Err(match is_known {
+                true => CommandError::Over(run_id),
+                false => CommandError::NoRun(run_id),
+            });
+        };
         self.queue.remove(at);
         let now = self.parts.host.clock.now();
-        self.decide(
-            run_id.clone(),
-            SlotState::Skipped,
-            "cancelled before it began".to_owned(),
-            now,
-        )
-        .await;
+        let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
+        let ends = (SlotState::Skipped, StopReason::Cancelled);
+        self.end_waiting(run_id.clone(), ends, format!("cancelled{by} before it began"), now).await;
         Ok(())
     }
 
@@ -152,6 +178,7 @@ impl Supervisor {
             return;
         }
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
+        let needs_restart = needs_restart(&self.config.borrow(), &config);
         let before = self.config.send_replace(Arc::new(config));
         if let Err(error) = self.adopt_schedules(now).await {
             self.config.send_replace(before);
@@ -159,6 +186,13 @@ impl Supervisor {
             self.config_state.valid = false;
             return;
         }
+        if !needs_restart.is_empty() {
+            tracing::warn!(keys = ?needs_restart, "changed keys take effect at the next start of the daemon");
+        }
+        // What an earlier load has changed still waits for the restart.
+        self.config_state.needs_restart.extend(needs_restart);
+        self.config_state.needs_restart.sort();
+        self.config_state.needs_restart.dedup();
         self.config_state.digest = digest;
         self.config_state.loaded_at = now;
         tracing::info!(
@@ -186,19 +220,15 @@ impl Supervisor {
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
         for waiting in std::mem::take(&mut self.queue) {
-            self.decide(
-                waiting.run_id,
-                SlotState::Missed,
-                "the daemon was stopped before its run began".to_owned(),
-                now,
-            )
-            .await;
+            let ends = (SlotState::Missed, StopReason::Interrupted);
+            let why = "the daemon was stopped before its run began".to_owned();
+            self.end_waiting(waiting.run_id, ends, why, now).await;
         }
     }
 
     pub(super) fn stop_all(&mut self, reason: StopReason) {
         for active in self.active.values() {
-            active.stop.send_replace(Some(reason));
+            active.stop.send_replace(Some(reason.into()));
         }
     }
 
@@ -224,6 +254,12 @@ impl Supervisor {
             degraded,
         }
     }
+}
+
+/// Returns the changed keys that only a start of the daemon reads.
+fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
+    let is_changed = old.settings.log != new.settings.log;
+    is_changed.then(|| "telemetry".to_owned()).into_iter().collect()
 }
 
 /// Says how tools are held where their job says nothing else.

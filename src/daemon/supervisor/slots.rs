@@ -1,16 +1,14 @@
 //! Due times into slots: what becomes of each is decided, written, and only then done.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{CLAIM_BATCH, REPEAT_WINDOW, RunRequest, STEP_BACK, Supervisor, Waiting};
-use crate::config::{Catchup, Config, Job};
-use crate::daemon::fates::{Fate, fates};
+use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor, Waiting};
+use crate::config::Config;
+use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
-use crate::domain::{RunId, Trigger};
-use crate::run::TriggerFacts;
+use crate::domain::{Outcome, RunId, StopReason};
 use crate::schedule::Schedule;
 use crate::store::{DbError, ReadLine, RunRow, Slot, SlotState, read_lines};
 
@@ -18,12 +16,12 @@ use crate::store::{DbError, ReadLine, RunRow, Slot, SlotState, read_lines};
 type Kept = (String, String, String);
 
 impl Supervisor {
-    /// Decides the fate of a job's due times, writes it, and queues what is to run.
+    /// Decides a job's due times, writes what becomes of each, and queues what is to run.
     pub(super) async fn settle(
         &mut self,
-        job_name: &str,
-        epoch: i64,
+        (job_name, epoch): (&str, i64),
         dues: &[DateTime<Utc>],
+        cause: Cause,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let config = self.config.borrow().clone();
@@ -32,84 +30,63 @@ impl Supervisor {
         else {
             return Ok(());
         };
-        let decided = fates(dues, |due| starts_at(&job, due), now, job.catchup, job.catchup_window);
-        // The latest first: if only one of several can run, it is that one.
-        let mut busy = self.is_busy(job_name);
-        let mut outcomes: BTreeMap<DateTime<Utc>, Outcome> = BTreeMap::new();
-        let mut waiting: Vec<Waiting> = Vec::new();
-        for (due_at, fate) in dues
+        let state = JobState {
+            catchup: job.catchup,
+            window: job.catchup_window,
+            is_busy: self.is_busy(job_name),
+        };
+        let mut slots = Vec::with_capacity(dues.len());
+        for due_at in dues.iter().copied() {
+            let is_repeated = self.ran_in_earlier_epoch(&schedule, job_name, epoch, due_at).await?;
+            slots.push(DueSlot { due_at, starts_at: starts_at(&job, due_at), is_repeated });
+        }
+        let decided = decide(&slots, state, now);
+        let waiting = slots
             .iter()
             .zip(&decided)
-            .rev()
-            .filter(|(_, fate)| matches!(fate, Fate::Run | Fate::CatchUp))
-        {
-            let outcome = if self.ran_in_earlier_epoch(&schedule, job_name, epoch, *due_at).await? {
-                Outcome::Repeated
-            } else if busy {
-                Outcome::Busy
-            } else {
-                busy = true;
-                let trigger = if *fate == Fate::Run { Trigger::Schedule } else { Trigger::Catchup };
-                let facts = TriggerFacts { trigger, scheduled_for: Some(*due_at), attempt: 1 };
-                let run_id = RunId::from_ulid(ulid::Ulid::generate());
-                waiting.push(Waiting {
-                    run_id: run_id.clone(),
-                    job: job_name.to_owned(),
-                    facts,
-                    request: RunRequest::default(),
-                });
-                Outcome::Runs(run_id)
-            };
-            outcomes.insert(*due_at, outcome);
-        }
-        let makes_up = waiting.first().map(|run| run.run_id.clone());
-        let slot = |due_at: DateTime<Utc>, fate: Fate| {
-            let (state, reason, run_id) = match (fate, outcomes.get(&due_at)) {
-                (Fate::Missed, _) => (SlotState::Missed, missed_reason(&job, due_at, now), None),
-                (Fate::Coalesced, _) => (
-                    SlotState::Coalesced,
-                    "a later slot of this job makes up for it".to_owned(),
-                    makes_up.clone(),
-                ),
-                (_, Some(Outcome::Repeated)) => {
-                    (SlotState::Skipped, "it ran before the clock was set back".to_owned(), None)
-                }
-                (_, Some(Outcome::Busy) | None) => (
-                    SlotState::Skipped,
-                    "the job was still waiting or running (overlap: skip)".to_owned(),
-                    None,
-                ),
-                (Fate::CatchUp, Some(Outcome::Runs(run_id))) => (
-                    SlotState::Queued,
-                    "caught up after the daemon was away".to_owned(),
-                    Some(run_id.clone()),
-                ),
-                (Fate::Run, Some(Outcome::Runs(run_id))) => {
-                    (SlotState::Queued, "due".to_owned(), Some(run_id.clone()))
-                }
-            };
-            Slot {
-                job: job_name.to_owned(),
-                epoch,
-                due_at,
-                state,
-                run_id,
-                reason,
-                zone: schedule.zone().name().to_owned(),
-                config_digest: config.digest.clone(),
-            }
-        };
+            .find_map(|(slot, disposition)| Waiting::of_slot(job_name, slot.due_at, *disposition));
+        let covers = waiting.as_ref().map(|run| run.run_id.clone());
+        let rows = slots.iter().zip(&decided).map(|(slot, disposition)| {
+            let late = (now - slot.due_at).to_std().unwrap_or_default();
+            let reason = disposition.reason(state, cause, late);
+            let (state, run_id) = written(*disposition, covers.as_ref());
+            self.row(
+                (job_name, epoch),
+                slot.due_at,
+                (state, reason, run_id),
+                schedule.zone().name(),
+            )
+        });
+        let rows: Vec<Slot> = rows.collect();
         let mut new = Vec::new();
-        let pairs: Vec<(DateTime<Utc>, Fate)> = dues.iter().copied().zip(decided).collect();
-        for batch in pairs.chunks(CLAIM_BATCH) {
-            new.extend(
-                self.claim(batch.iter().map(|(due_at, fate)| slot(*due_at, *fate)).collect(), now)
-                    .await?,
-            );
+        for batch in rows.chunks(CLAIM_BATCH) {
+            new.extend(self.claim(batch.to_vec(), now).await?);
         }
-        waiting.retain(|run| new.contains(&run.run_id));
-        self.queue.extend(waiting);
+        if let Some(run) = waiting.filter(|run| new.contains(&run.run_id)) {
+            self.parts.ledger.enqueue(vec![run.as_queued()]).await?;
+            self.queue.push_back(run);
+        }
         Ok(())
+    }
+
+    /// Returns the row of a slot as it is claimed now.
+    fn row(
+        &self,
+        (job, epoch): (&str, i64),
+        due_at: DateTime<Utc>,
+        (state, reason, run_id): (SlotState, String, Option<RunId>),
+        zone: &str,
+    ) -> Slot {
+        Slot {
+            job: job.to_owned(),
+            epoch,
+            due_at,
+            state,
+            run_id,
+            reason,
+            zone: zone.to_owned(),
+            config_digest: self.config.borrow().digest.clone(),
+        }
     }
 
     /// Claims slots in one transaction; returns the runs whose slot is new.
@@ -178,8 +155,12 @@ impl Supervisor {
             self.epoch_ended = Some(ended);
             self.last_seen = now;
             self.ticker.set(schedules, now);
-        } else if (now - self.last_seen).abs() >= TimeDelta::seconds(10) {
-            self.parts.ledger.set_fact("last_seen", now.timestamp_millis()).await?;
+            self.last_kept = now;
+        } else {
+            if (now - self.last_kept).abs() >= KEEP_CLOCK {
+                self.parts.ledger.set_fact("last_seen", now.timestamp_millis()).await?;
+                self.last_kept = now;
+            }
             self.last_seen = now;
         }
         Ok(())
@@ -208,52 +189,45 @@ impl Supervisor {
             let dues: Vec<DateTime<Utc>> =
                 schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
             if is_same {
-                self.settle(&period.job, epoch, &dues, now).await?;
+                self.settle((&period.job, epoch), &dues, Cause::DaemonDown, now).await?;
                 continue;
             }
             for batch in dues.chunks(CLAIM_BATCH) {
-                let slots = batch.iter().map(|due_at| Slot {
-                    job: period.job.clone(),
-                    epoch,
-                    due_at: *due_at,
-                    state: SlotState::Missed,
-                    run_id: None,
-                    reason: "the daemon was not there, and the schedule has changed since"
-                        .to_owned(),
-                    zone: period.zone.clone(),
-                    config_digest: config.digest.clone(),
+                let why = "the daemon was down, and the schedule has changed since";
+                let slots = batch.iter().map(|due_at| {
+                    let missed = (SlotState::Missed, why.to_owned(), None);
+                    self.row((&period.job, epoch), *due_at, missed, &period.zone)
                 });
-                self.claim(slots.collect(), now).await?;
+                let slots: Vec<Slot> = slots.collect();
+                self.claim(slots, now).await?;
             }
         }
         Ok(())
     }
 
-    /// Slots whose run was cut by the end of the daemon before this one: claimed slots never run again.
+    /// Slots whose run was cut by the end of the daemon before this one: claimed slots never run again. Nor does what waited.
     async fn abandon_open_slots(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
+        let why = "the daemon stopped before its run began";
         for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
             let Some(run_id) = slot.run_id.as_deref().and_then(|id| RunId::parse(id).ok()) else {
                 continue;
             };
-            let lines: Vec<ReadLine> = self
-                .parts
-                .host
-                .state
-                .find_run(&run_id)
+            let run = self.parts.host.state.find_run(&run_id);
+            let lines: Vec<ReadLine> = run
                 .and_then(|run| read_lines(&run.transcript()).ok())
                 .map(|lines| lines.map_while(Result::ok).collect())
                 .unwrap_or_default();
             let (state, reason) = match RunRow::fold(&lines) {
                 Some(row) => {
-                    let word =
-                        |word: Option<String>| word.unwrap_or_else(|| "interrupted".to_owned());
-                    (SlotState::Ran, format!("{} ({})", word(row.outcome), word(row.stop_reason)))
+                    let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
+                    let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
+                    (SlotState::Ran, format!("{outcome} ({stop_reason})"))
                 }
-                None => (SlotState::Missed, "the daemon stopped before its run began".to_owned()),
+                None => (SlotState::Missed, why.to_owned()),
             };
             self.parts.ledger.decide(run_id, state, reason, now).await?;
         }
-        Ok(())
+        self.parts.ledger.end_queued(None, (StopReason::Interrupted, why.to_owned()), now).await
     }
 
     /// Puts the schedules of the configuration into force from `now` on, in the ledger and in the ticker.
@@ -265,11 +239,14 @@ impl Supervisor {
     }
 }
 
-/// What becomes of a due time that could run.
-enum Outcome {
-    Runs(RunId),
-    Busy,
-    Repeated,
+/// Returns what the ledger says of a due time: its state, and the run that it made or that covers it.
+fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<RunId>) {
+    match disposition {
+        Disposition::Run | Disposition::CatchUp => (SlotState::Queued, run.cloned()),
+        Disposition::Coalesced => (SlotState::Coalesced, run.cloned()),
+        Disposition::Missed => (SlotState::Missed, None),
+        Disposition::Busy | Disposition::Repeated => (SlotState::Skipped, None),
+    }
 }
 
 /// Returns the schedules that a configuration puts into force.
@@ -285,21 +262,4 @@ fn kept(schedules: &BTreeMap<String, Schedule>) -> Vec<Kept> {
             (job.clone(), schedule.to_record(), schedule.zone().name().to_owned())
         })
         .collect()
-}
-
-fn missed_reason(job: &Job, due_at: DateTime<Utc>, now: DateTime<Utc>) -> String {
-    let late = humantime::format_duration(Duration::from_secs(
-        (now - due_at).num_seconds().unsigned_abs(),
-    ));
-    match job.catchup {
-        Catchup::None => format!(
-            "the daemon was not there, and the job catches nothing up; noticed {late} later"
-        ),
-        Catchup::Latest => {
-            let window = humantime::format_duration(job.catchup_window);
-            format!(
-                "the daemon was not there; noticed {late} later, outside of its window of {window}"
-            )
-        }
-    }
 }

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::domain::Trigger;
 use crate::sinks::Observers;
-use crate::store::StateDir;
+use crate::store::{SharedLedger, StateDir};
 
 /// A clock that is set.
 #[derive(Debug)]
@@ -44,18 +44,19 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
     let state = temp.path().join("state");
     let state_dir = StateDir::new(&state);
     state_dir.create().unwrap();
-    let host = Host::new(
+    let mut host = Host::new(
         state_dir,
         clock.clone(),
         Environment::default(),
         Observers::default(),
         Default::default(),
     );
+    let ledger = Ledger::open(&state).unwrap().0;
+    host.ledger = SharedLedger::opened(&state, ledger.clone());
     let parts = Parts {
         host,
         config: Arc::new(loaded.config.unwrap()),
-        ledger: Ledger::open(&state).unwrap().0,
-        index: Index::open(&state).unwrap().0,
+        ledger,
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
         degraded: Vec::new(),
         watchdog: None,
@@ -87,16 +88,25 @@ impl Bench {
             .await
             .unwrap();
         rows.into_iter()
-            .map(|row| (row.epoch, row.due_at.format("%d %H:%M").to_string(), row.state))
+            .map(|row| {
+                (
+                    row.epoch,
+                    row.due_at.format("%d %H:%M").to_string(),
+                    row.state.as_str().to_owned(),
+                )
+            })
             .collect()
     }
 
     async fn is_sound(&self) -> bool {
+        let now = *self.clock.0.lock().unwrap();
+        // As long as any job of these tests may spread its slots.
+        let jitter = |_: &str| Duration::from_mins(30);
         let report = self
             .supervisor
             .parts
             .ledger
-            .read(|reader| crate::daemon::audit(reader, None))
+            .read(move |reader| crate::daemon::audit(reader, None, jitter, now))
             .await
             .unwrap();
         assert!(report.ok, "{report:?}");
@@ -214,7 +224,8 @@ async fn a_reload_drops_nothing_of_a_job_that_stays_as_it_is() {
     config.digest = "new".to_owned();
     bench.supervisor.reload =
         Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
-    bench.supervisor.on_command(Command::Reload).await;
+    let (reply, _answer) = tokio::sync::oneshot::channel();
+    bench.supervisor.on_command(Command::Reload(reply)).await;
     bench.goes("2026-05-04T12:31:00Z").await;
     assert_eq!(
         bench.slots().await,

@@ -338,6 +338,7 @@ fn collected(
             output: collected.inline,
             output_file: collected.file,
             output_bytes: collected.bytes,
+            dropped: collected.dropped,
             truncated: collected.truncated,
             lossy: collected.lossy || answer.lossy,
             digest: Some(collected.digest),

@@ -151,6 +151,7 @@ impl AgentTool for McpTool {
                 output: collected.inline,
                 output_file: collected.file,
                 output_bytes: collected.bytes,
+                dropped: collected.dropped,
                 truncated: collected.truncated,
                 digest: Some(collected.digest),
                 details: kept.into_iter().collect(),

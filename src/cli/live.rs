@@ -1,0 +1,61 @@
+//! A run as it happens: each line when it comes, and the model's text while it is made.
+
+use serde_json::Value;
+
+use super::args::OutputForm;
+use super::output;
+use super::story::Story;
+use crate::store::RawLine;
+use crate::text::escape::for_terminal;
+
+/// What has been shown of a run.
+pub(crate) struct Shown {
+    form: OutputForm,
+    story: Story,
+    /// Whether the answer that is being made was shown up to now.
+    in_answer: bool,
+}
+
+impl Shown {
+    pub(crate) fn new(form: OutputForm, color: bool) -> Self {
+        Self { form, story: Story::new(color), in_answer: false }
+    }
+
+    /// Shows a line of the transcript, or an event that never gets there.
+    pub(crate) fn line(&mut self, text: &str) {
+        match self.form {
+            OutputForm::Jsonl => output::raw(format!("{text}\n").as_bytes()),
+            OutputForm::Table => match serde_json::from_str::<RawLine>(text) {
+                Ok(line) => self.told(&line),
+                Err(_) => self.piece(text),
+            },
+            OutputForm::Json | OutputForm::Yaml => {}
+        }
+    }
+
+    fn told(&mut self, line: &RawLine) {
+        let is_answer =
+            line.event.get("type").and_then(Value::as_str) == Some("assistant_text_end");
+        let text = match std::mem::take(&mut self.in_answer) {
+            // Its text stands there already.
+            true if is_answer => format!("\n{}", self.story.calls(line)),
+            true => format!("\n{}", self.story.tell(line)),
+            false => self.story.tell(line),
+        };
+        output::raw(text.as_bytes());
+    }
+
+    /// Shows a piece of the model's text.
+    fn piece(&mut self, text: &str) {
+        let event: Value = serde_json::from_str(text).unwrap_or_default();
+        let piece = event.get("text").and_then(Value::as_str).unwrap_or_default();
+        if piece.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut self.in_answer, true) {
+            output::raw(Story::MARGIN.as_bytes());
+        }
+        let piece = for_terminal(piece).replace('\n', &format!("\n{}", Story::MARGIN));
+        output::raw(piece.as_bytes());
+    }
+}

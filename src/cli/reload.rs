@@ -1,0 +1,23 @@
+//! `dutyd reload`
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+
+pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
+    let answer: Value = Client::require(context)?.post("/reload", &json!({})).await?;
+    output::value(context.form, &answer, || {
+        let digest = answer.get("digest").and_then(Value::as_str).unwrap_or_default();
+        let what = match answer.get("changed").and_then(Value::as_bool) {
+            Some(true) => "loaded",
+            _ => "unchanged",
+        };
+        format!("configuration {} {what}\n", digest.get(..8).unwrap_or(digest))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

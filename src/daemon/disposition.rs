@@ -1,0 +1,197 @@
+//! What becomes of due times: a pure rule for ticks, suspends and starts alike (CRON-4, CRON-5).
+//!
+//! The supervisor carries a decision out and gives out ids. *Source*: `design/config.md`, `catchup` and `overlap`.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::config::Catchup;
+
+/// A start that is at most this late is on time: a busy machine is not a sleeping one.
+pub(super) const ON_TIME: Duration = Duration::from_secs(10);
+
+/// What held due times up until they were decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The daemon did not run.
+    DaemonDown,
+    /// The ledger could not be written.
+    LedgerUnwritable,
+    /// The machine slept, or was too busy to look.
+    MachineHeldUp,
+}
+
+/// What becomes of a due time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Disposition {
+    /// It runs, in time.
+    Run,
+    /// It runs, late.
+    CatchUp,
+    /// The newest due time runs in its place.
+    Coalesced,
+    /// It lies outside of what the job catches up.
+    Missed,
+    /// The job waits or works (`overlap: skip`).
+    Busy,
+    /// It came already before the clock was set back.
+    Repeated,
+}
+
+/// What a decision rests on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JobState {
+    pub(super) catchup: Catchup,
+    pub(super) window: Duration,
+    /// Whether a run of the job waits or works.
+    pub(super) is_busy: bool,
+}
+
+/// A due time that is to be decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct DueSlot {
+    pub(super) due_at: DateTime<Utc>,
+    /// The due time with its jitter.
+    pub(super) starts_at: DateTime<Utc>,
+    /// Whether it ran in an earlier epoch.
+    pub(super) is_repeated: bool,
+}
+
+/// Decides a job's due times, which are in order and start by `now`. At most one runs: the newest that may.
+pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
+    let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
+    let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
+    let may_run = |due: &DueSlot| {
+        !due.is_repeated
+            && (is_on_time(due) || job.catchup == Catchup::Latest && late(due) <= job.window)
+    };
+    let newest = dues.iter().rposition(may_run);
+    let disposition = |(at, due): (usize, &DueSlot)| match () {
+        () if due.is_repeated => Disposition::Repeated,
+        () if !may_run(due) => Disposition::Missed,
+        () if job.is_busy => Disposition::Busy,
+        () if newest != Some(at) => Disposition::Coalesced,
+        () if is_on_time(due) => Disposition::Run,
+        () => Disposition::CatchUp,
+    };
+    dues.iter().enumerate().map(disposition).collect()
+}
+
+impl Disposition {
+    /// Returns the sentence in the ledger.
+    pub(super) fn reason(self, job: JobState, cause: Cause, late: Duration) -> String {
+        let because = match cause {
+            Cause::DaemonDown => "the daemon was down",
+            Cause::LedgerUnwritable => "the ledger could not be written",
+            Cause::MachineHeldUp => "the machine was asleep or busy",
+        };
+        let late = humantime::format_duration(Duration::from_secs(late.as_secs()));
+        match self {
+            Self::Run => "due".to_owned(),
+            Self::CatchUp => format!("caught up {late} late: {because}"),
+            Self::Coalesced => format!("covered by the run of a newer slot: {because}"),
+            Self::Missed if job.catchup == Catchup::None => {
+                format!("{because}; decided {late} late, and the job catches nothing up")
+            }
+            Self::Missed => {
+                let window = humantime::format_duration(job.window);
+                format!("{because}; decided {late} late, outside of its window of {window}")
+            }
+            Self::Busy => "the job was still waiting or running (overlap: skip)".to_owned(),
+            Self::Repeated => "it ran before the clock was set back".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::TimeDelta;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_790_000_000 + second, 0).unwrap()
+    }
+
+    fn slot(second: i64) -> DueSlot {
+        DueSlot { due_at: at(second), starts_at: at(second), is_repeated: false }
+    }
+
+    fn job(catchup: Catchup) -> JobState {
+        JobState { catchup, window: Duration::from_secs(3600), is_busy: false }
+    }
+
+    // proves CRON-4, CRON-5
+    #[test]
+    fn late_slots_are_caught_up_once_or_missed() {
+        use Disposition::{Busy, CatchUp, Coalesced, Missed, Repeated, Run};
+        let check = |seconds: &[i64], job: JobState, expected: &[Disposition]| {
+            let dues: Vec<DueSlot> = seconds.iter().map(|second| slot(*second)).collect();
+            assert_eq!(decide(&dues, job, at(36_000)), expected, "{seconds:?}");
+        };
+        let (latest, none) = (job(Catchup::Latest), job(Catchup::None));
+        check(&[36_000], latest, &[Run]);
+        check(&[24_000, 33_600, 35_400], latest, &[Missed, Coalesced, CatchUp]);
+        check(&[24_000, 35_400, 36_000], latest, &[Missed, Coalesced, Run]);
+        check(&[24_000, 35_400, 36_000], none, &[Missed, Missed, Run]);
+        check(&[24_000, 30_000], latest, &[Missed, Missed]);
+        check(&[32_400], latest, &[CatchUp]);
+        check(&[], latest, &[]);
+        // Several that are on time: the newest runs, also where nothing is caught up.
+        check(&[35_993, 35_995, 35_999], none, &[Coalesced, Coalesced, Run]);
+        let busy = JobState { is_busy: true, ..latest };
+        check(&[24_000, 35_400, 36_000], busy, &[Missed, Busy, Busy]);
+        let repeated = DueSlot { is_repeated: true, ..slot(36_000) };
+        assert_eq!(decide(&[slot(35_999), repeated], latest, at(36_000)), [Run, Repeated]);
+    }
+
+    proptest! {
+        /// A schedule of `period` is held up for `down` seconds, by a dead daemon, a full disk or a suspend.
+        #[test]
+        fn each_due_time_has_the_state_and_the_reason_of_what_happened(
+            down in 0i64..60,
+            period in prop::sample::select(vec![1i64, 2, 5, 7, 30, 60, 300, 3600]),
+            window in 0u64..90,
+            phase in 0i64..3600,
+            is_latest: bool,
+            is_busy: bool,
+            cause in prop::sample::select(vec![Cause::DaemonDown, Cause::LedgerUnwritable, Cause::MachineHeldUp]),
+        ) {
+            let catchup = if is_latest { Catchup::Latest } else { Catchup::None };
+            let job = JobState { catchup, window: Duration::from_secs(window), is_busy };
+            let now = at(phase + down);
+            let dues: Vec<DueSlot> =
+                (phase..=phase + down).filter(|second| second % period == 0).map(slot).collect();
+            let decided = decide(&dues, job, now);
+            prop_assert_eq!(decided.len(), dues.len());
+            let runs: Vec<usize> = (0..dues.len())
+                .filter(|at| matches!(decided[*at], Disposition::Run | Disposition::CatchUp))
+                .collect();
+            prop_assert!(runs.len() <= 1);
+            for (at, (due, disposition)) in dues.iter().zip(&decided).enumerate() {
+                let late = now - due.due_at;
+                let on_time = late <= TimeDelta::seconds(10);
+                let in_window = is_latest && late.to_std().unwrap() <= job.window;
+                let reason = disposition.reason(job, cause, late.to_std().unwrap());
+                let word = match cause {
+                    Cause::DaemonDown => "daemon",
+                    Cause::LedgerUnwritable => "ledger",
+                    Cause::MachineHeldUp => "machine",
+                };
+                match disposition {
+                    Disposition::Run => prop_assert!(on_time && !is_busy && reason == "due"),
+                    Disposition::CatchUp => prop_assert!(!on_time && in_window && !is_busy && reason.contains(word)),
+                    Disposition::Coalesced => {
+                        prop_assert!(runs.first().is_some_and(|run| *run > at), "the newest runs");
+                        prop_assert!((on_time || in_window) && reason.contains(word), "{}", reason);
+                    }
+                    Disposition::Missed => prop_assert!(!on_time && !in_window && reason.contains(word)),
+                    Disposition::Busy => prop_assert!(is_busy && (on_time || in_window)),
+                    Disposition::Repeated => prop_assert!(false, "no clock was set back"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The checklist of a job without a run: everything that a run would start is started, looked at and ended.
+
+use std::io;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::execute::Host;
+use super::preflight::{connect, preflight};
+use super::servers::Servers;
+use super::surroundings::{tool_surroundings, toolbox};
+use crate::config::{Config, Job};
+use crate::domain::{PreflightItem, RunId};
+use crate::text::redact::Redactor;
+
+/// An item of a checklist.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckItem {
+    /// What was looked at.
+    pub name: String,
+    /// Whether it is as it should be; null where this process cannot tell.
+    pub ok: Option<bool>,
+    /// What was found.
+    pub detail: String,
+}
+
+impl From<PreflightItem> for CheckItem {
+    fn from(item: PreflightItem) -> Self {
+        Self { name: item.name, ok: Some(item.ok), detail: item.detail }
+    }
+}
+
+/// What `check` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckReport {
+    /// Whether no item failed.
+    pub ok: bool,
+    /// The items.
+    pub items: Vec<CheckItem>,
+}
+
+impl CheckReport {
+    /// Returns the report of these items.
+    #[must_use]
+    pub fn of(items: Vec<CheckItem>) -> Self {
+        Self { ok: items.iter().all(|item| item.ok != Some(false)), items }
+    }
+}
+
+/// Evaluates the checklist of a job.
+///
+/// *Errors*: the state directory cannot be used.
+pub async fn check(
+    config: &Arc<Config>,
+    job: &Job,
+    host: &Host,
+    run_id: &RunId,
+) -> io::Result<CheckReport> {
+    host.state.create()?;
+    let redactor = Redactor::new(&config.secrets);
+    let around = tool_surroundings(config, job, host, run_id, None, redactor)?;
+    let mut servers = Servers::start(config, job, (job.mode, false), host, &around).await;
+    let of_servers = std::mem::take(&mut servers.tools);
+    let toolbox = toolbox(config, job, &around, of_servers, false);
+    let (connection, found) = connect(config, job, &around, &toolbox).await;
+    let mut items = preflight(config, job, &around, &toolbox);
+    items.extend(found);
+    items.extend(servers.warnings.iter().map(|warning| PreflightItem {
+        name: warning.code.to_owned(),
+        ok: false,
+        detail: warning.message.clone(),
+    }));
+    drop(toolbox);
+    servers.end().await;
+    if let Some(connection) = connection {
+        connection.end().await;
+    }
+    if let Err(error) = host.state.remove_temporary(run_id).await {
+        tracing::warn!(%run_id, %error, "the temporary directory of a check stays");
+    }
+    Ok(CheckReport::of(items.into_iter().map(CheckItem::from).collect()))
+}

@@ -1,0 +1,107 @@
+//! How a run ended: its last line, without secrets.
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::agent::{End, SessionResult};
+use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
+use crate::store::RunRow;
+use crate::text::redact::{Redacted, Redactor};
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// The run.
+    pub run_id: RunId,
+    /// What its last line says.
+    pub end: Redacted<SessionEnd>,
+    /// Whether that line is in the transcript.
+    pub recorded: bool,
+    /// The run as it stands in lists; `None` if its first line was never written.
+    pub row: Option<RunRow>,
+}
+
+impl Ended {
+    /// Returns the end of a run that another process left behind.
+    #[must_use]
+    pub fn interrupted_end(error: &str) -> SessionEnd {
+        SessionEnd {
+            outcome: Outcome::Interrupted,
+            stop_reason: StopReason::Interrupted,
+            result: None,
+            verdict: None,
+            iterations: 0,
+            tool_calls: 0,
+            tools_used: Vec::new(),
+            usage: Usage::default(),
+            cost_usd: None,
+            duration_ms: 0,
+            survivors: 0,
+            by: None,
+            error: Some(error.to_owned()),
+        }
+    }
+}
+
+/// Returns the result of a run that ended before its session began.
+pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
+    SessionResult {
+        end: End { stop_reason, result: None, error: Some(error) },
+        counters: Default::default(),
+        changes: Default::default(),
+        survivors: 0,
+    }
+}
+
+/// Returns the last line of a run without secrets: it is printed and logged, not only written.
+pub(super) fn session_end(
+    result: &SessionResult,
+    started: Instant,
+    by: Option<Person>,
+    redactor: &Redactor,
+) -> Redacted<SessionEnd> {
+    let answer = result.end.result.as_deref().map(answer_value);
+    let verdict = answer
+        .as_ref()
+        .and_then(|answer| answer.get("status"))
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let end = SessionEnd {
+        outcome: result.end.stop_reason.outcome(),
+        stop_reason: result.end.stop_reason,
+        result: answer,
+        verdict,
+        iterations: result.counters.iterations,
+        tool_calls: result.counters.spent.calls,
+        tools_used: result.counters.tools_used.iter().cloned().collect(),
+        usage: result.counters.usage,
+        cost_usd: result.counters.cost,
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        survivors: result.survivors,
+        by: by.filter(|_| result.end.stop_reason == StopReason::Cancelled),
+        error: result.end.error.clone(),
+    };
+    redactor.clean(end, |end, redactor| {
+        let texts = end.error.iter_mut().chain(&mut end.verdict).chain(&mut end.tools_used);
+        for text in texts {
+            *text = redactor.text(text).into_owned();
+        }
+        if let Some(result) = &mut end.result {
+            redactor.value(result, &[]);
+        }
+    })
+}
+
+/// Returns an answer as an object if it is one, with a code fence around it taken off; else as text.
+fn answer_value(text: &str) -> Value {
+    let inner = text.trim();
+    let inner = inner
+        .strip_prefix("```json")
+        .or_else(|| inner.strip_prefix("```"))
+        .and_then(|rest| rest.strip_suffix("```"))
+        .unwrap_or(inner);
+    match serde_json::from_str::<Value>(inner.trim()) {
+        Ok(value @ Value::Object(_)) => value,
+        _ => Value::String(text.to_owned()),
+    }
+}

@@ -1,0 +1,348 @@
+//! The tools of a configuration without a run: what each takes, whether it can be used here, and what the gate says of a call.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use serde::{Deserialize, Serialize};
+
+use super::execute::Host;
+use super::surroundings::{gate_rules, path_rules};
+use crate::call::{ArgumentConditions, Parameters};
+use crate::config::{
+    Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,
+};
+use crate::domain::{CallError, Category, DecisionKind, ToolName};
+use crate::gate::{Decision, Facts, GateRules, PathRules, Spent, decide, is_visible};
+use crate::text::near::nearest;
+use crate::tools::{JudgedCall, declared_touches, prepare_builtin};
+
+/// There is no tool of this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no tool `{name}`")]
+pub struct UnknownTool {
+    /// What was asked for.
+    pub name: String,
+    /// The nearest name that is known.
+    pub near: Option<String>,
+}
+
+/// A tool without a run.
+#[derive(Debug, Clone, Copy)]
+pub enum KnownTool<'a> {
+    /// Of `tools.yaml`.
+    Declared(&'a Arc<Tool>),
+    /// One of ours.
+    Builtin(&'static Builtin),
+    /// Known only by its name, until its server runs.
+    Mcp {
+        /// Its whole name.
+        name: &'a str,
+        /// Its server.
+        server: &'a Arc<McpServer>,
+        /// Its category by the configuration.
+        category: Category,
+    },
+}
+
+impl<'a> KnownTool<'a> {
+    /// Returns every tool of a configuration and those of `of_servers` (server, whole name), by name.
+    pub fn all(config: &'a Config, of_servers: &'a [(Arc<McpServer>, String)]) -> Vec<Self> {
+        let builtins = Builtin::all().filter(|tool| !config.tools.contains_key(tool.name));
+        let declared = config.tools.values().map(Self::Declared);
+        let of_servers = of_servers.iter().map(|(server, name)| {
+            let tool = name.split_once(MCP_SEPARATOR).map_or("", |(_, tool)| tool);
+            Self::Mcp { name, server, category: server.category_of(tool) }
+        });
+        let mut all: Vec<Self> =
+            declared.chain(builtins.map(Self::Builtin)).chain(of_servers).collect();
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    /// Returns the tool of exactly this name.
+    ///
+    /// *Errors*: there is none.
+    pub fn find(config: &'a Config, name: &'a str) -> Result<Self, UnknownTool> {
+        let builtin = || Builtin::find(name).map(Self::Builtin);
+        let of_server = || {
+            let (server, tool) = name.split_once(MCP_SEPARATOR)?;
+            let server = config.mcp_servers.get(server)?;
+            Some(Self::Mcp { name, server, category: server.category_of(tool) })
+        };
+        let found = config.tools.get(name).map(Self::Declared).or_else(builtin).or_else(of_server);
+        found.ok_or_else(|| {
+            let known = config.tools.keys().map(ToolName::as_str);
+            let near = nearest(name, known.chain(Builtin::all().map(|tool| tool.name)));
+            UnknownTool { name: name.to_owned(), near: near.map(str::to_owned) }
+        })
+    }
+
+    /// Returns why the tool cannot be used here, by `job` if one is named; `None` if it can.
+    #[must_use]
+    pub fn unavailable(
+        &self,
+        config: &Config,
+        job: Option<(&Job, &PathRules)>,
+        environment: &Environment,
+    ) -> Option<String> {
+        let is_local = job.is_none_or(|(job, _)| job.environment.is_local());
+        let is_offline = job.is_some_and(|(job, _)| !job.network);
+        let missing = |program: &str| format!("`{program}` was not found");
+        match self {
+            Self::Declared(_) if !is_local => None,
+            Self::Declared(tool) if tool.program.path.is_none() => {
+                Some(missing(&tool.program.written))
+            }
+            Self::Declared(tool) => {
+                let (job, rules) = job?;
+                let closed = rules.denied.iter().chain(&rules.own);
+                let (file, folder) = tool.closed_file(closed, &rules.writable)?;
+                let (file, folder) = (file.display(), folder.display());
+                (job.sandbox != SandboxMode::Off)
+                    .then(|| format!("`{file}` lies in `{folder}`, which is closed to tools"))
+            }
+            Self::Builtin(tool) => match tool.name {
+                "bash" if is_local && environment.find_program("bash").is_none() => {
+                    Some(missing("bash"))
+                }
+                "web_fetch" | "web_search" if is_offline => {
+                    Some("the job has no network".to_owned())
+                }
+                "web_search" if config.settings.web_search.is_none() => {
+                    Some("set `web_search` in config.yaml".to_owned())
+                }
+                "web_fetch"
+                    if config.settings.security.allowed_domains.is_empty()
+                        && job.is_none_or(|(job, _)| job.allowed_domains.is_empty()) =>
+                {
+                    Some("set `allowed_domains`".to_owned())
+                }
+                "skill" if job.is_some_and(|(job, _)| job.skills.is_empty()) => {
+                    Some("the job has no skills".to_owned())
+                }
+                _ => None,
+            },
+            Self::Mcp { server, .. } => match &server.transport {
+                McpTransport::Stdio { program, .. } if program.path.is_none() => {
+                    Some(missing(&program.written))
+                }
+                McpTransport::Http { .. } if is_offline => {
+                    Some("the job has no network".to_owned())
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// The name that a model calls.
+    pub fn name(&self) -> &'a str {
+        match self {
+            Self::Declared(tool) => tool.name.as_str(),
+            Self::Builtin(tool) => tool.name,
+            Self::Mcp { name, .. } => name,
+        }
+    }
+
+    /// What a call may change.
+    pub fn category(&self) -> Category {
+        match self {
+            Self::Declared(tool) => tool.category,
+            Self::Builtin(tool) => tool.category,
+            Self::Mcp { category, .. } => *category,
+        }
+    }
+
+    /// What it is for.
+    pub fn description(&self) -> &'a str {
+        match self {
+            Self::Declared(tool) => &tool.description,
+            Self::Builtin(tool) => &tool.description,
+            Self::Mcp { .. } => "what its server says of it, `dutyd mcp` shows",
+        }
+    }
+
+    /// Returns what it takes, as far as that is known.
+    #[must_use]
+    pub fn parameters(&self) -> Option<&'a Parameters> {
+        match self {
+            Self::Declared(tool) => Some(tool.command.parameters()),
+            Self::Builtin(tool) => Some(&tool.parameters),
+            Self::Mcp { .. } => None,
+        }
+    }
+
+    /// `declared`, `builtin` or `mcp:SERVER`.
+    pub fn source(&self) -> String {
+        match self {
+            Self::Declared(_) => "declared".to_owned(),
+            Self::Builtin(_) => "builtin".to_owned(),
+            Self::Mcp { server, .. } => format!("mcp:{}", server.name),
+        }
+    }
+
+    fn destructive_when(&self) -> &'a [ArgumentConditions] {
+        match self {
+            Self::Declared(tool) => &tool.destructive_when,
+            Self::Builtin(_) | Self::Mcp { .. } => &[],
+        }
+    }
+
+    /// Returns a call as it is judged.
+    ///
+    /// *Errors*: `invalid_arguments`.
+    pub fn prepare(&self, arguments: &Map<String, Value>) -> Result<JudgedCall, CallError> {
+        match self {
+            Self::Declared(tool) => {
+                let arguments = tool.command.validate(arguments)?;
+                tool.command.render(&arguments)?;
+                let touches = declared_touches(tool, &arguments)?;
+                Ok(JudgedCall { arguments, touches, lines: 0 })
+            }
+            Self::Builtin(tool) => prepare_builtin(tool.name, arguments),
+            Self::Mcp { .. } => {
+                Ok(JudgedCall { arguments: arguments.clone(), ..JudgedCall::default() })
+            }
+        }
+    }
+
+    /// Returns what the gate says of the first call of a run.
+    pub fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
+        let facts = Facts {
+            tool: self.name(),
+            category: self.category(),
+            destructive_when: self.destructive_when(),
+            touches: &call.touches,
+            lines: call.lines,
+            spent: &Spent::default(),
+        };
+        decide(rules, facts, &call.arguments)
+    }
+}
+
+/// What the gate says of a call, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// The answer.
+    pub decision: DecisionKind,
+    /// The rule that decided; `unavailable` for a tool that cannot be used here.
+    pub rule: String,
+    /// The category that was judged.
+    pub category: Category,
+    /// A sentence for people.
+    pub reason: String,
+}
+
+/// Why a call cannot be explained.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// There is no such tool.
+    #[error(transparent)]
+    Unknown(#[from] UnknownTool),
+    /// The arguments are not valid.
+    #[error(transparent)]
+    Arguments(#[from] CallError),
+}
+
+/// Decides about a call as a run of `job` would; without arguments, about the tool.
+///
+/// *Errors*: [`ExplainError`].
+pub fn explain(
+    config: &Config,
+    job: &Job,
+    host: &Host,
+    tool: &str,
+    arguments: Option<&Map<String, Value>>,
+) -> Result<Explanation, ExplainError> {
+    let tool = KnownTool::find(config, tool)?;
+    let call = match arguments {
+        None => JudgedCall::default(),
+        Some(arguments) => tool.prepare(arguments)?,
+    };
+    let rules = gate_rules(config, job, path_rules(config, job, host, None));
+    let call = call.with_real_paths(job.environment.is_local(), &rules.paths);
+    let decision = tool.decide(&rules, &call);
+    let gone = tool.unavailable(config, Some((job, &rules.paths)), &host.environment);
+    Ok(match gone.filter(|_| decision.kind != DecisionKind::Deny) {
+        Some(reason) => Explanation {
+            decision: DecisionKind::Deny,
+            rule: "unavailable".to_owned(),
+            category: decision.category,
+            reason,
+        },
+        None => Explanation {
+            decision: decision.kind,
+            rule: decision.rule.to_owned(),
+            category: decision.category,
+            reason: decision.reason,
+        },
+    })
+}
+
+/// A tool as `tools` prints it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToolRow {
+    /// Its name.
+    pub name: String,
+    /// Its category.
+    pub category: Category,
+    /// `builtin`, `declared` or `mcp:NAME`.
+    pub source: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON Schema of its arguments; null while only its server knows it.
+    pub parameters: Option<Value>,
+    /// The program that it starts, if it starts one.
+    pub program: Option<String>,
+    /// Why it cannot be used here; null if it can.
+    pub unavailable: Option<String>,
+    /// Whether the job may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<bool>,
+}
+
+/// Returns every tool by name; `of_servers` are the tools that servers were seen to have.
+#[must_use]
+pub fn tool_rows(
+    config: &Config,
+    job: Option<&Job>,
+    host: &Host,
+    of_servers: &[(Arc<McpServer>, String)],
+) -> Vec<ToolRow> {
+    let job = job.map(|job| (job, path_rules(config, job, host, None)));
+    let row = |tool: KnownTool<'_>| {
+        let of_job = job.as_ref().map(|(job, rules)| (*job, rules));
+        let unavailable = tool.unavailable(config, of_job, &host.environment);
+        let is_visible = |(job, _): (&Job, &PathRules)| {
+            is_visible(&job.policy, tool.name(), tool.category(), false)
+        };
+        ToolRow {
+            name: tool.name().to_owned(),
+            category: tool.category(),
+            source: tool.source(),
+            description: tool.description().to_owned(),
+            parameters: tool.parameters().map(|parameters| parameters.schema().clone()),
+            program: match tool {
+                KnownTool::Declared(tool) => {
+                    tool.program.path.as_ref().map(|path| path.display().to_string())
+                }
+                KnownTool::Builtin(_) | KnownTool::Mcp { .. } => None,
+            },
+            allowed: of_job.map(|job| unavailable.is_none() && is_visible(job)),
+            unavailable,
+        }
+    };
+    KnownTool::all(config, of_servers).into_iter().map(row).collect()
+}
+
+/// Returns the whole names of the tools that a server was seen to have, but for those that a run would leave out.
+pub fn names_of_server<'a>(
+    config: &'a Config,
+    server: &'a Arc<McpServer>,
+    seen: impl IntoIterator<Item = String> + 'a,
+) -> impl Iterator<Item = (Arc<McpServer>, String)> + 'a {
+    seen.into_iter().filter_map(move |tool| {
+        let name = ToolName::parse(&format!("{}{MCP_SEPARATOR}{tool}", server.name)).ok()?;
+        (!config.tools.contains_key(&name)).then(|| (server.clone(), name.to_string()))
+    })
+}

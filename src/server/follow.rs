@@ -1,0 +1,125 @@
+//! A run's lines as a stream of events: those that are written, then those that come.
+
+use std::convert::Infallible;
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use futures_util::Stream;
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::mpsc;
+
+use super::problem::Problem;
+use super::routes::Api;
+use crate::domain::{Event, RunId};
+use crate::sinks::Observed;
+use crate::store::{StateDir, known, raw_lines};
+
+/// How often a follower of a silent run asks whether anybody still works on it.
+const RECHECK: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// From where on.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsQuery {
+    /// The first line.
+    pub from_seq: u64,
+}
+
+/// Streams a run's lines: those that are written, then those that come, and ends after the last.
+pub(super) async fn events(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+    headers: axum::http::HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Problem> {
+    let run_id = api.run_id(&id)?;
+    // The client has that one already.
+    let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+    let from = seen.map_or(query.from_seq, |seen| seen.saturating_add(1));
+    // Watching begins before reading, so that nothing falls between.
+    let watcher = api.observers.watch();
+    if api.state.find_run(&run_id).is_none() && !api.is_known(&run_id).await {
+        return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`")));
+    }
+    let (sender, receiver) = mpsc::channel::<SseEvent>(64);
+    tokio::spawn(async move {
+        let stop = api.stop.clone();
+        tokio::select! {
+            () = follow(api, run_id, from, watcher, &sender) => {}
+            () = stop.cancelled() => {}
+            () = sender.closed() => {}
+        }
+    });
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|event| (Ok(event), receiver))
+    });
+    Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
+}
+
+/// Sends a run's lines until the last; ends too when nobody works on the run any more.
+async fn follow(
+    api: Api,
+    run_id: RunId,
+    from: u64,
+    mut watcher: Receiver<Observed>,
+    sender: &mpsc::Sender<SseEvent>,
+) {
+    let mut next = from;
+    loop {
+        // Asked before reading: what was written by then is read below.
+        let at_work = api.state.is_live(&run_id) || api.is_known(&run_id).await;
+        let (state, id) = (api.state.clone(), run_id.clone());
+        let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
+            .await
+            .unwrap_or_default();
+        let mut ended = false;
+        for (seq, line, last) in lines {
+            next = seq + 1;
+            ended = last;
+            if sender.send(SseEvent::default().id(seq.to_string()).data(line)).await.is_err() {
+                return;
+            }
+        }
+        if ended || !at_work {
+            return;
+        }
+        // The file is the truth: what is watched only says that there is more of it. Lines that come together are read together.
+        let more = async {
+            loop {
+                match watcher.recv().await {
+                    Ok(Observed::Line { run_id: other, seq, .. })
+                        if other == run_id && seq >= next =>
+                    {
+                        return true;
+                    }
+                    // Shown while it happens, and never in the file.
+                    Ok(Observed::Live { run_id: other, event }) if other == run_id => {
+                        let data = serde_json::to_string(&event).unwrap_or_default();
+                        if sender.send(SseEvent::default().data(data)).await.is_err() {
+                            return false;
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(_) => return true,
+                }
+            }
+        };
+        if tokio::time::timeout(RECHECK, more).await == Ok(false) {
+            return;
+        }
+    }
+}
+
+/// Returns the lines of a transcript from `from` on, each with its number and whether it is the last of the run.
+fn written(state: &StateDir, run_id: &RunId, from: u64) -> Vec<(u64, String, bool)> {
+    let Some(lines) = state.find_run(run_id).and_then(|run| raw_lines(&run.transcript()).ok())
+    else {
+        return Vec::new();
+    };
+    lines
+        .filter(|(_, line)| line.seq >= from)
+        .map(|(text, line)| (line.seq, text, matches!(known(&line), Some(Event::SessionEnd(_)))))
+        .collect()
+}

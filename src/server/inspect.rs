@@ -1,0 +1,159 @@
+//! Routes that look into runs, plans, jobs and tools: what the command line of a group member shows without the rights of the service user.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::problem::Problem;
+use super::routes::{Answer, Api, List, internal, missing};
+use super::socket::Peer;
+use crate::config::{Config, Job, McpServer};
+use crate::domain::{Plan, RunId};
+use crate::run::{
+    CheckReport, ExplainError, Explanation, ToolRow, check, explain, names_of_server, tool_rows,
+};
+use crate::store::{RecordFacts, RunDir, VerifyReport, verify};
+
+/// Bytes of a file that are sent at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+impl Api {
+    fn run_dir(&self, id: &str) -> Result<RunDir, Problem> {
+        let run_id = self.run_id(id)?;
+        self.state.find_run(&run_id).ok_or_else(|| missing(format!("there is no run `{id}`")))
+    }
+
+    fn job(&self, name: &str) -> Result<(Arc<Config>, Arc<Job>), Problem> {
+        let config = self.handle.config.borrow().clone();
+        let job = config.jobs.get(name).cloned();
+        job.map(|job| (config, job)).ok_or_else(|| missing(format!("there is no job `{name}`")))
+    }
+
+    /// Returns the tools of servers that were seen before.
+    async fn of_servers(
+        &self,
+        config: &Arc<Config>,
+    ) -> Result<Vec<(Arc<McpServer>, String)>, Problem> {
+        let config = config.clone();
+        self.ledger(move |reader| {
+            let mut found = Vec::new();
+            for server in config.mcp_servers.values() {
+                let pins = reader.mcp_pins(&server.name)?.unwrap_or_default();
+                found.extend(names_of_server(&config, server, pins.into_keys()));
+            }
+            Ok(found)
+        })
+        .await
+    }
+}
+
+pub(super) async fn transcript(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let file = tokio::fs::File::open(api.run_dir(&id)?.transcript()).await.map_err(internal)?;
+    let chunks = futures_util::stream::unfold(file, |mut file| async move {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        match tokio::io::AsyncReadExt::read(&mut file, &mut chunk).await {
+            Ok(0) => None,
+            Ok(read) => {
+                chunk.truncate(read);
+                Some((Ok::<_, std::io::Error>(chunk), file))
+            }
+            Err(error) => Some((Err(error), file)),
+        }
+    });
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    Ok((kind, axum::body::Body::from_stream(chunks)).into_response())
+}
+
+pub(super) async fn verify_run(
+    State(api): State<Api>,
+    Path(id): Path<String>,
+) -> Answer<VerifyReport> {
+    let run_id = api.run_id(&id)?;
+    let known = run_id.to_string();
+    let end = api.ledger(move |reader| reader.record_end(&known)).await?;
+    let Some(run) = api.state.find_run(&run_id) else {
+        return match end {
+            Some(_) => Ok(Json(crate::store::missing_record(&run_id))),
+            None => Err(missing(format!("there is no run `{id}`"))),
+        };
+    };
+    let state = api.state.clone();
+    let verified = tokio::task::spawn_blocking(move || {
+        let (live, is_open) = (state.is_live(run.run_id()), state.is_open(run.run_id()));
+        verify(&run, &RecordFacts { live, is_open, end })
+    });
+    verified.await.map_err(internal)?.map_err(internal).map(Json)
+}
+
+pub(super) async fn plans(State(api): State<Api>) -> Answer<List<Plan>> {
+    api.ledger(|reader| reader.plans()).await.map(List::whole)
+}
+
+pub(super) async fn plan(State(api): State<Api>, Path(id): Path<String>) -> Answer<Plan> {
+    let wanted = id.clone();
+    let found = api.ledger(move |reader| reader.plan(&wanted)).await?;
+    found.map(Json).ok_or_else(|| missing(format!("there is no plan `{id}`")))
+}
+
+pub(super) async fn check_job(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+) -> Answer<CheckReport> {
+    let (config, job) = api.job(&name)?;
+    tracing::info!(job = name, uid = peer.uid, "check asked for");
+    let (host, run_id) = (api.host.clone(), RunId::from_ulid(ulid::Ulid::generate()));
+    // A task of its own: a client that leaves must not leave servers and a directory behind.
+    let checked = tokio::spawn(async move { check(&config, &job, &host, &run_id).await });
+    checked.await.map_err(internal)?.map_err(internal).map(Json)
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ExplainBody {
+    tool: String,
+    #[serde(default)]
+    arguments: Option<Map<String, Value>>,
+}
+
+pub(super) async fn explain_call(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Json(body): Json<ExplainBody>,
+) -> Answer<Explanation> {
+    let (config, job) = api.job(&name)?;
+    let host = api.host.clone();
+    let explained = tokio::task::spawn_blocking(move || {
+        explain(&config, &job, &host, &body.tool, body.arguments.as_ref())
+    });
+    explained.await.map_err(internal)?.map(Json).map_err(|error| match error {
+        ExplainError::Unknown(error) => missing(error.to_string()),
+        ExplainError::Arguments(error) => {
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.message)
+        }
+    })
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ToolsQuery {
+    job: Option<String>,
+}
+
+pub(super) async fn tools(
+    State(api): State<Api>,
+    Query(query): Query<ToolsQuery>,
+) -> Answer<List<ToolRow>> {
+    let config = api.handle.config.borrow().clone();
+    let job = query.job.as_deref().map(|name| api.job(name)).transpose()?.map(|(_, job)| job);
+    let of_servers = api.of_servers(&config).await?;
+    Ok(List::whole(tool_rows(&config, job.as_deref(), &api.host, &of_servers)))
+}

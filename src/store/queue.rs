@@ -1,0 +1,180 @@
+//! What the ledger knows of runs: those that wait for a place, and where the records of the others ended.
+//!
+//! A run that waits has neither directory nor transcript yet. One that ends while it waits keeps its row, so that its end can be read.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{OptionalExtension as _, Row, params};
+
+use super::db::DbError;
+use super::ledger::{Ledger, LedgerReader};
+use super::run_row::QueuedRun;
+use super::verify::RecordEnd;
+use crate::domain::{RunId, StopReason, Trigger};
+
+pub(super) const TABLES: &str = "
+    CREATE TABLE record_ends (run_id TEXT PRIMARY KEY, lines INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+    CREATE TABLE queue (
+        run_id TEXT PRIMARY KEY, job TEXT NOT NULL, trigger TEXT NOT NULL, scheduled_for INTEGER,
+        ended_at INTEGER, stop_reason TEXT, reason TEXT
+    ) WITHOUT ROWID;
+    CREATE INDEX queue_waiting ON queue (run_id) WHERE ended_at IS NULL;
+";
+
+/// Runs that ended while they waited, of which the ledger keeps the newest.
+const KEPT_ENDED: u32 = 1000;
+
+impl Ledger {
+    /// Keeps where the record of a run ended.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn keep_record_end(&self, run_id: RunId, end: RecordEnd) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
+                .execute(params![run_id.as_str(), lines, end.hash])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Keeps runs that wait.
+    ///
+    /// *Errors*: [`DbError`]; then none is kept.
+    pub async fn enqueue(&self, runs: Vec<QueuedRun>) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            let mut insert = transaction.prepare_cached(
+                "INSERT OR IGNORE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)",
+            )?;
+            for run in &runs {
+                let due = run.scheduled_for.map(|due| due.timestamp_millis());
+                insert.execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Takes a run that begins out of the queue.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn dequeue(&self, run_id: RunId) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            transaction
+                .prepare_cached("DELETE FROM queue WHERE run_id = ?1 AND ended_at IS NULL")?
+                .execute([run_id.as_str()])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Ends a run that waits, before it began; without `run_id`, every one that waits.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn end_queued(
+        &self,
+        run_id: Option<RunId>,
+        why: (StopReason, String),
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            transaction.execute(
+                "UPDATE queue SET ended_at = ?2, stop_reason = ?3, reason = ?4
+                 WHERE ended_at IS NULL AND (?1 IS NULL OR run_id = ?1)",
+                params![run_id.as_ref().map(RunId::as_str), now.timestamp_millis(), why.0.as_str(), why.1],
+            )?;
+            transaction
+                .execute(
+                    "DELETE FROM queue WHERE ended_at IS NOT NULL AND run_id NOT IN
+                     (SELECT run_id FROM queue WHERE ended_at IS NOT NULL ORDER BY run_id DESC LIMIT ?1)",
+                    [KEPT_ENDED],
+                )
+                .map(drop)
+        })
+        .await
+    }
+}
+
+impl LedgerReader<'_> {
+    /// Returns where the record of a run ended; `None` if that is not known.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn record_end(&self, run_id: &str) -> rusqlite::Result<Option<RecordEnd>> {
+        let mut query = self
+            .connection()
+            .prepare_cached("SELECT lines, hash FROM record_ends WHERE run_id = ?1")?;
+        query.query_row([run_id], record_end).optional()
+    }
+
+    /// Gives `take` each run whose end is known from `since` on (inclusive), in the order of their ids.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn each_record_end(&self, since: &str, mut take: impl FnMut(&str)) -> rusqlite::Result<()> {
+        let mut query = self
+            .connection()
+            .prepare("SELECT run_id FROM record_ends WHERE run_id >= ?1 ORDER BY run_id")?;
+        let mut rows = query.query([since])?;
+        while let Some(row) = rows.next()? {
+            take(row.get_ref(0)?.as_str()?);
+        }
+        Ok(())
+    }
+
+    /// Returns the runs that wait, and those that ended while they waited, newest first.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn queue(&self) -> rusqlite::Result<Vec<QueuedRun>> {
+        let mut query = self.connection().prepare_cached(
+            "SELECT run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason FROM queue ORDER BY run_id DESC",
+        )?;
+        query.query_map([], queued)?.collect()
+    }
+
+    /// Tells whether any schedule, slot or waiting run of this job was ever kept.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn knows_job(&self, job: &str) -> rusqlite::Result<bool> {
+        self.connection().query_row(
+            "SELECT EXISTS (SELECT 1 FROM periods WHERE job = ?1) OR EXISTS (SELECT 1 FROM slots WHERE job = ?1)
+             OR EXISTS (SELECT 1 FROM queue WHERE job = ?1)",
+            [job],
+            |row| row.get(0),
+        )
+    }
+}
+
+fn record_end(row: &Row<'_>) -> rusqlite::Result<RecordEnd> {
+    let lines: i64 = row.get(0)?;
+    Ok(RecordEnd { lines: u64::try_from(lines).unwrap_or(0), hash: row.get(1)? })
+}
+
+fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
+    let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| {
+        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, error)
+    };
+    let id: String = row.get(0)?;
+    let time = |at: Option<i64>| at.and_then(DateTime::from_timestamp_millis);
+    let trigger: Trigger = word(row, 2)?;
+    let ended = match time(row.get(4)?) {
+        Some(at) => Some((at, word::<StopReason>(row, 5)?, row.get(6)?)),
+        None => None,
+    };
+    Ok(QueuedRun {
+        run_id: RunId::parse(&id).map_err(|error| unreadable(error.into()))?,
+        job: row.get(1)?,
+        trigger,
+        scheduled_for: time(row.get(3)?),
+        ended,
+    })
+}
+
+/// Returns an enum that is kept as its word.
+pub(super) fn word<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    at: usize,
+) -> rusqlite::Result<T> {
+    let text: String = row.get(at)?;
+    serde_json::from_value(text.into()).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+    })
+}

@@ -1,0 +1,216 @@
+//! Removes a tree that something hostile has made.
+//!
+//! One directory is open at a time, and the way back leads over `..`, compared with what was left: neither the depth of a tree nor the length of its
+//! paths costs stack or descriptors. No link is followed, and no other file system is entered (STATE-6). What cannot be removed is left out, and the
+//! rest goes on.
+
+use std::collections::HashSet;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, Stat, chmod, fchmod, fstat, openat, openat2,
+    unlinkat,
+};
+use rustix::io::Errno;
+
+/// Entries that could not be removed after which a removal gives up; their names are kept in memory.
+const MOST_FAILED: usize = 1000;
+
+/// Removes what lies at `path`, with all that is in it. Nothing at `path` is not an error.
+///
+/// *Errors*: the first one; everything else that could be removed is gone. Blocks.
+pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let name = CString::new(name.as_bytes())?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = match openat(CWD, above, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        opened => opened?,
+    };
+    Removal::default().run(above.as_fd(), &name)
+}
+
+#[derive(PartialEq, Eq)]
+enum Taken {
+    Gone,
+    /// A directory that is not empty.
+    Full,
+}
+
+/// A directory on the way to the one that is open.
+struct Level {
+    name: CString,
+    stat: Stat,
+    failed: HashSet<CString>,
+}
+
+#[derive(Default)]
+struct Removal {
+    levels: Vec<Level>,
+    failures: usize,
+    first: Option<Errno>,
+}
+
+impl Removal {
+    fn run(mut self, above: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+        if take(above, name)? == Taken::Gone {
+            return Ok(());
+        }
+        let mut at = self.enter(above, name)?;
+        while self.failures <= MOST_FAILED {
+            if let Some(child) = self.empty(&mut at) {
+                match self.enter(at.fd()?, &child) {
+                    Ok(opened) => at = opened,
+                    Err(errno) => self.fail(child, errno),
+                }
+                continue;
+            }
+            let Some(done) = self.levels.pop() else { break };
+            let Some(up) = self.levels.last() else { break };
+            at = parent(&at, &up.stat)?;
+            if let Err(errno) = unlinkat(at.fd()?, &*done.name, AtFlags::REMOVEDIR) {
+                self.fail(done.name, errno);
+            }
+        }
+        drop(at);
+        match (unlinkat(above, name, AtFlags::REMOVEDIR), self.first) {
+            (Ok(()) | Err(Errno::NOENT), _) => Ok(()),
+            (Err(_), Some(first)) => Err(first.into()),
+            (Err(errno), None) => Err(errno.into()),
+        }
+    }
+
+    fn enter(&mut self, above: BorrowedFd<'_>, name: &CStr) -> Result<Dir, Errno> {
+        let dir = Dir::new(open(above, name)?)?;
+        let level = Level { name: name.to_owned(), stat: dir.stat()?, failed: HashSet::new() };
+        self.levels.push(level);
+        Ok(dir)
+    }
+
+    /// Removes what can be removed at once; returns the first directory that has something in it.
+    fn empty(&mut self, dir: &mut Dir) -> Option<CString> {
+        let mut has_removed = false;
+        while self.failures <= MOST_FAILED {
+            let entry = match dir.read() {
+                Some(Ok(entry)) => entry,
+                Some(Err(errno)) => {
+                    self.count(errno);
+                    return None;
+                }
+                // Reading and removing at once may pass something over.
+                None if has_removed => {
+                    has_removed = false;
+                    dir.rewind();
+                    continue;
+                }
+                None => return None,
+            };
+            let name = entry.file_name();
+            let is_known = self.levels.last().is_some_and(|level| level.failed.contains(name));
+            if is_known || matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            match dir.fd().and_then(|fd| take(fd, name)) {
+                Ok(Taken::Gone) => has_removed = true,
+                Ok(Taken::Full) => return Some(name.to_owned()),
+                Err(errno) => self.fail(name.to_owned(), errno),
+            }
+        }
+        None
+    }
+
+    fn fail(&mut self, name: CString, errno: Errno) {
+        self.count(errno);
+        if let Some(level) = self.levels.last_mut() {
+            level.failed.insert(name);
+        }
+    }
+
+    fn count(&mut self, errno: Errno) {
+        self.failures += 1;
+        self.first.get_or_insert(errno);
+    }
+}
+
+fn take(dir: BorrowedFd<'_>, name: &CStr) -> Result<Taken, Errno> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(Taken::Gone),
+        // What a directory answers, by file system.
+        Err(first @ (Errno::ISDIR | Errno::PERM)) => {
+            match unlinkat(dir, name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => Ok(Taken::Gone),
+                Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(Taken::Full),
+                Err(Errno::NOTDIR) => Err(first),
+                Err(errno) => Err(errno),
+            }
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Opens a directory, and makes it ours to empty.
+fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let common = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = || openat2(dir, name, common | OFlags::RDONLY, Mode::empty(), how);
+    let fd = match opened() {
+        Err(Errno::ACCESS) => {
+            // `fchmodat` follows links; what was opened as a directory is not one.
+            let place = openat2(dir, name, common | OFlags::PATH, Mode::empty(), how)?;
+            chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
+            opened()?
+        }
+        opened => opened?,
+    };
+    if !Mode::from_raw_mode(fstat(&fd)?.st_mode).contains(Mode::RWXU) {
+        // If this fails, its entries say why they stay.
+        let _ = fchmod(&fd, Mode::RWXU);
+    }
+    Ok(fd)
+}
+
+fn parent(dir: &Dir, expected: &Stat) -> io::Result<Dir> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = Dir::new(openat(dir.fd()?, c"..", flags, Mode::empty())?)?;
+    let stat = above.stat()?;
+    match (stat.st_dev, stat.st_ino) == (expected.st_dev, expected.st_ino) {
+        true => Ok(above),
+        false => Err(io::Error::other("a directory was moved while it was removed")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_is_removed_however_deep_closed_or_linked() {
+        let temp = tempfile::tempdir().unwrap();
+        let outside = temp.path().join("outside");
+        std::fs::write(&outside, "stays").unwrap();
+        let tree = temp.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        std::os::unix::fs::symlink(temp.path(), tree.join("link")).unwrap();
+        std::fs::create_dir_all(tree.join("closed/in")).unwrap();
+        let closed = std::fs::Permissions::from_mode(0o0);
+        std::fs::set_permissions(tree.join("closed"), closed).unwrap();
+        let mut at = openat(CWD, &tree, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        for _ in 0..15_000 {
+            rustix::fs::mkdirat(&at, c"d", Mode::RWXU).unwrap();
+            at = openat(&at, c"d", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        drop(at);
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "stays");
+        remove_tree(&tree).unwrap();
+    }
+}

@@ -1,0 +1,275 @@
+//! Is a record what was written? The chain of its lines, the digests of its files, and the end that the ledger knows.
+//!
+//! *Source*: `design/transcript.md`, "A record is complete".
+
+use std::borrow::Cow;
+use std::io::{self, Read as _};
+use std::path::{Component, Path};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::reader::{open_regular, whole_lines};
+use super::run_dir::RunDir;
+use super::transcript::hash;
+use crate::domain::{FIRST_PREV, FORMAT_VERSION, RunId};
+
+/// Where a record ended, as the ledger keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordEnd {
+    /// Its lines.
+    pub lines: u64,
+    /// SHA-256 (hex) of the last one.
+    pub hash: String,
+}
+
+/// What is known of a record besides its files.
+#[derive(Debug, Clone, Default)]
+pub struct RecordFacts {
+    /// Whether a process writes it.
+    pub live: bool,
+    /// Whether it has a marker: it is live, or waits for the next start.
+    pub is_open: bool,
+    /// Its end; `None` if the ledger knows none.
+    pub end: Option<RecordEnd>,
+}
+
+/// How a record ends, compared with the ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeadState {
+    /// It ends where the ledger says.
+    Match,
+    /// It does not.
+    Differs,
+    /// The ledger says nothing of it.
+    None,
+}
+
+/// What `verify` found.
+///
+/// *Shape*: `{"run_id":"…","ok":true,"head":"match","file":null,"lines":12,"live":false,"torn":false,"broken_at_seq":null,"reason":null}`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// The run.
+    pub run_id: String,
+    /// Whether everything is what was written.
+    pub ok: bool,
+    /// The end of the record against the ledger.
+    pub head: HeadState,
+    /// The output file that differs.
+    pub file: Option<String>,
+    /// Whole lines.
+    pub lines: u64,
+    /// Whether the run is being written.
+    pub live: bool,
+    /// Whether the last line is not whole.
+    pub torn: bool,
+    /// The number that the first wrong line should have.
+    pub broken_at_seq: Option<u64>,
+    /// What is wrong.
+    pub reason: Option<String>,
+}
+
+/// What `verify --all` found.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct VerifyAllReport {
+    /// Whether no record is broken.
+    pub ok: bool,
+    /// Records.
+    pub runs: u64,
+    /// Records whose end the ledger does not know.
+    pub without_head: u64,
+    /// Those that are broken.
+    pub broken: Vec<VerifyReport>,
+}
+
+/// The part of a line that is checked. Everything else is passed over.
+#[derive(Deserialize)]
+struct Checked<'a> {
+    v: u32,
+    seq: u64,
+    #[serde(borrow)]
+    run_id: Cow<'a, str>,
+    #[serde(borrow)]
+    session_id: Cow<'a, str>,
+    #[serde(borrow)]
+    prev: Cow<'a, str>,
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    output_file: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    digest: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    file_digest: Option<Cow<'a, str>>,
+}
+
+/// Checks a record.
+///
+/// *Errors*: the transcript exists and cannot be read.
+pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
+    let mut check = Check::new(run, facts);
+    let lines = match whole_lines(&run.transcript()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            check.report.broken("the transcript is missing".to_owned(), None);
+            check.report.head =
+                if facts.end.is_some() { HeadState::Differs } else { HeadState::None };
+            return Ok(check.report);
+        }
+        lines => lines?,
+    };
+    for line in lines {
+        let (bytes, is_whole) = line?;
+        if !is_whole {
+            check.report.torn = true;
+            if !facts.live {
+                let reason = "the last line is torn; the next start cuts it off".to_owned();
+                let seq = check.report.lines;
+                check.report.broken(reason, Some(seq));
+            }
+            break;
+        }
+        if let Err(reason) = check.line(&bytes) {
+            let seq = check.report.lines;
+            check.report.broken(reason, Some(seq));
+            return Ok(check.report);
+        }
+    }
+    check.end();
+    Ok(check.report)
+}
+
+/// Returns the report of a run of which only its end in the ledger is left.
+#[must_use]
+pub fn missing_record(run_id: &RunId) -> VerifyReport {
+    let mut report = VerifyReport::of(run_id, false);
+    report.head = HeadState::Differs;
+    report.broken("its directory is missing".to_owned(), None);
+    report
+}
+
+impl VerifyReport {
+    fn of(run_id: &RunId, live: bool) -> Self {
+        Self {
+            run_id: run_id.to_string(),
+            ok: true,
+            head: HeadState::None,
+            file: None,
+            lines: 0,
+            live,
+            torn: false,
+            broken_at_seq: None,
+            reason: None,
+        }
+    }
+
+    /// Takes the first thing that is wrong.
+    fn broken(&mut self, reason: String, at: Option<u64>) {
+        if self.ok {
+            self.ok = false;
+            self.reason = Some(reason);
+            self.broken_at_seq = at;
+        }
+    }
+}
+
+/// A check at work.
+struct Check<'a> {
+    run: &'a RunDir,
+    facts: &'a RecordFacts,
+    report: VerifyReport,
+    prev: String,
+    session: Option<String>,
+    is_complete: bool,
+}
+
+impl<'a> Check<'a> {
+    fn new(run: &'a RunDir, facts: &'a RecordFacts) -> Self {
+        let report = VerifyReport::of(run.run_id(), facts.live);
+        Self { run, facts, report, prev: FIRST_PREV.to_owned(), session: None, is_complete: false }
+    }
+
+    /// Takes a line.
+    ///
+    /// *Errors*: what is wrong with it.
+    fn line(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let line: Checked<'_> = serde_json::from_slice(bytes)
+            .map_err(|error| format!("it is not a transcript line: {error}"))?;
+        let seq = self.report.lines;
+        if line.v != FORMAT_VERSION {
+            return Err(format!("its format version is {}, not {FORMAT_VERSION}", line.v));
+        }
+        if line.seq != seq {
+            return Err(format!("its number is {}, not {seq}", line.seq));
+        }
+        if line.prev != self.prev {
+            return Err("the line before it is not the one that was written".to_owned());
+        }
+        if line.run_id != self.run.run_id().as_str() {
+            return Err("it belongs to another run".to_owned());
+        }
+        let session = self.session.get_or_insert_with(|| line.session_id.clone().into_owned());
+        self.is_complete = line.kind == "session_end" && line.session_id == session.as_str();
+        let digest = line.file_digest.as_deref().or(line.digest.as_deref());
+        if let (Some(file), Some(digest)) = (line.output_file.as_deref(), digest) {
+            self.file(file, digest, seq);
+        }
+        self.prev = hash(bytes);
+        self.report.lines += 1;
+        Ok(())
+    }
+
+    fn file(&mut self, name: &str, digest: &str, seq: u64) {
+        let reason = match digest_of(self.run.path(), name) {
+            Ok(found) if found == digest => return,
+            Ok(_) => format!("{name} is not what was written"),
+            Err(error) => format!("{name} cannot be read: {error}"),
+        };
+        if self.report.file.is_none() {
+            self.report.file = Some(name.to_owned());
+        }
+        self.report.broken(reason, Some(seq));
+    }
+
+    /// Compares the end of the record with what it should be.
+    fn end(&mut self) {
+        if let Some(end) = &self.facts.end {
+            let is_same = end.lines == self.report.lines && end.hash == self.prev;
+            self.report.head = if is_same { HeadState::Match } else { HeadState::Differs };
+            if !is_same {
+                let (found, known) = (self.report.lines, end.lines);
+                let reason = match found == known {
+                    true => "its last line is not the one that was written".to_owned(),
+                    false => format!("it has {found} lines; {known} were written"),
+                };
+                self.report.broken(reason, Some(found.min(known)));
+            }
+        }
+        if !self.is_complete && !self.facts.is_open {
+            let reason = "it does not end with its `session_end`, and no process works on it";
+            self.report.broken(reason.to_owned(), Some(self.report.lines));
+        }
+    }
+}
+
+/// Returns SHA-256 (hex) of an output file of a run, read in constant memory.
+fn digest_of(run: &Path, name: &str) -> io::Result<String> {
+    /// Bytes that are read at once.
+    const PIECE: usize = 128 * 1024;
+    let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if !is_plain {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it leaves the run's directory"));
+    }
+    let mut file = open_regular(&run.join(name))?;
+    let (mut digest, mut piece) = (Sha256::new(), vec![0; PIECE]);
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(hex::encode(digest.finalize())),
+            count => digest.update(piece.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
