@@ -76,7 +76,7 @@ fn what_stands_in_one_place_stands_nowhere_else() {
         (
             "unsafe ",
             &[
-                "process/fork_hold.rs",
+                "process/group_hold.rs",
                 "process/fork_server.rs",
                 "process/sandbox.rs",
                 "process/shim.rs",

@@ -7,8 +7,8 @@
 
 mod control_group;
 mod feeder;
-mod fork_hold;
 mod fork_server;
+mod group_hold;
 mod leftover;
 mod sandbox;
 mod shim;
@@ -51,7 +51,7 @@ pub fn kernel_features() -> Vec<(&'static str, bool)> {
     vec![
         ("pidfd_open (5.3)", pidfd_open(getpid(), PidfdFlags::empty()).is_ok()),
         ("openat2 (5.6)", openat2.is_ok()),
-        ("seccomp notifications (5.0)", fork_hold::is_supported()),
+        ("seccomp notifications (5.0)", group_hold::is_supported()),
         ("/proc", std::fs::metadata("/proc/self/stat").is_ok()),
     ]
 }

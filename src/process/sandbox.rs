@@ -24,7 +24,7 @@ use seccompiler::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::fork_hold;
+use super::group_hold;
 
 /// The first Landlock version that also refuses truncation: with less, a file could be emptied without the right to write.
 const LEAST_ABI: u32 = 3;
@@ -236,10 +236,10 @@ impl Filters {
         });
         let compiled = filters.map(|filter| filter.compile().map(|program| (filter, program)));
         let sandboxed = compiled.collect::<Result<_, _>>().map_err(|_| Errno::ENOSYS)?;
-        Ok(Self { sandboxed, free: fork_hold::only_the_hold() })
+        Ok(Self { sandboxed, free: group_hold::only_the_hold() })
     }
 
-    /// Puts the sandbox on this process, for good; returns the listener of the hold on its forks, if the kernel has one. Of root's capabilities,
+    /// Puts the sandbox on this process, for good; returns the listener of the hold on its groups, if the kernel has one. Of root's capabilities,
     /// `capabilities` are kept. Without a `filter`, only the hold is put on.
     ///
     /// *Errors*: what the kernel says; the process must then end.
@@ -249,7 +249,7 @@ impl Filters {
         capabilities: u64,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<Option<OwnedFd>, Errno> {
-        let Some(filter) = filter else { return fork_hold::put_on(&self.free) };
+        let Some(filter) = filter else { return group_hold::put_on(&self.free) };
         drop_capabilities(capabilities);
         if let Some(ruleset) = ruleset {
             // SAFETY: the kernel reads the descriptor only, which is open.
@@ -260,7 +260,7 @@ impl Filters {
         }
         let known = self.sandboxed.iter().find(|(known, _)| *known == filter);
         let (_, program) = known.ok_or(Errno::EINVAL)?;
-        fork_hold::put_on(program)
+        group_hold::put_on(program)
     }
 }
 
@@ -409,7 +409,7 @@ impl Filter {
         let filter: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?;
         // One program and not two: the kernel compiles each anew for each process.
-        Ok([fork_hold::head(), filter].concat())
+        Ok([group_hold::head(), filter].concat())
     }
 }
 

@@ -22,8 +22,8 @@ use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, 
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 
-use super::fork_hold::ForkHold;
 use super::fork_server::{receive, send};
+use super::group_hold::GroupHold;
 use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};
@@ -141,7 +141,7 @@ impl Cage<'_> {
         }
     }
 
-    /// Puts the sandbox on and gives the listener of the hold on forks to `shim`.
+    /// Puts the sandbox on and gives the listener of the hold on groups to `shim`.
     fn put_on(&self, shim: &OwnedFd) -> Result<(), Errno> {
         if self.order.landlock != self.ruleset.is_some() {
             // It got lost on the way: nothing runs without what was to hold it.
@@ -214,16 +214,16 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The message that comes with the listener of the hold on forks; no step has this number.
+/// The message that comes with the listener of the hold on groups; no step has this number.
 const HOLD: u8 = u8::MAX;
 
-/// Starts the tool; returns its pid and the hold on its forks once the program runs.
+/// Starts the tool; returns its pid and the hold on its groups once the program runs.
 fn start(
     order: &Order,
     input: Input,
     output: OwnedFd,
     cage: &Cage<'_>,
-) -> Result<(Pid, Option<ForkHold>), (Step, Errno)> {
+) -> Result<(Pid, Option<GroupHold>), (Step, Errno)> {
     let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
     // Each message stays one; the end of the stream is the exec.
     let (shim, tool) =
@@ -254,14 +254,14 @@ fn start(
 fn follow_start(
     shim: BorrowedFd<'_>,
     child: Pid,
-) -> Result<(Pid, Option<ForkHold>), (Step, Errno)> {
+) -> Result<(Pid, Option<GroupHold>), (Step, Errno)> {
     let mut hold = None;
     let failure = loop {
         let mut message = [0; 8];
         match receive::<1>(shim, &mut message, RecvFlags::empty()) {
             // The socket was closed by the exec: the program runs.
             Ok((0, _)) => return Ok((child, hold)),
-            Ok((_, [Some(listener)])) => hold = Some(ForkHold::new(listener)),
+            Ok((_, [Some(listener)])) => hold = Some(GroupHold::new(listener)),
             // The listener was lost on the way. Nothing runs without the hold.
             Ok((_, [None])) if message.first() == Some(&HOLD) => {
                 break (Step::Sandbox, Errno::EMFILE);
@@ -373,7 +373,7 @@ fn close_on_exec_from(first: RawFd) {
 /// Waits for the end of the call, whatever brings it, and then ends whatever is left.
 fn watch(
     leader: Pid,
-    mut hold: Option<ForkHold>,
+    mut hold: Option<GroupHold>,
     timeout: Duration,
     lifeline: &UnixStream,
     signals: &SignalFd,
@@ -404,8 +404,8 @@ fn watch(
     if status.is_none() {
         let _ = killpg(leader, Signal::SIGKILL);
     }
-    // From here on, nothing of the call can start a process (PROC-2).
-    let is_held = hold.take().is_some();
+    // From here on, no process of the call can leave its group (PROC-2).
+    drop(hold.take());
     let survivors = match tree::reap(leader) {
         reaped if reaped.none_left => {
             status = status.or(reaped.leader);
@@ -413,10 +413,6 @@ fn watch(
         }
         reaped => {
             status = status.or(reaped.leader);
-            if !is_held {
-                let own = i32::try_from(std::process::id()).unwrap_or(0);
-                let _ = tree::kill_below(own, &|_| false);
-            }
             tree::end_children(leader, &mut status)
         }
     };
@@ -428,12 +424,12 @@ fn watch(
     Report { end, timed_out, stopped, survivors }
 }
 
-/// Waits for a signal, a fork, the end of the lifeline or the given moment; returns whether the call is to be ended.
+/// Waits for a signal, a new group, the end of the lifeline or the given moment; returns whether the call is to be ended.
 fn wait(
     until: Option<Instant>,
     lifeline: &UnixStream,
     signals: &SignalFd,
-    hold: &mut Option<ForkHold>,
+    hold: &mut Option<GroupHold>,
     with_lifeline: bool,
 ) -> bool {
     /// `poll` counts milliseconds; a moment that is further away is looked at again.
@@ -456,9 +452,9 @@ fn wait(
     let _ = poll(&mut fds, timeout);
     let [_, of_hold, of_lifeline] = fds.map(|fd| fd.revents().unwrap_or(PollFlags::empty()));
     if hold.is_some() && of_hold.contains(PollFlags::POLLIN) {
-        hold.iter().for_each(ForkHold::agree);
+        hold.iter().for_each(GroupHold::agree);
     } else if hold.is_some() && !of_hold.is_empty() {
-        // No process of the call is left that could fork.
+        // No process of the call is left.
         *hold = None;
     }
     let mut told = false;

@@ -80,7 +80,8 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 
 /// Kills everything below `root` and reaps what became our child; returns how many are left.
 ///
-/// All are stopped before any is killed, so that few can fork their way out. A chain of forks can, if no hold ([`super::fork_hold`]) stops it.
+/// All are stopped before any is killed, so that few can fork their way out. Where `root` is this process, their groups are killed as well, which
+/// also ends a chain of forks.
 pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
@@ -103,6 +104,9 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
         let victims = find();
         for seen in &victims {
             signal(*seen, Signal::KILL);
+        }
+        if root == own_pid() {
+            kill_groups(Some(spare));
         }
         if victims.is_empty() {
             return 0;
@@ -127,18 +131,15 @@ fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
     (stuck > 0 || began.elapsed() > BUSY_LIMIT).then_some(stuck)
 }
 
-/// Kills the children of this process, and those that become its children by that, until none is left; returns how many are.
+/// Kills the children of this process with their groups, and those that become its children by that, until none is left; returns how many are.
 ///
-/// For a subreaper to which every child belongs, while nothing below it can fork. A child that was not reaped keeps its pid, so that no other
-/// process is hit (PROC-8), and the kernel names children also where `/proc` hides them.
+/// For a subreaper to which every child belongs, while nothing below it can leave its group ([`super::group_hold`]). Of a chain of forks, each link
+/// becomes a child of the subreaper when the link before it ends, and stays one until it is reaped: so its group is always known, and each round
+/// ends at least one of them.
 pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 {
     let began = Instant::now();
     loop {
-        for pid in children() {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
-        }
+        kill_groups(None);
         let reaped = reap(leader);
         *status = status.or(reaped.leader);
         if reaped.none_left {
@@ -151,17 +152,56 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
     }
 }
 
-/// Returns the pids of the children of this process, which has one thread.
-fn children() -> Vec<i32> {
-    match std::fs::read_to_string("/proc/thread-self/children") {
-        Ok(pids) => pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect(),
-        // A kernel without this file.
-        Err(_) => {
-            let own = i32::try_from(std::process::id()).unwrap_or(0);
-            let all = all().into_iter().filter(|seen| seen.parent == own);
-            all.map(|seen| seen.pid).collect()
+/// Kills each child of this process, and its whole group, but for those that are spared and their groups.
+///
+/// A child that was not reaped keeps its pid and the number of its group, so that no other process is hit (PROC-8). The kernel names children also
+/// where `/proc` hides them. A group lies in one session, and no session but our own holds processes that are not below us.
+fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
+    use rustix::process::{Pid, getpgid, getpgrp, kill_process, kill_process_group};
+    let mut spared = BTreeSet::from([getpgrp().as_raw_nonzero()]);
+    // Thousands of children may lie in one group.
+    let (mut pids, mut groups) = (Vec::new(), BTreeMap::new());
+    for pid in children() {
+        let Some(child) = Pid::from_raw(pid) else { continue };
+        let group = getpgid(Some(child)).ok();
+        if spare.is_some_and(|spare| look(pid).is_some_and(spare)) {
+            spared.extend(group.map(Pid::as_raw_nonzero));
+        } else {
+            pids.push(child);
+            groups.extend(group.map(|group| (group.as_raw_nonzero(), group)));
         }
     }
+    for pid in pids {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    for (_, group) in groups.into_iter().filter(|(number, _)| !spared.contains(number)) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+fn own_pid() -> i32 {
+    i32::try_from(std::process::id()).unwrap_or(0)
+}
+
+/// Returns the pids of the children of this process, those that have ended and were not reaped included.
+fn children() -> Vec<i32> {
+    let mut pids = String::new();
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        match std::fs::read_to_string(thread.path().join("children")) {
+            Ok(of_thread) => pids.push_str(&of_thread),
+            // A kernel without this file.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let own = own_pid();
+                return all()
+                    .iter()
+                    .filter(|seen| seen.parent == own)
+                    .map(|seen| seen.pid)
+                    .collect();
+            }
+            Err(_) => {}
+        }
+    }
+    pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// Tells whether a process outlives its kill: the kernel holds it in a device wait, or no kill reached it.

@@ -9,8 +9,9 @@ use serde_json::Value;
 use crate::process::Group;
 use crate::support::{Place, alive};
 
-const MODES: [&str; 11] = [
+const MODES: [&str; 12] = [
     "chain",
+    "several",
     "setsid",
     "renamed",
     "hidden",
@@ -111,7 +112,7 @@ fn nothing_runs_away_from_a_call_of_an_ordinary_user() {
     runaways(65534, None, "enforce");
 }
 
-/// Without Landlock and without a system call filter, the hold on forks still ends everything.
+/// Without Landlock and without a system call filter, the hold on groups still ends everything.
 // proves PROC-2
 #[test]
 fn nothing_runs_away_without_a_sandbox() {

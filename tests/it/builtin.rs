@@ -132,10 +132,7 @@ fn verbs_judge_as_a_run_does() {
     let search = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "web_search");
     let search = search.unwrap();
     assert_eq!(
-        (
-            search["unavailable"].as_str().unwrap().contains("web_search"),
-            &search["allowed"]
-        ),
+        (search["unavailable"].as_str().unwrap().contains("web_search"), &search["allowed"]),
         (true, &json!(false)),
         "{search}"
     );

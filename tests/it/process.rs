@@ -299,6 +299,25 @@ async fn wait_until(mut done: impl FnMut() -> bool) {
     }
 }
 
+/// The signal of each child that ends comes while the shell starts the next one; a held `fork` would fail with EINTR then.
+#[test]
+fn a_shell_whose_children_end_meanwhile_can_always_fork() {
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
+        (
+            "tools.yaml",
+            "version: 1\ntools:\n  - {name: fork, description: Starts processes, category: read, cmd: sh, args: [-c, 'trap : CHLD; i=0; while [ $i -lt 3000 ]; do (exit 0) & i=$((i+1)); done; wait; echo all']}\n",
+        ),
+        ("script.yaml", "steps:\n  - call: {tool: fork}\n  - say: done\n  - say: done\n"),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: Work, tools: {read: [fork]}}\n"),
+    ]);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap();
+    let end = events.iter().find(|event| event["type"] == "tool_call_end").unwrap();
+    assert_eq!((&end["exit_code"], end["output"].as_str()), (&0.into(), Some("all\n")), "{end}");
+}
+
 // proves PROC-9
 #[test]
 fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {

@@ -1,10 +1,13 @@
-//! The hold on new processes: a tool's process can fork only while its shim agrees.
+//! The hold on process groups: a tool's process can leave its group only while its shim agrees.
 //!
-//! A chain of processes, each of which forks the next and ends, outruns every scan of `/proc`. So `fork`, `vfork` and `clone` (threads excepted) of
-//! a tool wait for the shim, which holds the listener of the tool's seccomp filter and lets them continue. The shim closes the listener when the
-//! call ends; from then on, the kernel refuses each of these calls with ENOSYS, also after the death of the shim. What is alive then can only end.
+//! A chain of processes, each of which forks the next and ends, outruns every scan of `/proc`. A signal to a process group does not miss it: the
+//! kernel delivers it to all members before any of them can fork again. So `setsid` and `setpgid` of a tool wait for the shim, which holds the
+//! listener of the tool's seccomp filter and lets them continue. The shim closes the listener when the call ends; from then on, the kernel refuses
+//! both with ENOSYS, also after the death of the shim. The groups that there are then can be killed one by one, and none is added.
 //!
-//! *Source*: `seccomp_unotify(2)`; threat model, PROC-2.
+//! Forks are not held: a signal that comes while a held call waits makes it fail with EINTR, which no program expects of `fork`.
+//!
+//! *Source*: `seccomp_unotify(2)`; `kill_pgrp` and `copy_process` in the kernel; threat model, PROC-2.
 #![expect(unsafe_code, reason = "three system calls without a wrapper; each says why it is sound")]
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -16,28 +19,23 @@ use seccompiler::{BpfProgram, sock_filter};
 const LOAD: u16 = 0x20;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
-const JUMP_IF_SET: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Offsets in `struct seccomp_data`; the lower half of the first argument on little-endian machines.
+/// Offsets in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
-const FIRST_ARGUMENT: u32 = 16;
 
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
-/// One number on every architecture.
-const CLONE3: u32 = 435;
-const CLONE_THREAD: u32 = 0x0001_0000;
-
 /// The ABI with 32-bit pointers and the numbers of x86-64.
+#[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 
-/// The architecture of 32-bit programs on x86-64, and its numbers of `fork`, `vfork` and `clone`.
+/// The architecture of 32-bit programs on x86-64, and its numbers of `setpgid` and `setsid`.
 const I386: u32 = 0x4000_0003;
-const I386_FORKS: [u32; 3] = [2, 190, 120];
+const I386_CALLS: [u32; 2] = [57, 66];
 
 /// Lets the shim run on the CPU of the process that waits for it (Linux 6.6): one switch instead of a wake-up on another core.
 const SYNC_WAKE_UP: u64 = 1;
@@ -65,24 +63,16 @@ fn number(call: libc::c_long) -> u32 {
 
 /// Returns the beginning of every filter of a tool; what it does not answer is left to the program behind it.
 ///
-/// `clone3` is reported as missing: its flags lie in memory, where a filter cannot see that one of them leads into another control group. Every C
-/// library falls back to `clone`. The x32 numbers are refused, because they name the same calls a second time.
+/// The x32 numbers are refused, because they name the same calls a second time.
 pub(super) fn head() -> BpfProgram {
     let mut calls = vec![step(LOAD, 0, 0, NUMBER)];
-    calls.extend(answer(CLONE3, ERRNO + libc::ENOSYS.unsigned_abs()));
     #[cfg(target_arch = "x86_64")]
     {
         calls.push(step(JUMP_IF_AT_LEAST, 0, 1, X32_BIT));
         calls.push(step(RETURN, 0, 0, ERRNO + libc::EPERM.unsigned_abs()));
-        calls.extend(answer(number(libc::SYS_fork), NOTIFY));
-        calls.extend(answer(number(libc::SYS_vfork), NOTIFY));
     }
-    calls.extend([
-        step(JUMP_IF_EQUAL, 0, 3, number(libc::SYS_clone)),
-        step(LOAD, 0, 0, FIRST_ARGUMENT),
-        step(JUMP_IF_SET, 1, 0, CLONE_THREAD),
-        step(RETURN, 0, 0, NOTIFY),
-    ]);
+    calls.extend(answer(number(libc::SYS_setsid), NOTIFY));
+    calls.extend(answer(number(libc::SYS_setpgid), NOTIFY));
     let length = u8::try_from(calls.len()).unwrap_or(u8::MAX);
     let mut head = vec![
         step(LOAD, 0, 0, ARCHITECTURE),
@@ -93,7 +83,7 @@ pub(super) fn head() -> BpfProgram {
     head
 }
 
-/// Returns the program of a tool without a sandbox: everything is allowed, forks while the shim agrees.
+/// Returns the program of a tool without a sandbox: everything is allowed, a new group while the shim agrees.
 pub(super) fn only_the_hold() -> BpfProgram {
     let mut program = head();
     program.extend([
@@ -102,14 +92,13 @@ pub(super) fn only_the_hold() -> BpfProgram {
         step(RETURN, 0, 0, ALLOW),
         step(LOAD, 0, 0, NUMBER),
     ]);
-    program.extend(answer(CLONE3, ERRNO + libc::ENOSYS.unsigned_abs()));
-    program.extend(I386_FORKS.iter().flat_map(|number| answer(*number, NOTIFY)));
+    program.extend(I386_CALLS.iter().flat_map(|number| answer(*number, NOTIFY)));
     program.push(step(RETURN, 0, 0, ALLOW));
     program
 }
 
 /// Puts `program` on this process, for good; returns the listener. `None`: the kernel has no listener for us (Linux before 5.0, or a container that
-/// has one already); forks are then not held.
+/// has one already); groups are then not held.
 ///
 /// *Errors*: what the kernel says; the filter is not in effect then.
 pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
@@ -148,7 +137,7 @@ fn set_filter(program: &BpfProgram, flags: libc::c_ulong) -> Result<i32, Errno> 
     Errno::result(result).map(|fd| i32::try_from(fd).unwrap_or(-1))
 }
 
-/// Returns whether the kernel can hold forks.
+/// Returns whether the kernel can hold groups.
 pub(super) fn is_supported() -> bool {
     const GET_ACTION_AVAIL: libc::c_uint = 2;
     // SAFETY: the kernel only reads the number.
@@ -163,10 +152,10 @@ pub(super) fn is_supported() -> bool {
     result == 0
 }
 
-/// The hold on the processes of one call. Dropping it ends every fork, those that wait included.
-pub(super) struct ForkHold(OwnedFd);
+/// The hold on the groups of one call. Dropping it refuses every new one, those that wait included.
+pub(super) struct GroupHold(OwnedFd);
 
-impl ForkHold {
+impl GroupHold {
     pub(super) fn new(listener: OwnedFd) -> Self {
         // SAFETY: the kernel takes a number. An older one refuses it, and only is slower.
         unsafe {
@@ -175,7 +164,7 @@ impl ForkHold {
         Self(listener)
     }
 
-    /// Lets one fork that waits continue. The process may have been killed in between, which is not an error.
+    /// Lets one process that waits continue. The process may have been killed in between, which is not an error.
     pub(super) fn agree(&self) {
         // SAFETY: both structures consist of numbers, for which zero is a value; the kernel demands a zeroed one.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
@@ -207,7 +196,7 @@ impl ForkHold {
     }
 }
 
-impl AsFd for ForkHold {
+impl AsFd for GroupHold {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
