@@ -39,6 +39,7 @@ fn sshd(place: &Place) -> Sshd {
         assert!(done.unwrap().success());
     }
     std::fs::create_dir_all(home.join("bin")).unwrap();
+    // The shell over there reads no file of a person: what that starts is killed with the connection, in the middle of its work.
     // The server leaves its rights where root starts it.
     let _ = std::fs::create_dir_all("/run/sshd");
     std::fs::copy(home.join("user_key.pub"), home.join("authorized_keys")).unwrap();
@@ -47,7 +48,7 @@ fn sshd(place: &Place) -> Sshd {
     write(
         home.join("sshd_config"),
         &format!(
-            "Port {port}\nListenAddress 127.0.0.1\nHostKey {shown}/host_key\nAuthorizedKeysFile {shown}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\n"
+            "Port {port}\nListenAddress 127.0.0.1\nHostKey {shown}/host_key\nAuthorizedKeysFile {shown}/authorized_keys\nPidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nSetEnv HOME={shown}\n"
         ),
         0o600,
     );
