@@ -18,6 +18,7 @@ use crate::domain::PreflightItem;
 use crate::provider::RemoteModel;
 use crate::run::UNIT_DIRECTORIES;
 use crate::server::key_path;
+use crate::text::redact::Redactor;
 
 pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let mut items = vec![kernel(), sandbox(), control_groups(), state(context)];
@@ -169,14 +170,16 @@ fn configuration(context: &Context, loaded: &Loaded) -> PreflightItem {
 
 async fn models(context: &Context, config: &Config, online: bool) -> Vec<PreflightItem> {
     let asked = config.models.values().map(|model| async move {
-        let name = format!("model {}", model.name);
+        let (name, facts) = (format!("model {}", model.name), facts(model));
         match (&model.provider, online) {
             (Provider::Scripted(_), _) => item(&name, true, "a script, with tools"),
             (Provider::Remote(_), false) => {
-                item(&name, true, format!("{}; not asked (--online)", facts(model)))
+                item(&name, true, format!("{facts}; not asked (--online)"))
             }
             (Provider::Remote(remote), true) => {
-                let probe = match RemoteModel::new(remote.clone(), context.clock.clone()) {
+                let redactor = Redactor::new(&config.secrets);
+                let model = RemoteModel::new(remote.clone(), context.clock.clone(), redactor);
+                let probe = match model {
                     Ok(remote) => remote.probe().await,
                     Err(error) => Err(error),
                 };
@@ -210,7 +213,7 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                         (false, format!("{what}: {}", error.message))
                     }
                 };
-                item(&name, ok, format!("{}; {said}", facts(model)))
+                item(&name, ok, format!("{facts}; {said}"))
             }
         }
     });

@@ -11,7 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, check_calls, list, malformed, number, parse, set, text,
+    Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_named, list, malformed,
+    number, parse, set, text,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -322,17 +323,19 @@ impl Reader for Answer {
             none if no_reason && none == "{}" && !block.is_stopped => "{".to_owned(),
             arguments => arguments,
         };
-        let calls: Vec<RequestedCall> = of_kind("tool_use")
+        let mut calls: Vec<RequestedCall> = of_kind("tool_use")
             .map(|block| RequestedCall {
                 id: Some(text(&block.start, "id").to_owned()).filter(|id| !id.is_empty()),
                 name: text(&block.start, "name").to_owned(),
                 arguments: arguments(block),
             })
             .collect();
+        let is_invalid = drop_nameless(&mut calls, &answer);
         let finish_reason = match self.stop_reason.as_deref() {
             _ if is_cut => FinishReason::Length,
             Some("refusal") => FinishReason::Refusal,
             Some("pause_turn") => FinishReason::Pause,
+            _ if is_invalid => FinishReason::InvalidToolCall,
             _ if !calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
@@ -343,7 +346,11 @@ impl Reader for Answer {
             return Err(ModelError::new(ErrorClass::ContextLength, "the model's window is full"));
         }
         let is_plain = self.blocks.iter().all(|block| matches!(block.kind(), "text" | "tool_use"));
-        let content: Vec<Value> = self.blocks.iter().map(Block::whole).collect();
+        // A call that gets no result is refused when it is sent back.
+        let is_nameless =
+            |block: &&Block| block.kind() == "tool_use" && !is_named(text(&block.start, "name"));
+        let kept = self.blocks.iter().filter(|block| !is_nameless(block));
+        let content: Vec<Value> = kept.map(Block::whole).collect();
         let usage = self.usage();
         let written = self.usage.get("cache_creation_input_tokens").and_then(Value::as_u64);
         Ok(ModelReply {

@@ -2,6 +2,8 @@
 //!
 //! Providers agree on little but the status code, so that codes, types and words of the body are looked at too. Unknown is never retryable
 //! without a status that says so.
+//!
+//! A message is returned whole: [`super::remote`] removes the secrets before it cuts.
 
 use std::time::Duration;
 
@@ -10,9 +12,6 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
 use crate::agent::{ErrorClass, ModelError};
-
-/// Characters of a provider's message that are kept.
-const MESSAGE_CHARACTERS: usize = 600;
 
 /// Returns what a failed response means.
 pub(super) fn of_response(
@@ -49,8 +48,9 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
     // What a provider says beside its message, and what one behind it said.
     let outer = parsed.get("code").and_then(Value::as_str).unwrap_or_default();
     let raw = error.pointer("/metadata/raw").and_then(Value::as_str).unwrap_or_default();
-    let details = error.get("details").filter(|details| details.is_array());
-    let details = details.map(Value::to_string).unwrap_or_default();
+    // A list, an object or a text, inside of the error or beside it.
+    let details = [error, parsed].map(|holder| holder.get("details").unwrap_or(&Value::Null));
+    let details = details.map(Value::to_string).join(" ");
     let words = format!(
         "{} {} {} {outer} {message} {raw} {details}",
         text("code"),
@@ -58,16 +58,12 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
         text("status")
     );
     if error.get("failed_generation").is_some() {
-        return ModelError::new(ErrorClass::BadToolGeneration, cut(&message));
+        return ModelError::new(ErrorClass::BadToolGeneration, message);
     }
     let retry_after = error.get("details").and_then(retry_delay);
     let class = classify(status, &words.to_lowercase(), retry_after.is_some());
     let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
-    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{}", cut(&message))) }
-}
-
-fn cut(message: &str) -> String {
-    message.chars().take(MESSAGE_CHARACTERS).collect()
+    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{message}")) }
 }
 
 /// Returns the wait that Google's details ask for: `"retryDelay": "48s"`.
@@ -110,14 +106,15 @@ const SPENT: &[&str] = &[
     "insufficient balance",
     "insufficient funds",
     "used all available credits",
-    "spending limit",
     "billing_error",
     "billing_hard_limit",
     "billing_not_active",
     "usage_limit_reached",
     "api usage limits",
-    "perday",
 ];
+
+/// Words of a limit that lasts a day or longer, even if the provider names a short wait beside it.
+const LASTING: &[&str] = &["perday", "spend_limit", "spend limit", "spending limit"];
 
 /// Words of a limit that is over soon.
 const SOON: &[&str] =
@@ -137,13 +134,13 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     if has(MALFORMED) {
         return ErrorClass::BadToolGeneration;
     }
-    // A provider that names a wait means a limit by the minute, whatever it calls it; one by the day it names too.
-    let by_the_minute = !has(&["perday"]) && (has(SOON) || names_delay);
+    // A provider that names a wait means a limit by the minute, whatever it calls it, unless it also names a lasting one.
+    let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
         Some(413) if !by_the_minute => ErrorClass::ContextLength,
         Some(402) => ErrorClass::QuotaExhausted,
-        None | Some(400 | 403 | 412 | 429) if has(SPENT) && !by_the_minute => {
+        None | Some(400 | 403 | 412 | 429) if has(LASTING) || has(SPENT) && !by_the_minute => {
             ErrorClass::QuotaExhausted
         }
         Some(400 | 403 | 404) if has(&["model_not_found"]) => ErrorClass::NotFound,
@@ -276,6 +273,15 @@ mod tests {
             r#"{"error":{"message":"x","failed_generation":"y"}}"#,
             ErrorClass::BadToolGeneration,
         );
+        let spend = r#"{"error":{"message":"Too many requests","details":{"error_code":"enforced_spend_limit_reached"}}}"#;
+        check(429, spend, ErrorClass::QuotaExhausted);
+        let monthly =
+            r#"{"error":{"message":"slow down","details":"monthly spend limit; rate_limit"}}"#;
+        check(429, monthly, ErrorClass::QuotaExhausted);
+        let beside = r#"{"error":"slow down","details":["PerDay"]}"#;
+        check(429, beside, ErrorClass::QuotaExhausted);
+        let minute = r#"{"error":{"message":"You exceeded your current quota","details":{"quotaId":"RequestsPerMinute"}}}"#;
+        check(429, minute, ErrorClass::RateLimit);
         let day = r#"[{"error":{"code":429,"message":"You exceeded your current quota","details":[{"quotaId":"RequestsPerDayPerProject"},{"retryDelay":"48s"}]}}]"#;
         check(429, day, ErrorClass::QuotaExhausted);
         check(

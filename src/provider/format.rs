@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
-use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest};
+use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
@@ -129,6 +129,29 @@ pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
     Ok(())
 }
 
+/// Tells whether a candidate is the first of its answer: its `index` is 0, null or absent.
+///
+/// The text, the calls and the finish reason of another candidate belong to another answer.
+pub(super) fn is_first(candidate: &Value) -> bool {
+    candidate.get("index").is_none_or(|index| index.is_null() || index.as_u64() == Some(0))
+}
+
+/// Tells whether a call has a name; without one it is not a call.
+pub(super) fn is_named(name: &str) -> bool {
+    !name.trim().is_empty()
+}
+
+/// Removes the calls without a name. Returns whether the answer is then an invalid call: a removed call had arguments, and the answer has
+/// neither text nor another call.
+pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>, text: &str) -> bool {
+    let is_empty =
+        |arguments: &str| matches!(arguments.trim(), "" | "{}" | "null" | r#"{"input":""}"#);
+    let had_arguments =
+        calls.iter().any(|call| !is_named(&call.name) && !is_empty(&call.arguments));
+    calls.retain(|call| is_named(&call.name));
+    had_arguments && calls.is_empty() && text.trim().is_empty()
+}
+
 /// Returns the text of `value` at `field`, or nothing.
 pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
@@ -170,8 +193,15 @@ pub(super) fn kept<'a>(
     let data = turn.provider_data.as_ref()?;
     let is_own = text(data, "format") == format
         && text(data, "model") == settings.model
-        && text(data, "base_url") == settings.base_url;
+        && [&settings.base_url, &digest_of(&settings.base_url)]
+            .iter()
+            .any(|known| text(data, "base_url") == known.as_str());
     is_own.then_some(data)
+}
+
+/// Returns what is kept of a base address that holds a secret: enough to recognize it.
+pub(super) fn digest_of(base_url: &str) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(base_url)))
 }
 
 /// Returns an id as the provider takes it: `most` letters, digits, `_` and `-` at the longest. One that does not fit is derived from ours, so

@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, check_calls, list, malformed, number, parse, set, text,
+    Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_first, is_named, list,
+    malformed, parse, set, text,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -87,7 +88,7 @@ struct DeltaCandidate<'a> {
     #[serde(borrow)]
     content: DeltaContent<'a>,
     #[serde(default)]
-    index: u64,
+    index: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -136,9 +137,10 @@ impl Answer {
                 chunk.pointer("/promptFeedback/blockReasonMessage").and_then(Value::as_str);
             self.explanation = Some(message.unwrap_or(reason).to_owned());
         }
-        // Of several candidates only the first counts.
-        let first = |candidate: &&Value| number(candidate, "/index") == 0;
-        let Some(candidate) = list(chunk, "candidates").iter().find(first) else { return Ok(()) };
+        let mut candidates = list(chunk, "candidates").iter();
+        let Some(candidate) = candidates.find(|candidate| is_first(candidate)) else {
+            return Ok(());
+        };
         self.has_candidate = true;
         for part in
             candidate.get("content").map(|content| list(content, "parts")).unwrap_or_default()
@@ -225,7 +227,7 @@ impl Answer {
 
     /// Takes a call, or a part of one: without a name it goes on with the last.
     fn take_call(&mut self, part: &Value, call: &Value) -> Result<(), ModelError> {
-        let known = self.open.filter(|_| call.get("name").is_none());
+        let known = self.open.filter(|_| !is_named(text(call, "name")));
         if known.is_none() && call.as_object().is_none_or(Map::is_empty) {
             return Ok(());
         }
@@ -276,12 +278,12 @@ impl Answer {
 impl Reader for Answer {
     fn take(&mut self, data: &str, new: &mut String) -> Result<(), ModelError> {
         if let Ok(chunk) = serde_json::from_str::<Delta<'_>>(data) {
-            let ([candidate], is_first) = (chunk.candidates, self.id.is_none());
-            if candidate.index == 0 {
+            let ([candidate], is_new) = (chunk.candidates, self.id.is_none());
+            if candidate.index.unwrap_or(0) == 0 {
                 let [part] = candidate.content.parts;
                 self.has_candidate = true;
                 self.take_usage(&chunk.usage);
-                if is_first {
+                if is_new {
                     self.id = chunk.response_id.map(Cow::into_owned);
                 }
                 new.push_str(&part.text);
@@ -306,8 +308,8 @@ impl Reader for Answer {
         if self.finish.is_some() || self.blocked { Progress::Whole } else { Progress::Open }
     }
 
-    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
-        let calls: Vec<RequestedCall> = self
+    fn finish(mut self: Box<Self>) -> Result<ModelReply, ModelError> {
+        let mut calls: Vec<RequestedCall> = self
             .parts
             .iter()
             .enumerate()
@@ -325,6 +327,11 @@ impl Reader for Answer {
                 }
             })
             .collect();
+        let answer = self.texts(false);
+        let is_invalid = drop_nameless(&mut calls, &answer);
+        // Parts and calls are paired by their order when they are sent back.
+        let is_nameless = |call: &Value| !is_named(text(call, "name"));
+        self.parts.retain(|part| !part.get("functionCall").is_some_and(is_nameless));
         let says_nothing = self
             .parts
             .iter()
@@ -360,11 +367,14 @@ impl Reader for Answer {
             Some("MALFORMED_FUNCTION_CALL" | "UNEXPECTED_TOOL_CALL" | "TOO_MANY_TOOL_CALLS") => {
                 FinishReason::InvalidToolCall
             }
-            _ if self.blocked && self.parts.is_empty() => FinishReason::ContentFilter,
+            _ if self.blocked && (self.parts.is_empty() || !calls.is_empty()) => {
+                FinishReason::ContentFilter
+            }
+            _ if is_invalid => FinishReason::InvalidToolCall,
             _ if !calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        let (answer, reasoning, usage) = (self.texts(false), self.texts(true), self.usage());
+        let (reasoning, usage) = (self.texts(true), self.usage());
         // Thoughts are the model's, not ours to send; what is signed goes back where it was.
         let is_plain = self.parts.iter().all(|part| {
             part.get("thoughtSignature").is_none()

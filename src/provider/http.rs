@@ -23,6 +23,9 @@ const EVENT_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of an error's body that are read.
 const ERROR_BYTES: usize = 256 * 1024;
 
+/// Bytes of a body that is not JSON which its error quotes. The message is cut much shorter, but only after secrets were removed from it.
+const QUOTED_BYTES: usize = 64 * 1024;
+
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
 
@@ -307,7 +310,7 @@ fn sources(error: &reqwest::Error) -> String {
 /// *Errors*: it is none.
 pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
     serde_json::from_slice(body).map_err(|error| {
-        let start: String = String::from_utf8_lossy(body).chars().take(120).collect();
+        let start = String::from_utf8_lossy(body.get(..QUOTED_BYTES).unwrap_or(body));
         ModelError::new(
             ErrorClass::MalformedResponse,
             format!("the answer is no JSON ({error}): {start}"),

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, images, list,
-    malformed, number, parse, set, text, wire_id, wire_name,
+    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
+    images, list, malformed, number, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -194,16 +194,18 @@ impl Reader for Answer {
         if self.done { Progress::Done } else { Progress::Open }
     }
 
-    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
+    fn finish(mut self: Box<Self>) -> Result<ModelReply, ModelError> {
         if !self.has_message {
             return Err(malformed("the answer holds no message"));
         }
+        let is_invalid = drop_nameless(&mut self.calls, &self.text);
         let finish_reason = match self.done_reason.as_deref() {
             Some("length") => FinishReason::Length,
             Some("load" | "unload") => {
                 let message = "the server loaded or unloaded the model and answered nothing";
                 return Err(ModelError::new(ErrorClass::Server, message));
             }
+            _ if is_invalid => FinishReason::InvalidToolCall,
             _ if !self.calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };

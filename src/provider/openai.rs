@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, arguments, check_calls, content, data_url, images, kept,
-    list, malformed, number, parse, set, text, wire_id, wire_name,
+    Format, Outgoing, Progress, Reader, arguments, check_calls, content, data_url, drop_nameless,
+    images, is_named, kept, list, malformed, number, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::call::parse_arguments;
@@ -395,14 +395,19 @@ impl Reader for Answer {
                 }
                 reasoning.push_str(text(part, "text"));
             }
-            items.push(item.value);
+            // Items and calls are paired by their order when they are sent back.
+            let is_call = matches!(text(&item.value, "type"), "function_call" | "custom_tool_call");
+            if !is_call || is_named(text(&item.value, "name")) {
+                items.push(item.value);
+            }
         }
+        let is_invalid = drop_nameless(&mut calls, &answer);
         let finish_reason = match (self.status.as_deref(), self.incomplete.as_deref()) {
             (_, Some("content_filter")) => FinishReason::ContentFilter,
+            // Calls beside a refusal are not run.
+            (Some("completed" | "incomplete"), _) if !refusal.is_empty() => FinishReason::Refusal,
             (Some("incomplete"), _) => FinishReason::Length,
-            (Some("completed"), _) if !refusal.is_empty() && calls.is_empty() => {
-                FinishReason::Refusal
-            }
+            (Some("completed"), _) if is_invalid => FinishReason::InvalidToolCall,
             (Some("completed"), _) if !calls.is_empty() => FinishReason::ToolCalls,
             (Some("completed"), _) => FinishReason::Stop,
             (status, _) => {

@@ -1,4 +1,7 @@
 //! A model behind HTTP: one attempt, whatever the wire format.
+//!
+//! Every error leaves through `told`, which removes secrets before it cuts: half of a secret would not be recognized. An answer whose
+//! `provider_data` holds a secret does not leave at all, because that data may not be altered.
 
 use std::sync::Arc;
 
@@ -7,11 +10,17 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
-use super::format::{Format, Framing, Progress, Reader, check_calls, list, malformed, text};
+use super::format::{
+    Format, Framing, Progress, Reader, check_calls, digest_of, list, malformed, text,
+};
 use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
 use crate::config::{Remote, WireFormat};
+use crate::text::redact::Redactor;
+
+/// Characters of an error's message that are kept, counted without secrets.
+const MESSAGE_CHARACTERS: usize = 600;
 
 /// A model behind HTTP.
 pub struct RemoteModel {
@@ -19,15 +28,53 @@ pub struct RemoteModel {
     format: Box<dyn Format>,
     http: reqwest::Client,
     clock: Arc<dyn Clock>,
+    redactor: Redactor,
 }
 
 impl RemoteModel {
-    /// Returns the model.
+    /// Returns the model. `redactor` knows the secrets that no error and no kept data may hold.
     ///
     /// *Errors*: the HTTP client cannot be made.
-    pub fn new(settings: Remote, clock: Arc<dyn Clock>) -> Result<Self, ModelError> {
+    pub fn new(
+        settings: Remote,
+        clock: Arc<dyn Clock>,
+        redactor: Redactor,
+    ) -> Result<Self, ModelError> {
         let format = of(settings.format, &settings.base_url);
-        Ok(Self { settings, format, http: http::client()?, clock })
+        Ok(Self { settings, format, http: http::client()?, clock, redactor })
+    }
+
+    /// Returns the error without secrets, and then cut.
+    fn told(&self, error: ModelError) -> ModelError {
+        let clean = self.redactor.text(&error.message);
+        let message = clean.chars().take(MESSAGE_CHARACTERS).collect();
+        ModelError { message, ..error }
+    }
+
+    fn holds_secret(&self, text: &str) -> bool {
+        self.redactor.text(text) != text
+    }
+
+    /// Adds where the kept data comes from, so that no other model is sent it.
+    ///
+    /// *Errors*: the data holds a secret; a copy without it would be worthless to the provider.
+    fn mark_origin(&self, data: &mut Value) -> Result<(), ModelError> {
+        if self.holds_secret(&data.to_string()) {
+            let message = "the data that the provider wants back (provider_data) holds a \
+                           configured secret; the answer was discarded";
+            return Err(ModelError::new(ErrorClass::BadRequest, message));
+        }
+        let base_url = &self.settings.base_url;
+        let base_url = match self.holds_secret(base_url) {
+            true => digest_of(base_url),
+            false => base_url.clone(),
+        };
+        if let Some(data) = data.as_object_mut() {
+            data.insert("format".to_owned(), self.format.name().into());
+            data.insert("model".to_owned(), self.settings.model.clone().into());
+            data.insert("base_url".to_owned(), base_url.into());
+        }
+        Ok(())
     }
 
     async fn attempt(
@@ -55,10 +102,8 @@ impl RemoteModel {
         let answer = http::send(builder.json(&outgoing.body), idle, self.clock.as_ref()).await?;
         let mut reply =
             read(answer.is_stream, answer.pieces(), self.format.as_ref(), deltas).await?;
-        if let Some(data) = reply.provider_data.as_mut().and_then(Value::as_object_mut) {
-            data.insert("format".to_owned(), self.format.name().into());
-            data.insert("model".to_owned(), self.settings.model.clone().into());
-            data.insert("base_url".to_owned(), self.settings.base_url.clone().into());
+        if let Some(data) = &mut reply.provider_data {
+            self.mark_origin(data)?;
         }
         Ok(reply)
     }
@@ -68,10 +113,11 @@ impl RemoteModel {
     /// *Errors*: as any call: no connection, a key that is not accepted, an unknown model.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
         let limit = self.settings.idle_timeout;
-        tokio::time::timeout(limit, self.ask()).await.unwrap_or_else(|_| {
+        let answer = tokio::time::timeout(limit, self.ask()).await.unwrap_or_else(|_| {
             let message = format!("no answer within {} s", limit.as_secs_f64());
             Err(ModelError::new(ErrorClass::Timeout, message))
-        })
+        });
+        answer.map_err(|error| self.told(error))
     }
 
     async fn ask(&self) -> Result<Probe, ModelError> {
@@ -160,7 +206,7 @@ impl Model for RemoteModel {
     ) -> Result<ModelReply, ModelError> {
         let limit = self.settings.timeout;
         match tokio::time::timeout(limit, self.attempt(request, deltas)).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(|error| self.told(error)),
             Err(_) => Err(ModelError::new(
                 ErrorClass::Timeout,
                 format!("the whole answer took more than {} s", limit.as_secs_f64()),

@@ -1,18 +1,23 @@
 //! Every recording of the fixtures through its format, whole and in pieces of every size; and what is sent next.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::RemoteModel;
 use super::failure;
+use super::format::digest_of;
 use super::remote::{of, read};
-use crate::agent::{DeltaSink, ErrorClass, ModelError, ModelReply, ModelRequest};
+use crate::agent::{DeltaSink, ErrorClass, Model as _, ModelError, ModelReply, ModelRequest};
 use crate::call::parse_arguments;
+use crate::clock::SystemClock;
 use crate::config::{Remote, WireFormat};
 use crate::domain::{
     Arguments, AssistantTurn, CallId, FinishReason, Image, ToolCall, ToolResult, Turn,
 };
+use crate::text::redact::{Redactor, Secret};
 
 const FORMATS: [(WireFormat, &str, usize); 5] = [
     (WireFormat::Anthropic, "anthropic-messages", 19),
@@ -718,12 +723,6 @@ async fn words_and_numbers_of_other_servers_are_understood() {
         .usage
         .unwrap();
     assert_eq!((usage.output_tokens, usage.reasoning_tokens), (103, 94));
-    for from in [0, 197] {
-        let chunk = |at: u64, finish: Value| json!({"id": "x", "choices": [{"index": from + at, "delta": {"content": "a"}, "finish_reason": finish}]});
-        let counted = [chunk(0, Value::Null), chunk(1, json!("stop"))];
-        let reply = answer(WireFormat::OpenaiChat, sse(&counted).as_bytes(), 9).await.unwrap();
-        assert_eq!(reply.text, "aa", "{from}");
-    }
     for (word, class) in [
         ("OTHER", ErrorClass::Server),
         ("MALFORMED_RESPONSE", ErrorClass::MalformedResponse),
@@ -736,6 +735,252 @@ async fn words_and_numbers_of_other_servers_are_understood() {
             "{word}"
         );
     }
+}
+
+/// The text, the calls and the finish reason of another candidate are not of this answer.
+// proves LLM-2
+#[tokio::test]
+async fn only_the_first_candidate_is_taken() {
+    let text = |index: Value, text: &str| json!({"id": "x", "choices": [{"index": index, "delta": {"content": text}, "finish_reason": null}]});
+    let call = |index: u64, name: &str, finish: Value| json!({"id": "x", "choices": [{"index": index, "delta": {"tool_calls": [{"index": 0, "id": name, "function": {"name": name, "arguments": "{}"}}]}, "finish_reason": finish}]});
+    let both = json!({"id": "x", "choices": [
+        {"index": 1, "delta": {"content": "B"}, "finish_reason": "length"},
+        {"index": 0, "delta": {"content": "e"}, "finish_reason": null},
+    ]});
+    let chat = [
+        text(json!(0), "a"),
+        text(json!(1), "B"),
+        text(Value::Null, "b"),
+        json!({"id": "x", "choices": [{"delta": {"content": "c"}}]}),
+        both,
+        call(1, "rm", json!("tool_calls")),
+        json!({"id": "x", "choices": [{"index": 2, "delta": {"refusal": "no"}, "finish_reason": "content_filter"}]}),
+        json!({"id": "x", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+        json!({"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}),
+    ];
+    let reply = answer(WireFormat::OpenaiChat, sse(&chat).as_bytes(), 50).await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.calls.len()), ("abce", 0));
+    assert_eq!((reply.finish_reason, reply.explanation), (FinishReason::Stop, None));
+    assert_eq!(reply.usage.unwrap().output_tokens, 4);
+    let whole = json!({"choices": [
+        {"index": 1, "message": {"content": "B"}, "finish_reason": "stop"},
+        {"index": 0, "message": {"content": "a"}, "finish_reason": "stop"},
+    ]});
+    let reply = answer(WireFormat::OpenaiChat, whole.to_string().as_bytes(), 50).await.unwrap();
+    assert_eq!(reply.text, "a");
+    let part = |index: Value, part: Value| json!({"candidates": [{"index": index, "content": {"parts": [part]}}], "usageMetadata": {"promptTokenCount": 3}});
+    let gemini = [
+        part(json!(0), json!({"text": "a"})),
+        part(json!(1), json!({"text": "B"})),
+        part(Value::Null, json!({"text": "b"})),
+        part(json!(1), json!({"functionCall": {"name": "rm", "args": {}}})),
+        json!({"candidates": [{"index": 0, "finishReason": "STOP"}]}),
+    ];
+    let reply = answer(WireFormat::Gemini, sse(&gemini).as_bytes(), 50).await.unwrap();
+    assert_eq!((reply.text.as_str(), reply.calls.len()), ("ab", 0));
+    assert_eq!(reply.finish_reason, FinishReason::Stop);
+}
+
+/// Returns an answer with a text and calls, as each format sends it whole.
+fn with_calls(format: WireFormat, text: &str, calls: &[(&str, Value)]) -> Value {
+    let calls = calls.iter();
+    match format {
+        WireFormat::OpenaiChat => {
+            let calls: Vec<Value> = calls
+                .map(|(name, arguments)| json!({"id": name, "function": {"name": name, "arguments": arguments.to_string()}, "extra_content": {"of": name}}))
+                .collect();
+            json!({"choices": [{"message": {"content": text, "tool_calls": calls}, "finish_reason": "tool_calls"}]})
+        }
+        WireFormat::Anthropic => {
+            let thinking = json!({"type": "thinking", "thinking": "t", "signature": "s"});
+            let blocks = calls.map(|(name, input)| json!({"type": "tool_use", "id": format!("t{name}"), "name": name, "input": input}));
+            let text = json!({"type": "text", "text": text});
+            let content: Vec<Value> = [thinking, text].into_iter().chain(blocks).collect();
+            json!({"content": content, "stop_reason": "tool_use"})
+        }
+        WireFormat::Openai => {
+            let message =
+                json!({"type": "message", "content": [{"type": "output_text", "text": text}]});
+            let reasoning = json!({"type": "reasoning", "encrypted_content": "e"});
+            let items = calls.map(|(name, arguments)| json!({"type": "function_call", "call_id": format!("c{name}"), "name": name, "arguments": arguments.to_string()}));
+            let output: Vec<Value> = [reasoning, message].into_iter().chain(items).collect();
+            json!({"status": "completed", "output": output})
+        }
+        WireFormat::Gemini => {
+            let calls = calls.map(|(name, args)| json!({"functionCall": {"name": name, "args": args}, "thoughtSignature": "s"}));
+            let parts: Vec<Value> = std::iter::once(json!({"text": text})).chain(calls).collect();
+            json!({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+        }
+        WireFormat::Ollama => {
+            let calls: Vec<Value> = calls
+                .map(
+                    |(name, arguments)| json!({"function": {"name": name, "arguments": arguments}}),
+                )
+                .collect();
+            json!({"message": {"content": text, "tool_calls": calls}, "done": true})
+        }
+    }
+}
+
+// proves LLM-2
+#[tokio::test]
+async fn a_call_without_a_name_is_no_call() {
+    let (none, some) = (json!({}), json!({"a": 1}));
+    for (format, name, _) in FORMATS {
+        let read = |text: &'static str, calls: Vec<(&'static str, Value)>| async move {
+            let body = with_calls(format, text, &calls).to_string();
+            answer(format, body.as_bytes(), 50).await.unwrap()
+        };
+        let reply = read("done", vec![("", none.clone())]).await;
+        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
+        let reply = read("done", vec![("", some.clone())]).await;
+        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
+        let reply = read("", vec![("", none.clone())]).await;
+        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
+        let reply = read("", vec![(" ", some.clone())]).await;
+        assert_eq!(reply.calls.len(), 0, "{name}");
+        assert_eq!(reply.finish_reason, FinishReason::InvalidToolCall, "{name}");
+        let reply = read("", vec![("", some.clone()), ("look", some.clone())]).await;
+        assert_eq!(reply.finish_reason, FinishReason::ToolCalls, "{name}");
+        let names: Vec<&str> = reply.calls.iter().map(|call| call.name.as_str()).collect();
+        assert_eq!(names, ["look"], "{name}");
+        // What is kept for the provider is sent back with the call that it belongs to.
+        let history = [user(), Turn::Assistant(Box::new(turn(reply, format, "m")))];
+        let sent = sent_body(&settings(format, "m"), &history).to_string();
+        let is_kept = match format {
+            WireFormat::OpenaiChat => sent.contains(r#""extra_content":{"of":"look"}"#),
+            WireFormat::Gemini => sent.matches("thoughtSignature").count() == 1,
+            _ => true,
+        };
+        assert!(is_kept && !sent.contains("unknown") && !sent.contains(r#""name":"""#), "{sent}");
+    }
+    // A server that fills in the old field beside an answer.
+    let legacy = json!({"choices": [{"message": {"content": "done", "function_call": {"name": "", "arguments": ""}}, "finish_reason": "stop"}]});
+    let reply = answer(WireFormat::OpenaiChat, legacy.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
+    let custom = json!({"status": "completed", "output": [{"type": "custom_tool_call", "call_id": "c", "name": "", "input": ""}]});
+    let reply = answer(WireFormat::Openai, custom.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
+    let call =
+        |call: Value| json!({"candidates": [{"content": {"parts": [{"functionCall": call}]}}]});
+    let goes_on = [
+        call(json!({"name": "look", "willContinue": true})),
+        call(json!({"name": "", "partialArgs": [{"jsonPath": "$.a", "stringValue": "v"}]})),
+        json!({"candidates": [{"finishReason": "STOP"}]}),
+    ];
+    let reply = answer(WireFormat::Gemini, sse(&goes_on).as_bytes(), 50).await.unwrap();
+    assert_eq!((reply.calls.len(), reply.calls[0].arguments.as_str()), (1, r#"{"a":"v"}"#));
+}
+
+#[tokio::test]
+async fn calls_beside_a_refusal_are_not_run() {
+    let call =
+        json!([{"id": "i", "type": "function", "function": {"name": "rm", "arguments": "{}"}}]);
+    for (word, expected) in [
+        ("tool_calls", FinishReason::Refusal),
+        ("stop", FinishReason::Refusal),
+        ("length", FinishReason::Refusal),
+        ("refusal", FinishReason::Refusal),
+        ("content_filter", FinishReason::ContentFilter),
+    ] {
+        let body = json!({"choices": [{"message": {"refusal": "no", "tool_calls": call}, "finish_reason": word}]});
+        let reply = answer(WireFormat::OpenaiChat, body.to_string().as_bytes(), 9).await.unwrap();
+        assert_eq!(reply.finish_reason, expected, "{word}");
+        let alone =
+            json!({"choices": [{"message": {"refusal": "no"}, "finish_reason": word}]}).to_string();
+        let reply = answer(WireFormat::OpenaiChat, alone.as_bytes(), 9).await.unwrap();
+        assert_eq!(reply.finish_reason, expected, "{word}");
+    }
+    for status in ["completed", "incomplete"] {
+        let body = json!({"status": status, "output": [
+            {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]},
+            {"type": "function_call", "call_id": "c", "name": "rm", "arguments": "{}"},
+        ]});
+        let reply = answer(WireFormat::Openai, body.to_string().as_bytes(), 9).await.unwrap();
+        assert_eq!(reply.finish_reason, FinishReason::Refusal, "{status}");
+    }
+    let blocked = json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": "rm", "args": {}}}]}, "finishReason": "STOP"}], "promptFeedback": {"blockReason": "SAFETY"}});
+    let reply = answer(WireFormat::Gemini, blocked.to_string().as_bytes(), 9).await.unwrap();
+    assert_eq!(reply.finish_reason, FinishReason::ContentFilter);
+}
+
+/// Answers one request with this status and body; returns what the model makes of it.
+async fn served(
+    format: WireFormat,
+    status: u16,
+    body: String,
+    base: &str,
+) -> Result<ModelReply, ModelError> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base_url = format!("http://{}{base}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut seen = Vec::new();
+        while !seen.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+            stream.read_buf(&mut seen).await.unwrap();
+        }
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        // The rest of the request is read, so that the close does not reset the connection.
+        stream.shutdown().await.unwrap();
+        while stream.read_buf(&mut seen).await.is_ok_and(|count| count > 0) {}
+    });
+    let remote = Remote { stream: false, base_url, ..settings(format, "m") };
+    let secret = Secret { name: "KEY".into(), value: "hunter2hunter2".into() };
+    let model = RemoteModel::new(remote, Arc::new(SystemClock), Redactor::new(&[secret])).unwrap();
+    let history = [user()];
+    let request = ModelRequest {
+        system: "s",
+        stable: 0,
+        parallel_calls: true,
+        history: &history,
+        tools: &[],
+    };
+    let reply = model.call(request, &Nobody).await;
+    server.await.unwrap();
+    reply
+}
+
+// proves SEC-2
+#[tokio::test]
+async fn an_error_is_cut_only_after_secrets_are_removed() {
+    let said = |before: usize| format!("{}hunter2hunter2 {}", "x".repeat(before), "y".repeat(900));
+    for before in [0, 105, 580, 590] {
+        let error = json!({"error": {"message": said(before)}}).to_string();
+        for (status, body) in [(401, error.clone()), (200, error), (200, said(before))] {
+            let error = served(WireFormat::OpenaiChat, status, body, "").await.unwrap_err().message;
+            assert!(!error.contains("hunter2") && error.chars().count() == 600, "{error}");
+        }
+    }
+}
+
+// proves SEC-2
+#[tokio::test]
+async fn kept_data_with_a_secret_rejects_the_answer() {
+    let body = |signature: &str| {
+        let content = json!([{"type": "thinking", "thinking": "t", "signature": signature}, {"type": "text", "text": "x"}]);
+        json!({"content": content, "stop_reason": "end_turn"}).to_string()
+    };
+    let error = served(WireFormat::Anthropic, 200, body("a hunter2hunter2"), "").await.unwrap_err();
+    assert_eq!(error.class, ErrorClass::BadRequest, "{error}");
+    assert!(error.message.contains("provider_data") && !error.message.contains("hunter2"));
+    let reply = served(WireFormat::Anthropic, 200, body("fine"), "").await.unwrap();
+    assert!(reply.provider_data.unwrap()["base_url"].as_str().unwrap().starts_with("http://"));
+    // A secret in the address is known again, but not kept.
+    let reply = served(WireFormat::Anthropic, 200, body("fine"), "/hunter2hunter2").await.unwrap();
+    let data = reply.provider_data.unwrap();
+    assert!(!data.to_string().contains("hunter2"), "{data}");
+    let remote =
+        Remote { base_url: "http://h/hunter2".into(), ..settings(WireFormat::Anthropic, "m") };
+    let mut data = data;
+    data["base_url"] = digest_of(&remote.base_url).into();
+    let history = [user(), said("x", &[], data), user()];
+    assert!(sent_body(&remote, &history).to_string().contains("fine"));
 }
 
 /// What the standard lets pass, and what servers write in their need.

@@ -15,6 +15,7 @@ use crate::agent::{
 use crate::config::{Autonomy, Job, Model, Provider};
 use crate::domain::Stop;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
+use crate::text::redact::Redactor;
 use crate::tools::ToolSurroundings;
 
 /// Returns the model of a job and its fallbacks, in order; empty if none is configured.
@@ -32,7 +33,10 @@ fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, Mode
             script.clone(),
             ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
         )),
-        Provider::Remote(remote) => Arc::new(RemoteModel::new(remote.clone(), host.clock.clone())?),
+        Provider::Remote(remote) => {
+            let redactor = Redactor::new(&spec.config.secrets);
+            Arc::new(RemoteModel::new(remote.clone(), host.clock.clone(), redactor)?)
+        }
     };
     Ok(ModelInUse {
         name: model.name.clone(),
@@ -64,18 +68,18 @@ pub(super) async fn prompt(
     // Whatever lies at that path here is not what the tools work with.
     let is_local = around.execution.is_local();
     let root = project::git_root(&directory).filter(|_| is_local);
-    let mut git = match (&root, host.environment.find_program("git")) {
+    let git = match (&root, host.environment.find_program("git")) {
         (Some(root), Some(git)) => tokio::select! {
-            facts = project::git_facts(&around.spawner, &git, root) => facts,
+            facts = project::git_facts(&around.spawner, &git, root, &around.redactor) => facts,
             _ = stop.wait_for(Option::is_some) => None,
         },
         _ => None,
     };
-    for text in git.iter_mut().flat_map(|git| git.commits.iter_mut().chain([&mut git.branch])) {
-        *text = around.redactor.text(text).into_owned();
-    }
     let documents = match is_local {
-        true => project::documents(root.as_deref(), &directory, model.profile.documents),
+        true => {
+            let names = model.profile.documents;
+            project::documents(root.as_deref(), &directory, names, &around.redactor)
+        }
         false => String::new(),
     };
     system_prompt(&PromptFacts {

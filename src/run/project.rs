@@ -16,11 +16,15 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::GitFacts;
 use crate::process::{ProcessSpec, Spawner};
 use crate::text::escape;
+use crate::text::redact::Redactor;
 
 /// Bytes of all documents together.
 const DOCUMENT_BYTES: usize = 32 * 1024;
 
 const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
+
+/// Characters of a commit's line.
+const SUBJECT_CHARACTERS: usize = 120;
 
 /// How long one question to git may take.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -68,8 +72,13 @@ impl Owner {
 
 /// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md`, and what the model's family reads besides.
 ///
-/// Without a repository, only those of `directory`. What cannot be read is left out.
-pub(super) fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -> String {
+/// Without a repository, only those of `directory`. What cannot be read is left out. Secrets are removed before anything is cut.
+pub(super) fn documents(
+    root: Option<&Path>,
+    directory: &Path,
+    names: &[&str],
+    redactor: &Redactor,
+) -> String {
     let mut directories: Vec<&Path> = match root {
         Some(root) => directory.ancestors().take_while(|path| path.starts_with(root)).collect(),
         None => vec![directory],
@@ -79,10 +88,13 @@ pub(super) fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -
     let mut text = String::new();
     for directory in directories {
         for name in std::iter::once(&"AGENTS.md").chain(names) {
-            let Some(document) = read_document(directory, name, &owner) else { continue };
+            let Some((document, is_whole)) = read_document(directory, name, &owner, redactor)
+            else {
+                continue;
+            };
             let head = format!("{}:\n", directory.join(name).display());
             let room = DOCUMENT_BYTES.saturating_sub(text.len() + head.len());
-            if document.len() <= room {
+            if is_whole && document.len() <= room {
                 text.push_str(&head);
                 text.push_str(document.trim_end());
                 text.push_str("\n\n");
@@ -91,7 +103,9 @@ pub(super) fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -
             if room > 0 {
                 text.push_str(&head);
                 text.push_str(
-                    document.get(..document.floor_char_boundary(room)).unwrap_or_default(),
+                    document
+                        .get(..document.floor_char_boundary(room.min(document.len())))
+                        .unwrap_or_default(),
                 );
                 text.push('\n');
             }
@@ -102,8 +116,14 @@ pub(super) fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -
     text
 }
 
-/// Returns a plain file below `directory`; links are not followed, so that none leads to what the daemon can read and the model must not.
-fn read_document(directory: &Path, name: &str, owner: &Owner) -> Option<String> {
+/// Returns a plain file below `directory` without secrets, and whether that is the whole file. Links are not followed, so that none leads to
+/// what the daemon can read and the model must not.
+fn read_document(
+    directory: &Path,
+    name: &str,
+    owner: &Owner,
+    redactor: &Redactor,
+) -> Option<(String, bool)> {
     let directory = std::fs::File::open(directory).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -115,14 +135,26 @@ fn read_document(directory: &Path, name: &str, owner: &Owner) -> Option<String> 
     let mut bytes = Vec::new();
     let most = u64::try_from(DOCUMENT_BYTES).unwrap_or(u64::MAX) + 1;
     file.take(most).read_to_end(&mut bytes).ok().filter(|_| is_plain)?;
+    let is_whole = bytes.len() <= DOCUMENT_BYTES;
+    let mut stream = redactor.stream();
+    let mut clean = stream.push(&bytes);
+    // At the end of a cut file, the stream holds back what may be the beginning of a secret.
+    if is_whole {
+        clean.extend(stream.finish());
+    }
     // What it shows must be all that it says, and it must not end the block that it stands in.
-    let text = escape::for_model(&String::from_utf8_lossy(&bytes));
+    let text = escape::for_model(&String::from_utf8_lossy(&clean));
     let text = text.replace("</project_documents", "<\\/project_documents");
-    (!text.trim().is_empty()).then_some(text)
+    (!text.trim().is_empty()).then_some((text, is_whole))
 }
 
 /// Returns what git says of the repository at `root`; `None` if it says nothing.
-pub(super) async fn git_facts(spawner: &Spawner, git: &Path, root: &Path) -> Option<GitFacts> {
+pub(super) async fn git_facts(
+    spawner: &Spawner,
+    git: &Path,
+    root: &Path,
+    redactor: &Redactor,
+) -> Option<GitFacts> {
     let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
     // Neither `status` nor `diff-files`: both run the filters of files that changed. The index alone is asked, and we compare.
     let (branch, index, untracked, commits) = tokio::join!(
@@ -136,11 +168,17 @@ pub(super) async fn git_facts(spawner: &Spawner, git: &Path, root: &Path) -> Opt
     };
     let names = untracked?;
     Some(GitFacts {
-        branch: text(branch),
+        branch: redactor.text(&text(branch)).into_owned(),
         modified: modified(root, &index?),
         untracked: names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count(),
-        commits: text(commits).lines().map(|line| line.chars().take(120).collect()).collect(),
+        commits: subjects(&text(commits), redactor),
     })
+}
+
+/// Returns the lines of a log without secrets, each of at most [`SUBJECT_CHARACTERS`].
+fn subjects(log: &str, redactor: &Redactor) -> Vec<String> {
+    let clean = redactor.text(log);
+    clean.lines().map(|line| line.chars().take(SUBJECT_CHARACTERS).collect()).collect()
 }
 
 /// Counts the files that differ from the index in time or size, or are gone. `index` is what `ls-files --debug -z` prints: each path, NUL, and
@@ -233,6 +271,46 @@ async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::redact::Secret;
+
+    fn documents(root: Option<&Path>, directory: &Path, names: &[&str]) -> String {
+        super::documents(root, directory, names, &Redactor::default())
+    }
+
+    fn redactor() -> Redactor {
+        Redactor::new(&[Secret { name: "KEY".into(), value: "hunter2hunter2".into() }])
+    }
+
+    // proves SEC-2
+    #[test]
+    fn a_commit_is_cut_only_after_secrets_are_removed() {
+        let log = format!("abc {}hunter2hunter2 rest\nlast", "x".repeat(SUBJECT_CHARACTERS - 12));
+        let found = subjects(&log, &redactor());
+        assert!(!found[0].contains("hunter2"), "{found:?}");
+        assert_eq!((found[0].chars().count(), found[1].as_str()), (SUBJECT_CHARACTERS, "last"));
+    }
+
+    // proves SEC-2
+    #[test]
+    fn a_document_is_cut_only_after_secrets_are_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let read = || super::documents(None, temp.path(), &[], &redactor());
+        let head = format!("{}:\n", temp.path().join("AGENTS.md").display()).len();
+        // A secret over the cut of what is shown, and one over the cut of what is read.
+        for before in [DOCUMENT_BYTES - head - 7, DOCUMENT_BYTES - 7] {
+            let text = format!("{}hunter2hunter2 end", "x".repeat(before));
+            write(&temp.path().join("AGENTS.md"), &text);
+            let shown = read();
+            assert!(!shown.contains("hunter2") && shown.ends_with(TRUNCATED), "{before}");
+        }
+        // What was read shrinks below the limit, but it is not the whole file.
+        write(&temp.path().join("AGENTS.md"), &"hunter2hunter2hunter2hunter2".repeat(2000));
+        let shown = read();
+        let plain = shown.replace("[redacted:KEY]", "");
+        assert!(!plain.contains("hunt") && shown.ends_with(TRUNCATED), "{plain}");
+        write(&temp.path().join("AGENTS.md"), "say hunter2hunter2");
+        assert!(read().ends_with("say [redacted:KEY]\n\n"));
+    }
 
     fn write(path: &Path, text: &str) {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();

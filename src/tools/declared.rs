@@ -163,7 +163,7 @@ impl DeclaredTool {
                 Touch::Url(url) => {
                     let target = self.around.domains.target(url);
                     let target = target.map_err(|refusal| denied("domain", &refusal))?;
-                    judged_addresses(&target).await?;
+                    judged_addresses(&target, &self.around.redactor).await?;
                 }
                 Touch::Command(_) => {}
             }

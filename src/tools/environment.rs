@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::ToolSurroundings;
 use crate::config::ExecutionPlace;
 use crate::process::{FEEDER_VERB, MARK_START, Piped, ProcessSpec};
+use crate::text::escape::one_line;
+use crate::text::redact::Redactor;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -288,14 +290,19 @@ pub(super) async fn ask(
     if let Some(found) = framed_in(&output, &nonce) {
         return Ok(found);
     }
-    let said = crate::text::escape::one_line(String::from_utf8_lossy(&output).trim());
-    let said: String = said.chars().take(300).collect();
+    let said = said(&around.redactor, &output, 300);
     Err(match (exit.cancelled, exit.timed_out) {
         (true, _) => "the run was stopped meanwhile".to_owned(),
         (_, true) => "nobody answered in time".to_owned(),
         _ if said.is_empty() => "the connection ended before the answer did".to_owned(),
         _ => said,
     })
+}
+
+/// Returns output as it may stand in an error: without secrets, in one line, and then at most `characters` of it.
+pub(super) fn said(redactor: &Redactor, output: &[u8], characters: usize) -> String {
+    let output = String::from_utf8_lossy(output);
+    one_line(redactor.text(&output).trim()).chars().take(characters).collect()
 }
 
 /// Returns what stands between the two marks, and the exit code behind the second.
@@ -384,6 +391,16 @@ mod tests {
             timeout: CONNECT,
             cage: None,
         }
+    }
+
+    // proves SEC-2
+    #[test]
+    fn output_is_cut_only_after_secrets_are_removed() {
+        let secret =
+            crate::text::redact::Secret { name: "K".into(), value: "s3cret\ns3cret".into() };
+        let redactor = Redactor::new(&[secret]);
+        assert_eq!(said(&redactor, b"\nno: s3cret\ns3cret\n", 8), "no: [red");
+        assert_eq!(said(&redactor, b" a\tb ", 300), "a\\tb");
     }
 
     #[test]

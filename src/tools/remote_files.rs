@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
-use super::environment::{Asked, ask};
+use super::environment::{Asked, ask, said};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 
@@ -122,8 +122,7 @@ impl<'a> RemoteFiles<'a> {
             ),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
-                let said = crate::text::escape::one_line(String::from_utf8_lossy(output).trim());
-                let said: String = said.chars().take(200).collect();
+                let said = said(&self.around.redactor, output, 200);
                 (ErrorKind::Io, format!("`{name}` on {}: {said}", self.around.execution.name()))
             }
         };

@@ -8,7 +8,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::super::failure;
-use super::super::format::{Progress, Reader, check_calls, malformed, parse};
+use super::super::format::{
+    Progress, Reader, check_calls, drop_nameless, is_first, is_named, list, malformed, parse,
+};
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use crate::call::parse_arguments;
 use crate::domain::{FinishReason, Usage};
@@ -56,6 +58,8 @@ struct Delta<'a> {
 
 #[derive(Deserialize)]
 struct DeltaChoice<'a> {
+    #[serde(default)]
+    index: Option<u64>,
     #[serde(borrow)]
     delta: DeltaMessage<'a>,
     #[serde(rename = "finish_reason", default, deserialize_with = "absent")]
@@ -107,15 +111,7 @@ impl Answer {
         if let Some(usage) = chunk.pointer("/choices/0/usage").filter(|usage| usage.is_object()) {
             self.usage = Some(read_usage(usage));
         }
-        // Of several candidates only the first counts.
-        let first = |choice: &&Value| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0;
-        let Some(choice) = chunk.get("choices").and_then(Value::as_array).and_then(|choices| {
-            match choices.as_slice() {
-                // A server may count its chunks there.
-                [only] => Some(only),
-                choices => choices.iter().find(first),
-            }
-        }) else {
+        let Some(choice) = list(chunk, "choices").iter().find(|choice| is_first(choice)) else {
             return Ok(());
         };
         if choice.get("error").is_some_and(|error| !error.is_null()) {
@@ -285,6 +281,7 @@ impl Reader for Answer {
         }
         if let Ok(chunk) = serde_json::from_str::<Delta<'_>>(data)
             && let [choice] = chunk.choices.as_slice()
+            && choice.index.unwrap_or(0) == 0
             && self.id.is_some()
         {
             self.has_choice = true;
@@ -324,19 +321,22 @@ impl Reader for Answer {
         let word = self.finish.as_deref().unwrap_or_default().to_ascii_lowercase();
         let finish_reason = match word.as_str() {
             "refusal" => FinishReason::Refusal,
-            _ if !self.refusal.is_empty() && self.calls.is_empty() => FinishReason::Refusal,
+            "sensitive" | "safety" | "recitation" => FinishReason::ContentFilter,
+            word if word.starts_with("content_filter") => FinishReason::ContentFilter,
+            word if word.starts_with("function_call_filter") => FinishReason::InvalidToolCall,
+            // The provider's own word comes first; calls beside a refusal are not run.
+            _ if !self.refusal.is_empty() => FinishReason::Refusal,
             "length"
             | "max_tokens"
             | "model_length"
             | "max_output_tokens"
             | "model_context_window_exceeded" => FinishReason::Length,
-            "sensitive" | "safety" | "recitation" => FinishReason::ContentFilter,
-            word if word.starts_with("content_filter") => FinishReason::ContentFilter,
-            word if word.starts_with("function_call_filter") => FinishReason::InvalidToolCall,
-            _ if !self.calls.is_empty() => FinishReason::ToolCalls,
+            _ if self.calls.iter().any(|call| is_named(&call.name)) => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        let extras: Vec<_> = self.calls.iter().map(|call| call.extra.clone()).collect();
+        // One for each call that remains, in their order.
+        let named = self.calls.iter().filter(|call| is_named(&call.name));
+        let extras: Vec<_> = named.map(|call| call.extra.clone()).collect();
         let mut kept = Map::new();
         if !self.reasoning_details.is_empty() {
             kept.insert("reasoning_details".to_owned(), self.reasoning_details.into());
@@ -344,24 +344,29 @@ impl Reader for Answer {
         if extras.iter().any(Option::is_some) {
             kept.insert("extra_content".to_owned(), json!(extras));
         }
+        let mut calls: Vec<RequestedCall> = self
+            .calls
+            .into_iter()
+            .map(|call| RequestedCall {
+                arguments: match call.free_text {
+                    // Half of a free text is no text.
+                    Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
+                    Some(input) => json!({"input": input}).to_string(),
+                    None => call.arguments,
+                },
+                id: Some(call.id).filter(|id| !id.is_empty()),
+                name: call.name,
+            })
+            .collect();
+        let finish_reason = match drop_nameless(&mut calls, &self.text) {
+            true if finish_reason == FinishReason::Stop => FinishReason::InvalidToolCall,
+            _ => finish_reason,
+        };
         Ok(ModelReply {
             text: self.text,
             explanation: Some(self.refusal).filter(|text| !text.is_empty()),
             reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
-            calls: self
-                .calls
-                .into_iter()
-                .map(|call| RequestedCall {
-                    arguments: match call.free_text {
-                        // Half of a free text is no text.
-                        Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
-                        Some(input) => json!({"input": input}).to_string(),
-                        None => call.arguments,
-                    },
-                    id: Some(call.id).filter(|id| !id.is_empty()),
-                    name: call.name,
-                })
-                .collect(),
+            calls,
             finish_reason,
             stop_reason: self.finish,
             usage: self.usage,

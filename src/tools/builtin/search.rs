@@ -292,7 +292,8 @@ impl Lines<'_> {
         let (work, path) = (self.search.work, &self.found.path);
         let name = self.name.get_or_insert_with(|| named(work, path));
         let text = String::from_utf8_lossy(bytes);
-        let text = text.trim_end_matches(['\n', '\r']);
+        // Half of a secret would not be recognized.
+        let text = work.around.redactor.text(text.trim_end_matches(['\n', '\r']));
         let cut: String = text.chars().take(LINE_CHARACTERS).collect();
         let dots = if cut.len() < text.len() { "…" } else { "" };
         self.found.cut_lines += u64::from(cut.len() < text.len());

@@ -253,6 +253,18 @@ fn directories_are_listed_sorted_and_escaped() {
     assert!(text(&around, "list_directory", json!({"path": ".hidden"})).contains("use read_file"));
 }
 
+// proves SEC-2
+#[test]
+fn a_found_line_is_cut_only_after_secrets_are_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    let line = format!("TODO {}hunter2hunter2 rest\n", "x".repeat(488));
+    std::fs::write(temp.path().join("a"), line).unwrap();
+    let secret = crate::text::redact::Secret { name: "K".into(), value: "hunter2hunter2".into() };
+    let around = ToolSurroundings { redactor: Redactor::new(&[secret]), ..around(temp.path()) };
+    let found = text(&around, "grep", json!({"pattern": "TODO"}));
+    assert!(!found.contains("hunter2") && found.ends_with("…\n"), "{found}");
+}
+
 // proves FS-2, FS-4, FS-8
 #[test]
 fn contents_and_names_are_searched() {

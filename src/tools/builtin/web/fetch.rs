@@ -10,7 +10,8 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, L
 use reqwest::{Client, Response, redirect};
 
 use crate::domain::{CallError, ErrorKind};
-use crate::gate::{DomainRules, Target};
+use crate::gate::{DomainRefusal, DomainRules, Target};
+use crate::text::redact::Redactor;
 
 /// Bytes of an answer, as it comes and as it is read.
 pub(super) const MOST_BYTES: usize = 5 * 1024 * 1024;
@@ -44,8 +45,9 @@ pub(super) async fn fetch(
     url: &str,
     accept: &str,
     total: Duration,
+    redactor: &Redactor,
 ) -> Result<Fetched, CallError> {
-    let fetched = tokio::time::timeout(total, follow(rules, url, accept)).await;
+    let fetched = tokio::time::timeout(total, follow(rules, url, accept, redactor)).await;
     fetched.unwrap_or_else(|_| {
         let message =
             format!("[ERROR: The whole answer did not come within {} s.]", total.as_secs());
@@ -53,14 +55,19 @@ pub(super) async fn fetch(
     })
 }
 
-async fn follow(rules: &DomainRules, url: &str, accept: &str) -> Result<Fetched, CallError> {
+async fn follow(
+    rules: &DomainRules,
+    url: &str,
+    accept: &str,
+    redactor: &Redactor,
+) -> Result<Fetched, CallError> {
     let mut url = url.to_owned();
     for _ in 0..=MOST_REDIRECTS {
-        let target = rules.target(&url).map_err(|refusal| denied(&url, &refusal))?;
-        let response = request(&target, accept).await?;
+        let target = rules.target(&url).map_err(|refusal| denied(&url, &refusal, redactor))?;
+        let response = request(&target, accept, redactor).await?;
         match next(&target, &response) {
             Some(next) => url = next,
-            None => return read(&target, response).await,
+            None => return read(&target, response, redactor).await,
         }
     }
     let message = format!("[ERROR: The page led elsewhere more than {MOST_REDIRECTS} times.]");
@@ -80,12 +87,15 @@ fn next(target: &Target, response: &Response) -> Option<String> {
     Some(joined.map_or_else(|_| location.into_owned(), String::from))
 }
 
-fn denied(url: &str, refusal: &crate::gate::DomainRefusal) -> CallError {
-    let message = format!(
-        "Refused by the rule `domain`: {}. `{}` was not fetched.",
-        shortened(&refusal.to_string()),
-        shortened(url)
-    );
+fn denied(url: &str, refusal: &DomainRefusal, redactor: &Redactor) -> CallError {
+    let clean = redactor.text(url);
+    // The refusal quotes a part of the address, which may be a part of a secret.
+    let why = match clean == url {
+        true => shortened(&refusal.to_string()),
+        false => "the address holds a secret".to_owned(),
+    };
+    let message =
+        format!("Refused by the rule `domain`: {why}. `{}` was not fetched.", shortened(&clean));
     CallError::new(ErrorKind::Denied, message)
 }
 
@@ -94,6 +104,7 @@ fn denied(url: &str, refusal: &crate::gate::DomainRefusal) -> CallError {
 /// *Errors*: `denied` where one of them is refused, `io` where the host is not known, `timeout`.
 pub(in crate::tools) async fn judged_addresses(
     target: &Target,
+    redactor: &Redactor,
 ) -> Result<Vec<SocketAddr>, CallError> {
     let port = target.url.port_or_known_default().unwrap_or(80);
     let addresses: Vec<SocketAddr> = match target.literal() {
@@ -113,14 +124,20 @@ pub(in crate::tools) async fn judged_addresses(
         }
     };
     for address in &addresses {
-        target.judge(address.ip()).map_err(|refusal| denied(target.url.as_str(), &refusal))?;
+        target
+            .judge(address.ip())
+            .map_err(|refusal| denied(target.url.as_str(), &refusal, redactor))?;
     }
     Ok(addresses)
 }
 
 /// Sends one request. Nothing goes along that would say who we are, and nothing is kept of what comes (NET-6).
-async fn request(target: &Target, accept: &str) -> Result<Response, CallError> {
-    let addresses = judged_addresses(target).await?;
+async fn request(
+    target: &Target,
+    accept: &str,
+    redactor: &Redactor,
+) -> Result<Response, CallError> {
+    let addresses = judged_addresses(target, redactor).await?;
     // A client of its own for each request: it knows the judged addresses and no others.
     let builder = match target.url.scheme() {
         // It speaks no TLS, and so needs no certificates either.
@@ -149,7 +166,11 @@ async fn request(target: &Target, accept: &str) -> Result<Response, CallError> {
         .map_err(|error| failed(&error))
 }
 
-async fn read(target: &Target, mut response: Response) -> Result<Fetched, CallError> {
+async fn read(
+    target: &Target,
+    mut response: Response,
+    redactor: &Redactor,
+) -> Result<Fetched, CallError> {
     let header = |name| {
         let value = response.headers().get(name)?;
         value.to_str().ok().map(str::to_owned)
@@ -169,7 +190,7 @@ async fn read(target: &Target, mut response: Response) -> Result<Fetched, CallEr
         Some(other) => {
             let message = format!(
                 "[ERROR: The answer is packed as `{}`, which was not asked for.]",
-                shortened(other)
+                shortened(&redactor.text(other))
             );
             return Err(CallError::new(ErrorKind::Io, message));
         }
@@ -224,6 +245,24 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    // proves SEC-2
+    #[test]
+    fn a_refused_address_is_cut_only_after_secrets_are_removed() {
+        let secret =
+            crate::text::redact::Secret { name: "K".into(), value: "hunter2hunter2".into() };
+        let redactor = Redactor::new(&[secret]);
+        let rules = DomainRules::default();
+        for address in [
+            format!("http://{}hunter2hunter2.example/", "x.".repeat(46)),
+            format!("http://a.example/{}hunter2hunter2", "x".repeat(175)),
+            format!("no address {}hunter2hunter2", "x".repeat(180)),
+        ] {
+            let refusal = rules.target(&address).unwrap_err();
+            let message = denied(&address, &refusal, &redactor).message;
+            assert!(!message.contains("hunt"), "{message}");
+        }
+    }
 
     // proves NET-5
     #[test]

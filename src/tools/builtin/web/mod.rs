@@ -136,8 +136,9 @@ impl WebFetchTool {
             Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
             Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
         };
-        let domains = &self.around.domains;
-        let mut got = unless_stopped(context, fetch(domains, &asked.url, accept, total)).await?;
+        let (domains, redactor) = (&self.around.domains, &self.around.redactor);
+        let fetched = fetch(domains, &asked.url, accept, total, redactor);
+        let mut got = unless_stopped(context, fetched).await?;
         if image::media_type(&got.body).is_some() {
             let body = std::mem::take(&mut got.body);
             let picture = tokio::task::spawn_blocking(move || image::attached(body)).await;
