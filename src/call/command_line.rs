@@ -363,31 +363,53 @@ impl CommandLine {
     }
 
     fn check_interpreter(&self, declaration: &Declaration, faults: &mut Vec<Fault>) {
-        let lines = std::iter::once(("/args".to_owned(), self.args.clone(), 0)).chain(
-            self.optional_args.iter().map(|(name, templates)| {
-                let all: Vec<Template> = self.args.iter().chain(templates).cloned().collect();
-                (format!("/optional_args/{}", pointer_segment(name)), all, self.args.len())
-            }),
-        );
-        for (pointer, templates, offset) in lines {
-            for at in interpreter::program_positions(&declaration.program, &templates) {
-                let Some(template) = templates.get(at).filter(|_| at >= offset) else { continue };
-                for name in template.places() {
-                    if self.parameters.get(name).is_some_and(|p| !p.unsafe_interpreter) {
-                        faults.push(
-                            Fault::new(format!("{pointer}/{}", at - offset), format!("`{name}` would name the program or the code that `{}` runs", declaration.program))
-                                .hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
-                        );
-                    }
+        let program = &declaration.program;
+        let mut named = BTreeSet::new();
+        let mut name = |pointer: &str, template: &Template, faults: &mut Vec<Fault>| {
+            for place in template.places() {
+                if self.parameters.get(place).is_some_and(|p| !p.unsafe_interpreter)
+                    && named.insert((pointer.to_owned(), place.to_owned()))
+                {
+                    faults.push(
+                        Fault::new(pointer, format!("`{place}` would name the program or the code that `{program}` runs"))
+                            .hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
+                    );
                 }
             }
+        };
+        for line in self.lines() {
+            let templates: Vec<&Template> = line.iter().map(|(_, template)| *template).collect();
+            let read = interpreter::read(program, &templates);
+            for (pointer, template) in read.positions.iter().filter_map(|at| line.get(*at)) {
+                name(pointer, template, faults);
+            }
+            if let Some(stdin) = self.stdin.as_ref().filter(|_| read.runs_stdin) {
+                name("/stdin", stdin, faults);
+            }
         }
+    }
+
+    /// Returns command lines that a call can have, with the pointer of each template: without optional arguments, with each of them, with all.
+    fn lines(&self) -> Vec<Vec<(String, &Template)>> {
+        fn of<'t>(pointer: &str, templates: &'t [Template]) -> Vec<(String, &'t Template)> {
+            let numbered = templates.iter().enumerate();
+            numbered.map(|(at, template)| (format!("{pointer}/{at}"), template)).collect()
+        }
+        let fixed = of("/args", &self.args);
+        let optional = self.optional_args.iter().map(|(name, templates)| {
+            of(&format!("/optional_args/{}", pointer_segment(name)), templates)
+        });
+        let optional: Vec<_> = optional.collect();
+        let mut lines = vec![fixed.clone()];
+        lines.extend(optional.iter().map(|one| [fixed.as_slice(), one].concat()));
+        lines.extend((optional.len() > 1).then(|| [fixed, optional.concat()].concat()));
+        lines
     }
 
     /// Returns the script that an interpreter is given, if it is the same in every call.
     #[must_use]
     pub fn script(&self, program: &str) -> Option<&str> {
-        interpreter::script(program, &self.args)
+        interpreter::read(program, &self.args.iter().collect::<Vec<_>>()).script
     }
 }
 

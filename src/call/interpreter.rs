@@ -1,261 +1,347 @@
-//! Templates that would let a model name the program that runs (ARG-13).
+//! Templates that would let a model name what runs (ARG-13).
 //!
-//! Shells, interpreters and wrappers take the program or its code as an argument. The position is found by walking the template as the
-//! program would read it; where that is unclear the position counts as dangerous.
+//! The walk follows a template as the program would read it, by the table in `programs.rs`. An option that the table does not know makes
+//! everything behind it unclear, which counts as dangerous.
 
+use super::programs::{self, Kind, Reader, Stdin, is_listed};
 use crate::text::template::{Piece, Template};
 
-/// Returns the positions in `args` at which a place names what runs.
-pub(crate) fn program_positions(program: &str, args: &[Template]) -> Vec<usize> {
-    let mut found = Vec::new();
-    judge(program, args, 0, &mut found);
-    found
+/// What a program runs of what it is given.
+#[derive(Debug, Default)]
+pub(crate) struct Reading<'a> {
+    /// Positions in the arguments at which a place names what runs, ascending.
+    pub(crate) positions: Vec<usize>,
+    /// Whether standard input is code, or may be.
+    pub(crate) runs_stdin: bool,
+    /// The script that an interpreter is given, if it is the same in every call.
+    pub(crate) script: Option<&'a str>,
 }
 
-/// Returns the script that an interpreter is given, if it is the same in every call.
-pub(crate) fn script<'a>(program: &str, args: &'a [Template]) -> Option<&'a str> {
-    let base = program.rsplit('/').next().unwrap_or(program);
-    let reader = reader(base)?;
-    let (mut at, mut before) = (0, reader.before);
-    loop {
-        let text = args.get(at)?.literal()?;
-        if text == "--" || base == "env" && text.contains('=') {
-            at += 1;
-        } else if text.starts_with('-') {
-            if is_code_option(base, reader.code, text) {
-                return None;
+/// Reads the arguments of a program as it would.
+pub(crate) fn read<'a>(program: &str, args: &[&'a Template]) -> Reading<'a> {
+    let mut walk = Walk { args, found: Reading::default() };
+    walk.program(program, 0);
+    walk.found.positions.sort_unstable();
+    walk.found.positions.dedup();
+    walk.found
+}
+
+struct Walk<'w, 'a> {
+    args: &'w [&'a Template],
+    found: Reading<'a>,
+}
+
+/// How one argument is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Positional,
+    /// `--`.
+    End,
+    Flag,
+    Valued,
+    /// The first positional is a text (`sh -c`).
+    Text,
+    /// Standard input is the script (`sh -s`).
+    Stdin,
+    Code(Value),
+    Last(Value),
+    Loads(Value),
+    Unclear,
+}
+
+/// Where the value of an option is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Value {
+    Attached,
+    Next,
+}
+
+impl<'a> Walk<'_, 'a> {
+    fn program(&mut self, program: &str, start: usize) {
+        let base = base_name(program);
+        if matches!(base, "find" | "gfind" | "fd" | "fdfind") {
+            self.find(start);
+        }
+        for verb in programs::verbs(base) {
+            let is_verb =
+                |at: &usize| self.literal(*at).is_some_and(|word| is_listed(verb.verbs, word));
+            let verb_at = (start..self.args.len()).find(is_verb);
+            if let Some(at) = verb_at {
+                self.walk(base, &verb.reader, at + 1);
             }
-            at += if reader.valued.contains(&text) { 2 } else { 1 };
-        } else if before > 0 {
-            (before, at) = (before - 1, at + 1);
-        } else {
-            return match reader.kind {
-                Kind::Script => Some(text),
-                Kind::Program => script(text, args.get(at + 1..)?),
-                Kind::Line => None,
-            };
+        }
+        if let Some(reader) = programs::reader(base) {
+            self.walk(base, reader, start);
         }
     }
-}
 
-struct Reader {
-    /// Options whose next argument is code.
-    code: &'static [&'static str],
-    /// Options that take a value as their next argument.
-    valued: &'static [&'static str],
-    /// Positional arguments before the program.
-    before: usize,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Kind {
-    /// The first positional is a script; what follows are its arguments.
-    Script,
-    /// The first positional is a program, which is read on in its turn.
-    Program,
-    /// Everything from the first positional on is joined and given to a shell.
-    Line,
-}
-
-fn judge(program: &str, args: &[Template], start: usize, found: &mut Vec<usize>) {
-    let base = program.rsplit('/').next().unwrap_or(program);
-    if matches!(base, "find" | "kubectl" | "oc" | "docker" | "podman") {
-        return judge_exec(base, args, start, found);
+    fn walk(&mut self, base: &str, reader: &Reader, start: usize) {
+        let args = self.args;
+        let (mut at, mut before) = (start, reader.before);
+        let (mut is_open, mut is_given, mut is_text) = (true, false, false);
+        self.found.runs_stdin |= reader.stdin == Stdin::Always;
+        if reader.kind == Kind::Every || (base.ends_with("tar") && self.has_bare_bundle(start)) {
+            return self.rest(start);
+        }
+        while let Some(arg) = args.get(at) {
+            let read = if is_open { option(reader, arg) } else { Read::Positional };
+            match read {
+                Read::Code(_)
+                    if matches!(reader.kind, Kind::Program | Kind::Within | Kind::Line) =>
+                {
+                    return self.rest(at);
+                }
+                Read::Code(value) | Read::Last(value) | Read::Loads(value) => {
+                    self.code(at, value);
+                    is_given |= !matches!(read, Read::Loads(_));
+                    if matches!(read, Read::Last(_)) {
+                        return;
+                    }
+                }
+                Read::End => is_open = false,
+                Read::Text => is_text = true,
+                Read::Stdin => self.found.runs_stdin = true,
+                Read::Unclear if reader.kind == Kind::Options => self.mark(at),
+                Read::Unclear => return self.rest(at),
+                Read::Flag | Read::Valued => {}
+                Read::Positional if before > 0 => {
+                    before -= 1;
+                    if reader.kind == Kind::Within {
+                        self.mark(at);
+                    }
+                }
+                Read::Positional if is_assignment(base, arg) => {}
+                Read::Positional if reader.kind == Kind::Options => self.mark_command(at),
+                Read::Positional if reader.kind == Kind::Permuted && is_given => {}
+                Read::Positional if is_given => return,
+                Read::Positional => {
+                    self.positional(reader, at, is_text);
+                    is_given = true;
+                    if reader.kind != Kind::Permuted {
+                        return;
+                    }
+                }
+            }
+            at = self.behind(at, read);
+        }
+        self.found.runs_stdin |= reader.stdin == Stdin::Unless && !is_given;
     }
-    let Some(reader) = reader(base) else { return };
-    let mut before = reader.before;
-    let mut at = start;
-    while let Some(arg) = args.get(at) {
-        let head = match arg.pieces().first() {
-            Some(Piece::Literal(text)) => text.as_str(),
-            _ => "",
-        };
-        let whole = arg.literal();
-        if whole == Some("--") {
-            at += 1;
-        } else if head.starts_with('-') {
-            if is_code_option(base, reader.code, head) {
-                mark(args, if whole.is_some() && !head.contains('=') { at + 1 } else { at }, found);
-                return;
+
+    /// Takes the script, the program or the line.
+    fn positional(&mut self, reader: &Reader, at: usize, is_text: bool) {
+        let text = self.literal(at);
+        self.mark(at);
+        match (reader.kind, text) {
+            (Kind::Script | Kind::Permuted, Some(text)) => {
+                self.found.runs_stdin |= is_stdin(text);
+                self.found.script = Some(text).filter(|_| !is_text);
             }
-            at += if whole.is_some_and(|option| reader.valued.contains(&option)) { 2 } else { 1 };
-        } else if base == "env" && head.contains('=') {
-            at += 1;
-        } else if before > 0 {
-            before -= 1;
-            at += 1;
-        } else {
-            mark(args, at, found);
-            match (reader.kind, whole) {
-                (Kind::Program, Some(next)) => judge(next, args, at + 1, found),
-                (Kind::Line, _) => (at + 1..args.len()).for_each(|rest| mark(args, rest, found)),
-                _ => {}
+            (Kind::Script | Kind::Permuted, None) => {}
+            (Kind::Line, Some(line)) if line.contains(char::is_whitespace) => {
+                let first = line.split_whitespace().next().unwrap_or_default();
+                let reader = programs::reader(base_name(first));
+                self.found.runs_stdin |= reader.is_some_and(|reader| reader.stdin != Stdin::Data);
+                self.marks(at);
             }
-            return;
+            (Kind::Line, Some(program)) => {
+                self.program(program, at + 1);
+                self.marks(at);
+                self.found.script = None;
+            }
+            (_, Some(program)) => {
+                let is_known = programs::reader(base_name(program)).is_some();
+                self.found.runs_stdin |= reader.stdin == Stdin::Words && is_known;
+                self.program(program, at + 1);
+            }
+            (_, None) => self.rest(at),
         }
     }
+
+    /// Programs that `find` and `fd` run for each file.
+    fn find(&mut self, start: usize) {
+        const RUN: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
+        for at in start..self.args.len() {
+            if self.literal(at).is_some_and(|word| is_listed(RUN, word)) {
+                self.mark(at + 1);
+                if let Some(next) = self.literal(at + 1) {
+                    self.program(next, at + 2);
+                }
+            }
+        }
+    }
+
+    fn code(&mut self, at: usize, value: Value) {
+        let at = if value == Value::Next { at + 1 } else { at };
+        self.mark(at);
+        self.found.runs_stdin |= self.literal(at).is_some_and(is_stdin);
+    }
+
+    /// `less +{{command}}`: a word that some programs take for a command.
+    fn mark_command(&mut self, at: usize) {
+        let first = self.args.get(at).and_then(|arg| arg.pieces().first());
+        if matches!(first, Some(Piece::Literal(text)) if text.starts_with('+')) {
+            self.mark(at);
+        }
+    }
+
+    /// Everything from here on may run.
+    fn rest(&mut self, at: usize) {
+        self.marks(at);
+        self.found.runs_stdin = true;
+    }
+
+    fn marks(&mut self, at: usize) {
+        (at..self.args.len()).for_each(|at| self.mark(at));
+    }
+
+    fn mark(&mut self, at: usize) {
+        if self.args.get(at).is_some_and(|arg| arg.places().next().is_some()) {
+            self.found.positions.push(at);
+        }
+    }
+
+    fn literal(&self, at: usize) -> Option<&'a str> {
+        self.args.get(at).copied().and_then(Template::literal)
+    }
+
+    /// `tar cIf PROGRAM a.tar`: the values of such letters follow in their order.
+    fn has_bare_bundle(&self, start: usize) -> bool {
+        self.literal(start)
+            .is_some_and(|text| !text.starts_with('-') && text.contains(['F', 'I', 'T']))
+    }
+
+    /// Returns the position behind an argument and its value. A value that looks like an option is read as one as well.
+    fn behind(&self, at: usize, read: Read) -> usize {
+        let takes_next = matches!(
+            read,
+            Read::Valued
+                | Read::Code(Value::Next)
+                | Read::Last(Value::Next)
+                | Read::Loads(Value::Next)
+        );
+        let is_option =
+            self.literal(at + 1).is_some_and(|text| text.starts_with('-') && text.len() > 1);
+        at + if takes_next && !is_option { 2 } else { 1 }
+    }
 }
 
-/// Programs that start another one only after a word that says so.
-fn judge_exec(base: &str, args: &[Template], start: usize, found: &mut Vec<usize>) {
-    let words: &[&str] = match base {
-        "find" => &["-exec", "-execdir", "-ok", "-okdir"],
-        _ => &["--"],
+fn base_name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+/// Tells whether a word names standard input, alone or as the value of an option.
+fn is_stdin(text: &str) -> bool {
+    let value = match text.strip_prefix('-') {
+        Some(option) => option.split_once('=').map_or(option, |(_, value)| value),
+        None => text,
     };
-    let enters = base == "find"
-        || args
-            .iter()
-            .skip(start)
-            .any(|arg| matches!(arg.literal(), Some("exec" | "run" | "debug")));
-    if !enters {
-        return;
+    let is_short = text.len() == 3 && text.starts_with('-') && text.ends_with('-');
+    text == "-"
+        || is_short
+        || ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"].contains(&value)
+        || (text.starts_with('-') && text.ends_with("/dev/stdin"))
+}
+
+/// `env A=b PROGRAM`.
+fn is_assignment(base: &str, arg: &Template) -> bool {
+    matches!(base, "env" | "sudo" | "doas")
+        && matches!(arg.pieces().first(), Some(Piece::Literal(text)) if text.contains('='))
+}
+
+fn option(reader: &Reader, arg: &Template) -> Read {
+    let Some(Piece::Literal(head)) = arg.pieces().first() else { return Read::Positional };
+    let is_whole = arg.literal().is_some();
+    let is_option = head.starts_with('-') || (head.starts_with('+') && !reader.text.is_empty());
+    match head.as_str() {
+        "-" if is_whole => Read::Positional,
+        "--" if is_whole => Read::End,
+        _ if !is_option => Read::Positional,
+        head => long(reader, head, is_whole).unwrap_or_else(|| bundle(reader, head, is_whole)),
     }
-    let verbs: &[&str] = match base {
-        "docker" | "podman" => &["exec", "run"],
-        "kubectl" | "oc" => &["exec"],
-        _ => &[],
+}
+
+/// Reads a long option; `None` if it is a bundle of short ones.
+fn long(reader: &Reader, head: &str, is_whole: bool) -> Option<Read> {
+    let (name, value) = match head.split_once('=') {
+        Some((name, _)) => (name, Value::Attached),
+        None if is_whole => (head, Value::Next),
+        None => return head.starts_with("--").then_some(Read::Unclear),
     };
-    if !verbs.is_empty() && !args.iter().any(|arg| arg.literal() == Some("--")) {
-        return judge_container(verbs, args, start, found);
+    let plain = if value == Value::Next { Read::Valued } else { Read::Flag };
+    let lists = [
+        (reader.long_flags, Read::Flag),
+        (reader.long_valued, plain),
+        (reader.long_code, Read::Code(value)),
+        (reader.long_loads, Read::Loads(value)),
+    ];
+    let exact = lists.iter().find(|(list, _)| is_listed(list, name));
+    // A short form that fits several options counts as the dangerous one.
+    let found = exact.or_else(|| lists.iter().rev().find(|(list, _)| is_short_form(name, list)));
+    match found {
+        Some((_, read)) => Some(*read),
+        None if !name.starts_with("--") => None,
+        None if reader.kind == Kind::Options => Some(Read::Flag),
+        None if is_whole && value == Value::Attached => Some(Read::Flag),
+        None => Some(Read::Unclear),
     }
-    for (at, arg) in args.iter().enumerate().skip(start) {
-        if arg.literal().is_some_and(|word| words.contains(&word)) {
-            mark(args, at + 1, found);
-            if let Some(next) = args.get(at + 1).and_then(Template::literal) {
-                judge(next, args, at + 2, found);
+}
+
+/// Tells whether a long option may stand for one of the list.
+fn is_short_form(name: &str, list: &str) -> bool {
+    let is_long = name.len() > 3 && name.starts_with("--");
+    is_long && list.split_ascii_whitespace().any(|known| known.starts_with(name))
+}
+
+/// Reads a bundle of short options such as `-lc`, or one with its value such as `-n5`.
+fn bundle(reader: &Reader, head: &str, is_whole: bool) -> Read {
+    let mut read = Read::Flag;
+    let mut is_known = true;
+    let mut letters = head.chars();
+    letters.next();
+    while let Some(letter) = letters.next() {
+        let is = |set: &str| set.contains(letter);
+        let is_last = is_whole && letters.as_str().is_empty();
+        let value = if is_last { Value::Next } else { Value::Attached };
+        if is(reader.last) {
+            return Read::Last(value);
+        } else if is(reader.code) {
+            return Read::Code(value);
+        } else if is(reader.loads) {
+            return Read::Loads(value);
+        } else if is(reader.valued) {
+            return if is_last { Read::Valued } else { Read::Flag };
+        } else if is(reader.attached) {
+            return read;
+        } else if is(reader.text) {
+            read = Read::Text;
+        } else if is(reader.reads) {
+            read = if read == Read::Text { read } else { Read::Stdin };
+        } else if !is(reader.flags) {
+            if reader.kind != Kind::Options {
+                return Read::Unclear;
             }
+            is_known = false;
         }
     }
-}
-
-/// `docker exec [options] CONTAINER PROGRAM …`, and `kubectl exec` in its older form: an option that may take a value makes what follows unclear, which counts as dangerous.
-fn judge_container(verbs: &[&str], args: &[Template], start: usize, found: &mut Vec<usize>) {
-    let is_verb = |arg: &Template| arg.literal().is_some_and(|text| verbs.contains(&text));
-    let Some(verb) = args.iter().skip(start).position(is_verb) else { return };
-    let mut positionals = 0;
-    for (at, arg) in args.iter().enumerate().skip(start + verb + 1) {
-        if arg.literal().is_some_and(|text| text.starts_with('-')) {
-            continue;
-        }
-        positionals += 1;
-        if positionals >= 2 {
-            mark(args, at, found);
-            if let Some(program) = arg.literal() {
-                return judge(program, args, at + 1, found);
-            }
-            return;
-        }
-    }
-}
-
-fn mark(args: &[Template], at: usize, found: &mut Vec<usize>) {
-    if args.get(at).is_some_and(|arg| arg.places().next().is_some()) {
-        found.push(at);
-    }
-}
-
-fn is_code_option(base: &str, code: &[&str], head: &str) -> bool {
-    let option = head.split('=').next().unwrap_or(head);
-    if code.contains(&option) {
-        return true;
-    }
-    // Short options can stand together or hold their value: `-lc`, `-e{{code}}`.
-    !option.starts_with("--")
-        && code.iter().filter(|flag| flag.len() == 2).any(|flag| match is_shell(base) {
-            true => flag.chars().nth(1).is_some_and(|letter| option.contains(letter)),
-            false => option.starts_with(flag),
-        })
-}
-
-fn is_shell(base: &str) -> bool {
-    matches!(
-        base,
-        "sh" | "bash"
-            | "dash"
-            | "ash"
-            | "zsh"
-            | "ksh"
-            | "mksh"
-            | "fish"
-            | "csh"
-            | "tcsh"
-            | "su"
-            | "runuser"
-    )
-}
-
-fn reader(base: &str) -> Option<Reader> {
-    let name = base.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    let reader = |code, valued, before, kind| Some(Reader { code, valued, before, kind });
-    match name {
-        _ if is_shell(name) => reader(
-            &["-c", "--command", "--rcfile", "--init-file"],
-            &["-o", "-O", "+o"],
-            0,
-            Kind::Script,
-        ),
-        "python" | "pypy" => reader(&["-c", "-m"], &["-W", "-X"], 0, Kind::Script),
-        "perl" => reader(&["-e", "-E", "-M", "-m"], &["-I"], 0, Kind::Script),
-        "ruby" => reader(&["-e", "-r"], &["-I", "-C"], 0, Kind::Script),
-        "node" | "nodejs" | "deno" | "bun" => reader(
-            &["-e", "--eval", "-p", "--print", "-r", "--require", "--import"],
-            &[],
-            0,
-            Kind::Script,
-        ),
-        "php" | "lua" | "luajit" | "tclsh" | "expect" | "osascript" | "pwsh" | "Rscript"
-        | "groovy" => reader(&["-r", "-e", "-c", "-Command", "-B", "-E"], &["-l"], 0, Kind::Script),
-        "awk" | "gawk" | "mawk" | "nawk" => {
-            reader(&["-f", "-e", "--source", "--file"], &["-F", "-v"], 0, Kind::Script)
-        }
-        "env" => {
-            reader(&["-S", "--split-string"], &["-u", "-C", "--unset", "--chdir"], 0, Kind::Program)
-        }
-        "xargs" => reader(&[], &["-I", "-n", "-P", "-L", "-d", "-E", "-a", "-s"], 0, Kind::Program),
-        "timeout" => reader(&[], &["-s", "-k", "--signal", "--kill-after"], 1, Kind::Program),
-        "nice" | "chrt" | "ionice" => {
-            reader(&[], &["-n", "-c", "-p"], usize::from(name == "chrt"), Kind::Program)
-        }
-        "sudo" | "doas" => reader(
-            &[],
-            &["-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-U", "-D", "-R"],
-            0,
-            Kind::Program,
-        ),
-        "chroot" => reader(&[], &["--userspec", "--groups"], 1, Kind::Program),
-        "stdbuf" | "unshare" | "nsenter" | "setpriv" | "systemd-run" | "flock" => reader(
-            &["-c", "--command"],
-            &["-i", "-o", "-e", "-t", "-u", "-p", "-w"],
-            usize::from(name == "flock"),
-            Kind::Program,
-        ),
-        "busybox" | "toybox" | "nohup" | "setsid" | "time" | "strace" | "ltrace" | "gdb"
-        | "exec" | "command" | "builtin" => reader(&[], &["-o", "-e", "-p"], 0, Kind::Program),
-        "watch" | "parallel" | "script" | "at" | "entr" | "eval" => {
-            reader(&["-c"], &["-n", "-j", "--interval"], 0, Kind::Line)
-        }
-        "ssh" => reader(
-            &["-o", "-F", "-S"],
-            &["-p", "-i", "-l", "-L", "-R", "-D", "-J", "-c", "-m", "-b", "-e", "-w", "-W"],
-            1,
-            Kind::Line,
-        ),
-        _ => None,
-    }
+    // A value behind known letters adds letters.
+    if is_whole || !is_known { read } else { Read::Unclear }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn with<T>(program: &str, args: &[&str], look: impl FnOnce(Reading<'_>) -> T) -> T {
+        let args: Vec<Template> = args.iter().map(|arg| Template::parse(arg).unwrap()).collect();
+        look(read(program, &args.iter().collect::<Vec<_>>()))
+    }
+
     // proves ARG-13
     #[test]
     fn the_position_that_names_what_runs_is_found() {
         let check = |program: &str, args: &[&str], expected: &[usize]| {
-            let args: Vec<Template> =
-                args.iter().map(|arg| Template::parse(arg).unwrap()).collect();
-            assert_eq!(program_positions(program, &args), expected, "{program} {args:?}");
+            let found = with(program, args, |reading| reading.positions);
+            assert_eq!(found, expected, "{program} {args:?}");
         };
         check("sh", &["-c", "{{x}}"], &[1]);
         check("/bin/bash", &["-lc", "echo {{x}}"], &[1]);
@@ -287,14 +373,93 @@ mod tests {
         check("docker", &["logs", "{{x}}"], &[]);
         check("df", &["-h", "{{x}}"], &[]);
         check("awk", &["-F", ":", "{{x}}"], &[2]);
+        check("bash", &["-c", "-x", "{{x}}"], &[2]);
+        check("bash", &["+x", "{{x}}"], &[1]);
+        check("bash", &["--rcfile", "/r", "-c", "{{x}}"], &[3]);
+        check("bash", &["-l{{x}}", "ls"], &[0]);
+        check("perl", &["-MFoo", "-e", "{{x}}"], &[2]);
+        check("perl", &["-lne", "print", "{{file}}"], &[]);
+        check("ruby", &["-r", "json", "-e", "{{x}}"], &[3]);
+        check("python3", &["-m", "http.server", "--bind", "{{x}}"], &[]);
+        check("sed", &["-n", "1,5p", "{{file}}"], &[]);
+        check("sed", &["-ne", "p", "{{file}}"], &[]);
+        check("sed", &["-n", "p", "-e", "{{x}}"], &[3]);
+        check("sed", &["-n", "{{from}},{{to}}p", "/x"], &[1]);
+        check("sed", &["-f", "{{x}}"], &[1]);
+        check("git", &["-c", "{{x}}", "log"], &[1]);
+        check("git", &["submodule", "foreach", "{{x}}"], &[2]);
+        check("git", &["log", "--", "{{x}}"], &[]);
+        check("tar", &["-cI", "{{x}}", "-f", "a"], &[1]);
+        check("tar", &["cIf", "{{x}}", "a"], &[1]);
+        check("tar", &["--checkpoint-action={{x}}", "-xf", "a"], &[0]);
+        check("tar", &["--to-comm={{x}}", "-xf", "a"], &[0]);
+        check("tar", &["-xf", "{{file}}", "--file={{file}}"], &[]);
+        check("rsync", &["-ave", "{{x}}", "a", "b"], &[1]);
+        check("npx", &["{{x}}"], &[0]);
+        check("npm", &["run", "{{x}}"], &[1]);
+        check("make", &["-f", "{{x}}"], &[1]);
+        check("make", &["-j", "{{n}}"], &[]);
+        check("vim", &["-c", "{{x}}"], &[1]);
+        check("taskset", &["-c", "0", "{{x}}"], &[2]);
+        check("prlimit", &["--nofile=10", "{{x}}"], &[1]);
+        check("setpriv", &["--reuid", "1000", "{{x}}"], &[2]);
+        check("strace", &["-o", "{{x}}", "ls"], &[1]);
+        check("/lib64/ld-linux-x86-64.so.2", &["{{x}}"], &[0]);
+        check("/lib64/ld-linux-x86-64.so.2", &["--preload", "{{x}}", "/bin/ls"], &[1]);
+        check("socat", &["-", "EXEC:{{x}}"], &[1]);
+        check("timeout", &["--foreground", "5", "df", "{{x}}"], &[]);
+        check("timeout", &["--unheard-of", "5", "df", "{{x}}"], &[3]);
+        check("env", &["-S", "sh -c", "{{x}}"], &[2]);
+        check("ssh", &["-o", "BatchMode=yes", "web", "{{x}}"], &[3]);
+        check("docker", &["run", "--name", "web", "alpine", "{{x}}"], &[4]);
+        check("docker", &["run", "{{image}}"], &[1]);
+        check("psql", &["-h", "{{host}}", "-c", "select 1"], &[]);
+        check("psql", &["-c", "{{x}}"], &[1]);
+        check("sqlite3", &["/x.db", "{{x}}"], &[1]);
+        check("kubectl", &["--kubeconfig={{x}}", "get", "pods"], &[0]);
+    }
+
+    // proves ARG-13
+    #[test]
+    fn standard_input_is_code_where_nothing_else_is() {
+        let check = |program: &str, args: &[&str], expected: bool| {
+            let found = with(program, args, |reading| reading.runs_stdin);
+            assert_eq!(found, expected, "{program} {args:?}");
+        };
+        check("bash", &[], true);
+        check("bash", &["-s", "x"], true);
+        check("bash", &["/dev/stdin"], true);
+        check("bash", &["-c", "wc -l; cat"], false);
+        check("bash", &["/x.sh"], false);
+        check("python3", &["-"], true);
+        check("python3", &["-m", "json.tool"], false);
+        check("env", &["A=b", "sh"], true);
+        check("nice", &["-n", "5", "bash"], true);
+        check("busybox", &["sh"], true);
+        check("sudo", &["-u", "root", "python3"], true);
+        check("ssh", &["web"], true);
+        check("ssh", &["web", "bash -s"], true);
+        check("ssh", &["web", "uptime"], false);
+        check("docker", &["exec", "-i", "web", "sh"], true);
+        check("docker", &["exec", "-i", "web", "cat"], false);
+        check("kubectl", &["apply", "--filename=-"], false);
+        check("xargs", &["-n", "1", "df"], false);
+        check("xargs", &["sh", "-c"], true);
+        check("sed", &["-f", "-", "/x"], true);
+        check("make", &["-f", "-"], true);
+        check("awk", &["{print}"], false);
+        check("psql", &["shop"], true);
+        check("psql", &["-c", "select 1"], false);
+        check("at", &["now"], true);
+        check("vim", &["-"], true);
+        check("cat", &[], false);
     }
 
     #[test]
     fn the_script_that_is_the_same_in_every_call_is_found() {
         let check = |program: &str, args: &[&str], expected: Option<&str>| {
-            let args: Vec<Template> =
-                args.iter().map(|arg| Template::parse(arg).unwrap()).collect();
-            assert_eq!(script(program, &args), expected, "{program} {args:?}");
+            let found = with(program, args, |reading| reading.script.map(str::to_owned));
+            assert_eq!(found.as_deref(), expected, "{program} {args:?}");
         };
         check("sh", &["/x.sh", "{{a}}"], Some("/x.sh"));
         check("/usr/bin/python3", &["-X", "dev", "/x.py"], Some("/x.py"));

@@ -9,6 +9,7 @@ mod condition;
 mod interpreter;
 mod parameters;
 mod pattern;
+mod programs;
 
 pub use arguments::parse_arguments;
 pub use command_line::{ARGV_BYTES_LIMIT, CommandLine, Declaration, Rendered, STDIN_BYTES_LIMIT};

@@ -6,9 +6,9 @@ fn text_of<'t>(node: Node<'_>, text: &'t str) -> &'t str {
     text.get(node.byte_range()).unwrap_or_default()
 }
 
-/// Tells whether a text that the grammar takes as a whole holds a substitution.
+/// Tells whether a text holds a substitution, were it expanded.
 fn substitutes(text: &str) -> bool {
-    text.contains("$(") || has_backtick(text)
+    text.contains("$(") || text.contains('`')
 }
 
 pub(super) fn has_backtick(text: &str) -> bool {
@@ -20,24 +20,49 @@ pub(super) fn has_backtick(text: &str) -> bool {
     })
 }
 
-/// Tells whether a text would run a command as the subscript of an array, wherever bash takes it for a number.
-fn subscript_runs(text: &str) -> bool {
-    text.find('[')
-        .and_then(|at| text.get(at..))
-        .is_some_and(|rest| rest.contains("$(") || rest.contains('`'))
+/// Tells whether the body of a here-document that is expanded runs a command which the grammar does not show.
+pub(super) fn runs_in_body(body: Node<'_>, text: &str) -> bool {
+    let own = text_of(body, text);
+    if has_backtick(own) {
+        return true;
+    }
+    // What the grammar shows is judged where it stands.
+    let (mut at, mut hidden) = (body.start_byte(), String::new());
+    let mut cursor = body.walk();
+    for child in body.named_children(&mut cursor).filter(|c| c.kind() != "heredoc_content") {
+        hidden.push_str(text.get(at..child.start_byte()).unwrap_or_default());
+        hidden.push('\n');
+        at = child.end_byte();
+    }
+    hidden.push_str(text.get(at..body.end_byte()).unwrap_or_default());
+    let mut escaped = false;
+    hidden.char_indices().any(|(at, c)| {
+        let rest = hidden.get(at..).unwrap_or_default();
+        let found = !escaped && (rest.starts_with("$(") || rest.starts_with("${"));
+        escaped = c == '\\' && !escaped;
+        found
+    })
 }
 
-/// Tells whether a literal can run a command where bash takes it for a number: as the value of a variable, or where a builtin counts.
+/// Tells whether a literal can run a command where bash takes it for a number: as the value of a variable, in a subscript or an expression, or where
+/// a builtin counts.
 pub(super) fn may_be_counted(node: Node<'_>, text: &str, has_functions: bool) -> bool {
-    /// Builtins that take a word for a number, or keep it for later.
+    /// Builtins that take a word for a number, or keep it for later, and what runs builtins.
     const COUNTING: &str = "set read let declare typeset local export readonly unset printf wait \
-        mapfile readarray test [ shift return exit eval getopts";
-    let own = text_of(node, text);
-    let mut at = node;
+        mapfile readarray test [ shift return exit eval getopts command builtin time";
+    let own = match node.kind() {
+        "word" => text_of(node, text).replace('\\', ""),
+        _ => text_of(node, text).to_owned(),
+    };
+    let runs = substitutes(&own);
+    let in_subscript = || own.split_once('[').is_some_and(|(_, subscript)| substitutes(subscript));
+    let (mut at, mut is_part) = (node, false);
     while let Some(parent) = at.parent() {
+        is_part |= parent.kind() == "concatenation";
         match parent.kind() {
             // It may be put together with others before it is taken for one.
-            "variable_assignment" => return substitutes(own) || is_encoded(node, own),
+            "variable_assignment" => return runs || is_encoded(node, &own),
+            "subscript" | "arithmetic_expansion" | "expansion" => return runs,
             "command" => {
                 let name = parent.child_by_field_name("name").map(|name| text_of(name, text));
                 let is_other = |name: &str| {
@@ -45,13 +70,15 @@ pub(super) fn may_be_counted(node: Node<'_>, text: &str, has_functions: bool) ->
                         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./".contains(&b))
                         && !COUNTING.split_whitespace().any(|known| known == name)
                 };
-                return !name.is_some_and(is_other) && subscript_runs(own);
+                // A part of a word may stand behind the bracket of another.
+                let may_run = if is_part { runs } else { in_subscript() };
+                return may_run && !name.is_some_and(is_other);
             }
             "command_substitution" | "process_substitution" => break,
             _ => at = parent,
         }
     }
-    subscript_runs(own)
+    in_subscript()
 }
 
 /// Tells whether a text in `$'…'` holds characters by their numbers.

@@ -8,6 +8,7 @@
 
 mod code;
 mod destructive;
+mod division;
 mod git;
 mod literal;
 mod options;
@@ -124,13 +125,23 @@ impl Judge<'_> {
             self.written(target);
         }
         let Some((word, arguments)) = command.words.split_first() else { return };
+        // The grammar takes some assignments for the name of a program.
+        if let Some(name) = word.assigned() {
+            if name.contains('[') {
+                self.destructive("a word before the program sets an element of an array");
+            }
+            self.assigned(&name);
+            let words = arguments.to_vec();
+            return self.simple(&Simple { words, ..command.without_words() }, depth + 1);
+        }
         let Some(mut program) = word.program() else {
             return self.destructive("the name of a program is made at run time");
         };
         if ["/etc/init.d/", "/etc/rc.d/"].iter().any(|tree| word.beginning().starts_with(tree)) {
             "service".clone_into(&mut program);
         }
-        if RESERVED.split_ascii_whitespace().any(|word| word == program) {
+        let is_reserved = RESERVED.split_ascii_whitespace().any(|word| word == program);
+        if is_reserved || word.beginning().starts_with('{') {
             return self.destructive("a reserved word stands where a program should");
         }
         for entry in BLOCKED.iter().copied().chain(self.rules.blocked.iter().map(String::as_str)) {

@@ -4,7 +4,7 @@ use tree_sitter::Node;
 
 use super::literal::{
     ends_early, ends_where_bash_ends_it, has_backtick, is_simple_pattern, may_be_counted,
-    stands_in_backticks,
+    runs_in_body, stands_in_backticks,
 };
 use super::tree::tree;
 use super::variables::Settings;
@@ -76,6 +76,9 @@ pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
     let mut reader = Reader { text, script: Script::default(), settings: Settings::default() };
     reader.settings.collect(tree.root_node(), text);
     reader.walk(tree.root_node(), Around { piped: shell.piped, ..Around::default() }, 0)?;
+    if let Some(why) = super::division::differs(tree.root_node(), text) {
+        reader.odd(why);
+    }
     Ok(reader.script)
 }
 
@@ -169,7 +172,7 @@ impl Reader<'_> {
             "comment" if stands_in_backticks(node, self.text) => {
                 self.odd("a comment stands between backticks");
             }
-            "raw_string" | "string_content" | "ansi_c_string"
+            "raw_string" | "string_content" | "ansi_c_string" | "word"
                 if may_be_counted(node, self.text, self.settings.has_functions) =>
             {
                 self.odd("a text can run a command where it is taken for a number");
@@ -184,7 +187,7 @@ impl Reader<'_> {
                 });
                 let mut cursor = node.walk();
                 let body = node.named_children(&mut cursor).find(|c| c.kind() == "heredoc_body");
-                if !quoted && body.is_some_and(|body| has_backtick(self.of(body))) {
+                if !quoted && body.is_some_and(|body| runs_in_body(body, self.text)) {
                     self.odd("a command stands in a here-document");
                 }
                 let mut cursor = node.walk();
@@ -272,7 +275,7 @@ impl Reader<'_> {
         match node.kind() {
             // Its oddities are told where it is visited itself.
             "command_substitution" | "process_substitution" | "expansion" => self.walk_alone(node),
-            "raw_string" | "ansi_c_string" | "regex" | "extglob_pattern" => {
+            "raw_string" | "ansi_c_string" | "regex" | "extglob_pattern" | "word" => {
                 // These have nothing in them that would be visited.
                 self.walk(node, Around::default(), depth + 1)?;
             }

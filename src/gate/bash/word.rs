@@ -59,6 +59,17 @@ impl Word {
         self.text.is_empty() || "/dev/".starts_with(&self.text)
     }
 
+    /// Returns the name of the variable that this word sets, if it is an assignment: `NAME=value`, `NAME+=value`, `NAME[subscript]=value`.
+    pub(super) fn assigned(&self) -> Option<String> {
+        let (name, _) = self.text.split_once('=')?;
+        let name = name.strip_suffix('+').unwrap_or(name);
+        let plain = name.split('[').next().unwrap_or_default();
+        let is_name = plain.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+            && !plain.is_empty()
+            && !plain.starts_with(|c: char| c.is_ascii_digit());
+        (is_name && (plain.len() == name.len() || name.ends_with(']'))).then(|| name.to_owned())
+    }
+
     /// Returns the base name of the program that this word names.
     pub(super) fn program(&self) -> Option<String> {
         let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;

@@ -1,0 +1,123 @@
+//! Programs that run something for an option, and such that may run any of their words.
+
+use super::reader::{BLANK, EVERY, Reader, Stdin};
+
+pub(super) const READERS: &[Reader] = &[
+    Reader {
+        names: "git",
+        loads: "cuxO",
+        long_loads: "--config-env --exec-path --upload-pack --receive-pack --exec --open-files-in-pager --extcmd --config --template",
+        ..BLANK
+    },
+    Reader {
+        names: "tar bsdtar gtar",
+        flags: "AcdrtuxzjJaZhkmnOpPSvwWiBGlMRsUE",
+        valued: "bCfgHKLNVX",
+        long_valued: "--file --directory --exclude --exclude-from --strip-components",
+        loads: "FIT",
+        long_loads: "--use-compress-program --to-command --checkpoint-action --info-script --new-volume-script --rsh-command --rmt-command --files-from",
+        ..BLANK
+    },
+    Reader {
+        names: "rsync",
+        loads: "eM",
+        long_loads: "--rsh --rsync-path --remote-option",
+        ..BLANK
+    },
+    Reader { names: "scp sftp", valued: "ciJlPX", loads: "bDFoS", ..BLANK },
+    Reader {
+        names: "make gmake bmake remake",
+        loads: "CEfI",
+        long_loads: "--file --makefile --eval --include-dir --directory",
+        ..BLANK
+    },
+    Reader {
+        names: "ninja just rake cmake",
+        loads: "CeEfPr",
+        long_loads: "--justfile --rakefile --require",
+        ..BLANK
+    },
+    Reader { names: "curl", loads: "K", long_loads: "--config --engine", ..BLANK },
+    Reader { names: "wget", loads: "e", long_loads: "--execute --config --use-askpass", ..BLANK },
+    Reader { names: "zip", long_loads: "-TT --unzip-command", ..BLANK },
+    Reader { names: "cpio", long_loads: "--rsh-command", ..BLANK },
+    Reader { names: "sort", long_loads: "--compress-program", ..BLANK },
+    Reader { names: "split", long_loads: "--filter", ..BLANK },
+    Reader { names: "rg", long_loads: "--pre --hostname-bin", ..BLANK },
+    Reader { names: "man", loads: "HP", long_loads: "--pager --html", ..BLANK },
+    Reader {
+        names: "less more most",
+        loads: "k",
+        long_loads: "--lesskey-file --lesskey-src --lesskey-content",
+        ..BLANK
+    },
+    Reader { names: "bat batcat ag", long_loads: "--pager", ..BLANK },
+    Reader {
+        names: "nc ncat netcat",
+        loads: "ce",
+        long_loads: "--exec --sh-exec --lua-exec",
+        ..BLANK
+    },
+    Reader { names: "tcpdump", loads: "z", ..BLANK },
+    Reader { names: "openssl", long_loads: "-engine -provider -provider-path", ..BLANK },
+    Reader { names: "nmap", long_loads: "--script --script-args --datadir", ..BLANK },
+    Reader { names: "exiftool", long_loads: "-if -config -p", ..BLANK },
+    Reader {
+        names: "restic borg rclone",
+        loads: "o",
+        long_loads: "--option --password-command --rsh --remote-path",
+        ..BLANK
+    },
+    Reader { names: "kubectl oc helm", long_loads: "--kubeconfig --post-renderer", ..BLANK },
+    Reader {
+        names: "docker podman nerdctl docker-compose",
+        long_loads: "--config --runtime --hooks-dir --conmon",
+        ..BLANK
+    },
+    Reader {
+        names: "psql",
+        code: "cf",
+        loads: "Lo",
+        long_code: "--command --file",
+        long_loads: "--output --log-file",
+        stdin: Stdin::Unless,
+        ..BLANK
+    },
+    Reader {
+        names: "mysql mariadb",
+        code: "e",
+        long_code: "--execute",
+        long_loads: "--pager --init-command --plugin-dir --defaults-file --defaults-extra-file",
+        stdin: Stdin::Unless,
+        ..BLANK
+    },
+    Reader { names: "script", code: "c", long_code: "--command", stdin: Stdin::Unless, ..BLANK },
+    Reader { names: "at batch", code: "f", stdin: Stdin::Unless, ..BLANK },
+    // Programs with a language of their own, and such that run words in a way that is not followed.
+    Reader { names: "vi vim nvim view vimdiff rvim ex ed red emacs emacsclient nano", ..EVERY },
+    Reader { names: "gdb lldb cgdb socat dc m4 gnuplot mongo mongosh lftp ftp gs", ..EVERY },
+    Reader {
+        names: "deno bun guile julia octave scala groovy elixir erl escript ipython irb jshell R ghci pwsh nu elvish xonsh",
+        ..EVERY
+    },
+    Reader {
+        names: "screen tmux dtach abduco zellij xterm rxvt urxvt konsole gnome-terminal alacritty kitty",
+        ..EVERY
+    },
+    Reader {
+        names: "parallel entr pee ifne chronic perf hyperfine rlwrap direnv xvfb-run sshpass",
+        ..EVERY
+    },
+    Reader {
+        names: "su runuser sg newgrp pkexec run0 capsh setarch numactl cpulimit choom runcon faketime",
+        ..EVERY
+    },
+    Reader {
+        names: "bwrap firejail fakeroot proxychains torsocks eatmydata flatpak-spawn systemd-nspawn",
+        ..EVERY
+    },
+    Reader {
+        names: "start-stop-daemon daemonize ssh-agent pdsh pssh clush dsh ansible ansible-playbook ansible-console salt salt-call nix-shell",
+        ..EVERY
+    },
+];
