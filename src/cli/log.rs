@@ -1,5 +1,7 @@
 //! The daemon's own log: to stderr, which the journal collects under systemd, and to files that are changed from time to time. Never the
-//! record. Every line is redacted on its way out (SEC-2).
+//! record. Every line is redacted on its way out (SEC-2). The daemon writes to stderr only through here, because it must not wait for a reader.
+
+mod queue;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,12 +10,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{Builder, Rotation};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+use self::queue::Queue;
 use super::error::CliError;
 use crate::config::{Environment, LogFormat, LogRotation, LogSettings};
+use crate::text::escape::for_terminal;
 use crate::text::redact::{Redactor, Secret};
 
 /// The secrets of every configuration that was in force: runs at work may still hold those of the one before.
@@ -37,19 +43,44 @@ impl LogRedactor {
     }
 }
 
-/// Starts the log; what is written to files is complete when the guard is dropped.
+/// The log at work. If it is dropped, it waits for what is not written yet: for 1 s at most before stderr, and for 1 s before a file.
+pub(crate) struct LogGuard {
+    console: Queue,
+    redactor: LogRedactor,
+    _files: Option<WorkerGuard>,
+}
+
+impl LogGuard {
+    /// Puts a line for people on stderr, as it is; unlike a line of the log, it has no level and no time.
+    pub(crate) fn note(&self, text: &str) {
+        let clean = self.redactor.current().text(text).into_owned();
+        self.console.put(format!("{}\n", for_terminal(&clean)).as_bytes());
+    }
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.console.flush();
+    }
+}
+
+/// Starts the log.
 ///
-/// *Errors*: the directory of the files cannot be written.
+/// *Errors*: the directory of the files cannot be written, or the thread that writes to stderr does not start.
 pub(crate) fn start(
     settings: &LogSettings,
     environment: &Environment,
     state: &Path,
     redactor: &LogRedactor,
-) -> Result<Option<WorkerGuard>, CliError> {
+) -> Result<LogGuard, CliError> {
     let filter = || EnvFilter::new(format!("{},tokio_cron_scheduler=error", settings.level));
     let redacted = |inner| Redacted { redactor: redactor.clone(), inner };
-    let console =
-        layer(settings.format, is_journal(environment), redacted(io::stderr)).with_filter(filter());
+    let to_journal = is_journal(environment);
+    let format = settings.format;
+    let queue = Queue::to_stderr(Box::new(move |count| dropped(format, to_journal, count)))
+        .map_err(|error| CliError::failed(format!("the log cannot be started: {error}")))?;
+    let lines = queue.clone();
+    let console = layer(format, to_journal, redacted(move || lines.clone())).with_filter(filter());
     let (files, guard) = match settings.files {
         None => (None, None),
         Some((rotation, keep)) => {
@@ -72,11 +103,27 @@ pub(crate) fn start(
                 .map_err(|error| failed(&error))?;
             let (writer, guard) = NonBlockingBuilder::default().lossy(false).finish(file);
             let writer = Redacted { redactor: redactor.clone(), inner: writer };
-            (Some(layer(settings.format, false, writer).with_filter(filter())), Some(guard))
+            (Some(layer(format, false, writer).with_filter(filter())), Some(guard))
         }
     };
     let _ = tracing_subscriber::registry().with(console).with(files).try_init();
-    Ok(guard)
+    Ok(LogGuard { console: queue, redactor: redactor.clone(), _files: guard })
+}
+
+/// Returns the line that tells of lines that were dropped, as the layer would write it.
+fn dropped(format: LogFormat, to_journal: bool, count: u64) -> String {
+    let mut time = String::new();
+    // A time that cannot be written is left out.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    let message = format!("{count} lines of the log were dropped");
+    match (format, to_journal) {
+        (LogFormat::Text, true) => format!(" WARN {message}\n"),
+        (LogFormat::Text, false) => format!("{time}  WARN {message}\n"),
+        (LogFormat::Json, _) => {
+            let line = serde_json::json!({"timestamp": time, "level": "WARN", "message": message});
+            format!("{line}\n")
+        }
+    }
 }
 
 /// The journal has a time of its own, so that lines for it carry none.
@@ -164,5 +211,23 @@ mod tests {
         log.make_writer().write_all(b"first-key second-key\n").unwrap();
         let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
         assert_eq!(written, "[redacted:KEY] [redacted:KEY]\n");
+    }
+
+    #[test]
+    fn lines_that_were_dropped_are_told_in_the_format_of_the_others() {
+        for (format, to_journal) in
+            [(LogFormat::Text, true), (LogFormat::Text, false), (LogFormat::Json, false)]
+        {
+            let buffer = Buffer::default();
+            let inner = buffer.clone();
+            let log = tracing_subscriber::registry()
+                .with(layer(format, to_journal, move || inner.clone()));
+            tracing::subscriber::with_default(log, || {
+                tracing::warn!("7 lines of the log were dropped");
+            });
+            let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+            let digits = |line: &str| line.replace(|c: char| c.is_ascii_digit(), "0");
+            assert_eq!(digits(&dropped(format, to_journal, 7)), digits(&written));
+        }
     }
 }

@@ -51,16 +51,18 @@ pub(crate) fn shell_word(word: &str) -> String {
 
 /// Prints an error on stderr.
 pub(crate) fn error(error: &CliError, color: bool) {
-    let mut out = io::stderr().lock();
     let label = if color && io::stderr().is_terminal() {
         "error".red().bold().to_string()
     } else {
         "error".to_owned()
     };
-    let _ = writeln!(out, "{label}: {}", for_terminal(&error.message));
-    for hint in &error.hints {
-        let _ = writeln!(out, "  help: {}", for_terminal(hint));
-    }
+    let _ = writeln!(io::stderr().lock(), "{label}{}", for_terminal(&explained(error)));
+}
+
+/// Returns what follows the label of an error: its message and its hints, without the last line end.
+pub(crate) fn explained(error: &CliError) -> String {
+    let hints = error.hints.iter().map(|hint| format!("\n  help: {hint}"));
+    format!(": {}{}", error.message, hints.collect::<String>())
 }
 
 /// Prints a value in the asked form; `table` is what people get.

@@ -30,8 +30,25 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Required)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
-    let _guard =
+    let log =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
+    // From here on, what is written to stderr goes through the log: nothing waits for its reader.
+    match run(context, config, redactor, &log).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            log.note(&format!("error{}", output::explained(&error)));
+            Ok(ExitCode::from(error.exit_code()))
+        }
+    }
+}
+
+/// Runs the daemon until it is told to stop.
+async fn run(
+    context: &Context,
+    config: Arc<Config>,
+    redactor: log::LogRedactor,
+    log: &log::LogGuard,
+) -> Result<(), CliError> {
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
     let approvals = Arc::new(Approvals::default());
@@ -47,10 +64,10 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     watch_signals(daemon.commands.clone())
         .map_err(|error| CliError::failed(format!("signals cannot be watched: {error}")))?;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-    output::note("ready");
+    log.note("ready");
     daemon.run().await;
     tracing::info!("stopped");
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Takes the control group of this process, if it was left to it.

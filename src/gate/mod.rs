@@ -12,4 +12,4 @@ pub use bash::{CommandRules, Judgement, Severity};
 pub use decision::{Decision, Facts, GateRules, Spent, Touch, decide, is_visible};
 pub use domain::{DomainRefusal, DomainRules, Target};
 pub(crate) use path::HIDDEN;
-pub use path::{Access, PathRefusal, PathRules, shown};
+pub use path::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};

@@ -2,8 +2,8 @@
 //!
 //! *Source*: `design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
 /// Bytes of the longest path that the kernel takes.
@@ -63,13 +63,13 @@ pub struct PathRules {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
     /// It is closed.
-    #[error("`{}` is closed to the tools of every job", .0.display())]
+    #[error("`{}` is closed to the tools of every job", shown(.0.as_os_str()))]
     Denied(PathBuf),
     /// It lies in no allowed tree.
-    #[error("`{}` lies outside of the paths that the job may use", .0.display())]
+    #[error("`{}` lies outside of the paths that the job may use", shown(.0.as_os_str()))]
     Outside(PathBuf),
     /// It lies in a tree that may only be read.
-    #[error("`{}` may be read only", .0.display())]
+    #[error("`{}` may be read only", shown(.0.as_os_str()))]
     ReadOnly(PathBuf),
     /// It cannot be meant.
     #[error("a path must not {0}")]
@@ -181,6 +181,54 @@ pub fn shown(name: &OsStr) -> String {
         .collect()
 }
 
+/// Returns the name that [`shown`] spells as `text`; `None` if that is `text` itself, or if `shown` spells no name so.
+///
+/// `shown` leaves a backslash as it is. So a name that holds one before such a letter looks like another name: look for
+/// the file of the literal name first. Neither `/` nor NUL nor any visible character is ever the result of an escape.
+#[must_use]
+pub fn unescaped(text: &OsStr) -> Option<OsString> {
+    let mut rest = text.to_str()?;
+    let mut name = Vec::new();
+    while let Some((before, after)) = rest.split_once('\\') {
+        name.extend(before.as_bytes());
+        rest = match escape(after) {
+            Some((bytes, left)) => {
+                name.extend(bytes);
+                left
+            }
+            None => {
+                name.push(b'\\');
+                after
+            }
+        };
+    }
+    name.extend(rest.as_bytes());
+    let name = OsString::from_vec(name);
+    let is_one = name != text && !name.as_bytes().contains(&0);
+    (is_one && OsStr::new(&shown(&name)) == text).then_some(name)
+}
+
+/// Reads what stands behind a backslash: `n`, `t`, `r`, `u{1b}`, `xff`. Returns its bytes and the rest of the text.
+fn escape(text: &str) -> Option<(Vec<u8>, &str)> {
+    if let Some(rest) = text.strip_prefix("u{") {
+        let (code, rest) = rest.split_once('}')?;
+        let character = char::from_u32(u32::from_str_radix(code, 16).ok()?)?;
+        return Some((character.to_string().into_bytes(), rest));
+    }
+    if let Some(rest) = text.strip_prefix('x') {
+        let (code, rest) = rest.split_at_checked(2)?;
+        return Some((vec![u8::from_str_radix(code, 16).ok()?], rest));
+    }
+    let letters = [('n', b'\n'), ('t', b'\t'), ('r', b'\r')];
+    letters.into_iter().find_map(|(letter, byte)| Some((vec![byte], text.strip_prefix(letter)?)))
+}
+
+/// Tells whether a path can only be that of a directory: it ends with `/` or with `.` as its last name.
+#[must_use]
+pub fn names_directory(text: &str) -> bool {
+    text == "." || text.ends_with('/') || text.ends_with("/.")
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -274,9 +322,63 @@ mod tests {
     fn hostile_names_are_shown_escaped() {
         assert_eq!(shown(OsStr::new("plain name.txt")), "plain name.txt");
         assert_eq!(shown(OsStr::from_bytes(b"a\n\x1b[31m\xff")), "a\\n\\u{1b}[31m\\xff");
+        let refusal = PathRefusal::Outside("/a\u{1b}".into()).to_string();
+        assert!(refusal.contains("`/a\\u{1b}`"), "{refusal}");
+    }
+
+    // proves FS-9
+    #[test]
+    fn a_name_that_is_shown_escaped_is_understood() {
+        let check = |text: &str, expected: Option<&[u8]>| {
+            let name = unescaped(OsStr::new(text));
+            assert_eq!(name.as_deref(), expected.map(OsStr::from_bytes), "{text}");
+        };
+        check("a\\n\\u{1b}[31m\\xff", Some(b"a\n\x1b[31m\xff"));
+        check("a\\b\\t", Some(b"a\\b\t"));
+        // What `shown` does not write: visible characters, separators, NUL, other spellings, text in bytes.
+        for text in [
+            "plain",
+            "a\\",
+            "a\\q",
+            "\\u{2f}x",
+            "\\x2f",
+            "\\u{2e}\\u{2e}",
+            "\\u{61}",
+            "\\x61",
+            "\\u{0}",
+            "\\u{a}",
+            "\\u{1B}",
+            "\\u{01b}",
+            "\\u{d800}",
+            "\\u{",
+            "\\xc3\\xa9",
+            "\\xF",
+            "\\xFF",
+        ] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn a_path_with_a_slash_at_its_end_is_of_a_directory() {
+        for text in ["a/", "a//", "a/.", ".", "./", "/"] {
+            assert!(names_directory(text), "{text}");
+        }
+        for text in ["a", "a/b", "a.", "a/..b", ""] {
+            assert!(!names_directory(text), "{text}");
+        }
     }
 
     proptest! {
+        #[test]
+        fn every_name_without_a_backslash_is_read_back(name in proptest::collection::vec(any::<u8>(), 0..20)) {
+            let name: Vec<u8> = name.into_iter().filter(|byte| !b"\\/\0".contains(byte)).collect();
+            let name = OsStr::from_bytes(&name);
+            let text = shown(name);
+            let read = unescaped(OsStr::new(&text)).unwrap_or_else(|| text.clone().into());
+            prop_assert_eq!(read, name, "{}", text);
+        }
+
         #[test]
         fn what_is_allowed_lies_in_an_allowed_tree(text in "[a-z./~\0]{0,30}|/srv/app/[a-z./]{0,20}|/state/[a-z./]{0,20}") {
             let rules = rules();

@@ -2,8 +2,8 @@
 //!
 //! Executing a binary of this size anew for every call costs more than most tools do, and a daemon with threads must not fork. So this binary
 //! is executed once more, at the first call, and keeps one forked shim ready. A request is one packet on a socket that the shim reads: its
-//! name, the far end of its lifeline, the pipe for the tool's output, the tool's Landlock ruleset and its control group. It answers on its lifeline, with a descriptor of itself, before it
-//! does anything else; no answer therefore means that nothing was started, and the request may be made again.
+//! name, the far end of its lifeline, the pipe for the tool's output, the tool's Landlock ruleset, the pipes for standard input and standard error
+//! of a process that is talked with, and its control group. It answers on its lifeline, with a descriptor of itself, before it does anything else; no answer therefore means that nothing was started, and the request may be made again.
 //!
 //! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
 #![expect(
@@ -61,12 +61,12 @@ pub(crate) struct Shim {
     pub(crate) process: OwnedFd,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
-    /// The tool's standard input, where it was asked for.
-    pub(crate) input: Option<pipe::Sender>,
+    /// Standard input and standard error of a process that is talked with; those of another tool are `/dev/null` and its output.
+    pub(crate) talk: Option<(pipe::Sender, pipe::Receiver)>,
 }
 
 /// The most descriptors that come with a request.
-const DESCRIPTORS: usize = 5;
+const DESCRIPTORS: usize = 6;
 
 /// The first byte that a shim says.
 const HELLO: [u8; 1] = [1];
@@ -104,30 +104,41 @@ impl ForkServer {
         name: &str,
         order: &[u8],
         (ruleset, group): (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
-        with_input: bool,
+        is_piped: bool,
     ) -> io::Result<Shim> {
         for _ in 0..2 {
             let (mut ours, theirs) = StdUnixStream::pair()?;
             let (output, output_of_tool) = io::pipe()?;
             ours.set_nonblocking(true)?;
-            let input = if with_input { Some(io::pipe()?) } else { None };
-            let (input, input_of_tool) = input.map(|(tool, ours)| (ours, tool)).unzip();
+            let talk = if is_piped { Some((io::pipe()?, io::pipe()?)) } else { None };
+            let (talk, of_tool) = talk
+                .map(|((input_of_tool, input), (errors, errors_of_tool))| {
+                    ((input, errors), (input_of_tool, errors_of_tool))
+                })
+                .unzip();
             // What fits waits for the shim already, which so needs no second round. The last byte is held back until it has answered, so that
             // an answer that comes too late starts nothing.
             let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
             let sent = io::Write::write(&mut ours, most)?;
             let mut fds = vec![theirs.as_fd(), output_of_tool.as_fd()];
             fds.extend(ruleset);
-            fds.extend(input_of_tool.as_ref().map(|fd| fd.as_fd()));
+            if let Some((input, errors)) = &of_tool {
+                fds.extend([input.as_fd(), errors.as_fd()]);
+            }
             fds.extend(group);
             let asked = self.ask(name, &fds)?;
             // The shim holds the only copies now, so that its end is seen.
-            drop((theirs, output_of_tool, input_of_tool));
+            drop((theirs, output_of_tool, of_tool));
             let lifeline = UnixStream::from_std(ours)?;
             let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
-            let input = input.map(|input| pipe::Sender::from_owned_fd(OwnedFd::from(input)));
-            let input = input.transpose()?;
-            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, input)).await;
+            let talk = match talk {
+                Some((input, errors)) => Some((
+                    pipe::Sender::from_owned_fd(OwnedFd::from(input))?,
+                    pipe::Receiver::from_owned_fd(OwnedFd::from(errors))?,
+                )),
+                None => None,
+            };
+            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, talk)).await;
             if let Ok(Some(mut shim)) = answer {
                 // If the shim is gone by now, whoever waits for its report notices. One that does not read has started nothing.
                 let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
@@ -217,7 +228,7 @@ pub(super) fn send(
 async fn answer(
     lifeline: UnixStream,
     output: pipe::Receiver,
-    input: Option<pipe::Sender>,
+    talk: Option<(pipe::Sender, pipe::Receiver)>,
 ) -> Option<Shim> {
     let mut hello = [0; HELLO.len()];
     let process = loop {
@@ -231,7 +242,7 @@ async fn answer(
             Err(_) => return None,
         }
     };
-    Some(Shim { process, lifeline, output, input })
+    Some(Shim { process, lifeline, output, talk })
 }
 
 /// Receives one message and up to `N` descriptors.
@@ -358,7 +369,7 @@ fn wait_for_request(
     }
     let ready = shim::Ready::new(filters)?;
     let mut name = [0; NAME_LIMIT];
-    let (count, [Some(lifeline), Some(output), third, fourth, fifth]) =
+    let (count, [Some(lifeline), Some(output), third, fourth, fifth, sixth]) =
         receive::<DESCRIPTORS>(control.as_fd(), &mut name, RecvFlags::empty())?
     else {
         return Err(Errno::ENOMSG.into());
@@ -374,6 +385,6 @@ fn wait_for_request(
     let fds = [process.as_fd()];
     send(lifeline.as_fd(), &HELLO, &fds)?;
     drop(process);
-    shim::run(ready, lifeline, output, [third, fourth, fifth])?;
+    shim::run(ready, lifeline, output, [third, fourth, fifth, sixth])?;
     Ok(())
 }

@@ -10,6 +10,8 @@ mod feeder;
 mod fork_server;
 mod group_hold;
 mod leftover;
+mod piped;
+mod real_path;
 mod sandbox;
 mod shim;
 mod spawner;
@@ -21,10 +23,12 @@ pub(crate) use feeder::MARK_START;
 pub use feeder::{FEEDER_VERB, HUNG_UP, run_feeder};
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::{end_leftovers, is_tool};
+pub use piped::{Piped, PipedEnd, PipedEnded};
+pub use real_path::{path_of, real_path};
 pub use sandbox::{
     Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_gaps, sandbox_support,
 };
-pub use spawner::{Exit, Piped, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
+pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
 /// The argument by which this binary is started as the fork server.
 pub const FORK_SERVER_VERB: &str = "__exec";

@@ -415,12 +415,12 @@ impl Filter {
 
 /// Returns the path with every link in its existing part resolved, so that a path that is not there yet is compared by where it would be.
 ///
-/// *Errors*: what the kernel says but for "not there".
+/// *Errors*: what the kernel says but for "not there"; `ELOOP` for a magic link.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut missing = Vec::new();
     let mut at = path;
     loop {
-        match at.canonicalize() {
+        match super::real_path(at) {
             Ok(real) => return Ok(missing.iter().rev().fold(real, |path, name| path.join(name))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else {

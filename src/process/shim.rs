@@ -77,15 +77,17 @@ pub(super) fn run(
     ready: Ready,
     mut lifeline: UnixStream,
     output: OwnedFd,
-    rest: [Option<OwnedFd>; 3],
+    rest: [Option<OwnedFd>; 4],
 ) -> Result<(), Errno> {
     let order = read_order(&mut lifeline).ok_or(Errno::EPIPE)?;
     let mut rest = rest.into_iter();
     let mut next = |is_there: bool| if is_there { rest.next().flatten() } else { None };
-    let (ruleset, input, group) = (next(order.landlock), next(order.piped), next(order.grouped));
+    let ruleset = next(order.landlock);
+    let (input, errors) = (next(order.piped), next(order.piped));
+    let group = next(order.grouped);
     let Ready { signals, null, filters } = ready;
     let cage = Cage { filters, order: &order, ruleset, group };
-    let input = if order.piped { Input::Pipe(input) } else { Input::Null(null) };
+    let input = if order.piped { Input::Pipe(input.zip(errors)) } else { Input::Null(null) };
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
     let report = match start(&order, input, output, &cage) {
@@ -119,8 +121,8 @@ fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
 enum Input {
     /// Nothing, or the text of the order.
     Null(OwnedFd),
-    /// A pipe that came with the request; `None` if it got lost on the way.
-    Pipe(Option<OwnedFd>),
+    /// A pipe that came with the request, and the one for standard error; `None` if one got lost on the way.
+    Pipe(Option<(OwnedFd, OwnedFd)>),
 }
 
 /// What the tool's process puts on.
@@ -172,9 +174,10 @@ fn prepare(order: &Order, input: Input) -> Result<Prepared, Errno> {
     let text = |text: &str| CString::new(text).map_err(|_| Errno::EINVAL);
     let mut stderr = None;
     let stdin = match (&order.stdin, input) {
-        (_, Input::Pipe(input)) => {
-            stderr = Some(open_null()?);
-            input.ok_or(Errno::EBADF)?
+        (_, Input::Pipe(pipes)) => {
+            let (input, errors) = pipes.ok_or(Errno::EBADF)?;
+            stderr = Some(errors);
+            input
         }
         (None, Input::Null(null)) => null,
         (Some(input), Input::Null(_)) => {
@@ -199,15 +202,6 @@ fn prepare(order: &Order, input: Input) -> Result<Prepared, Errno> {
         stdin,
         stderr,
     })
-}
-
-fn open_null() -> Result<OwnedFd, Errno> {
-    std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map(OwnedFd::from)
-        .map_err(|error| errno_of(&error))
 }
 
 fn errno_of(error: &std::io::Error) -> Errno {

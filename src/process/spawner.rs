@@ -2,27 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::unix::pipe;
 use tokio_util::sync::CancellationToken;
 
 use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
 use super::sandbox::Cage;
-use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
+use super::wire::{Ending, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name, tree};
 
 /// How long output is read after the tree has ended: only a process that is not ours can still hold the pipe.
-const DRAIN: Duration = Duration::from_secs(1);
+pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
 /// What a shim may take beyond its tool's time: the grace, and the kill.
-const SHIM_SLACK: Duration = Duration::from_secs(6);
+pub(super) const SHIM_SLACK: Duration = Duration::from_secs(6);
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
@@ -67,7 +65,7 @@ pub struct Exit {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpawnFailure {
     /// The kernel said no.
-    #[error("{step} failed with {errno}: {}", errno.desc())]
+    #[error("{step} failed with {errno}")]
     Refused {
         /// What was being done.
         step: &'static str,
@@ -94,7 +92,7 @@ impl SpawnFailure {
 /// Starts processes for one run.
 #[derive(Debug, Clone)]
 pub struct Spawner {
-    server: Arc<ForkServer>,
+    pub(super) server: Arc<ForkServer>,
     name: String,
     group: Option<Arc<RunGroup>>,
 }
@@ -137,7 +135,12 @@ impl Spawner {
         Some(self.group.clone()?.end().await)
     }
 
-    async fn start(&self, spec: &ProcessSpec, piped: bool) -> Result<Shim, SpawnFailure> {
+    /// Starts a shim and hands it the order; `piped` is for a process that is talked with.
+    pub(super) async fn start(
+        &self,
+        spec: &ProcessSpec,
+        piped: bool,
+    ) -> Result<Shim, SpawnFailure> {
         let order =
             frame(&order(spec, piped, self.group.is_some())).map_err(SpawnFailure::Order)?;
         let ruleset = spec.cage.as_ref().and_then(Cage::ruleset);
@@ -173,39 +176,7 @@ impl Spawner {
         let Some((report, output_held)) = followed else {
             return Err(self.lost(&shim).await);
         };
-        let exit = Exit {
-            timed_out: report.timed_out,
-            cancelled: report.stopped,
-            survivors: report.survivors,
-            output_held,
-            ..Exit::default()
-        };
-        match report.end {
-            Ending::Exited(code) => Ok(Exit { code: Some(code), ..exit }),
-            Ending::Signaled(signal) => Ok(Exit { signal: Some(signal), ..exit }),
-            Ending::SpawnFailed { errno, step } => {
-                let step = match step {
-                    Step::WorkingDir => "entering the working directory",
-                    Step::Prepare => "preparing the process",
-                    Step::Sandbox => "putting the sandbox in place",
-                    Step::Group => "joining the control group of the run",
-                    Step::Exec => "executing the program",
-                };
-                Err(SpawnFailure::Refused { step, errno: Errno::from_raw(errno) })
-            }
-        }
-    }
-
-    /// Starts a process that is talked with over its standard input and output, and lives until [`Piped::end`] or its time is up.
-    ///
-    /// *Errors*: [`SpawnFailure`].
-    pub async fn start_piped(
-        &self,
-        spec: &ProcessSpec,
-    ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
-        let Shim { process, lifeline, output, input } = self.start(spec, true).await?;
-        let input = input.ok_or_else(|| SpawnFailure::Order("there is no pipe".to_owned()))?;
-        Ok((Piped { server: self.server.clone(), process, lifeline }, output, input))
+        exit_of(report).map(|exit| Exit { output_held, ..exit })
     }
 
     /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
@@ -216,38 +187,40 @@ impl Spawner {
     }
 }
 
+/// Returns what a report says of the process.
+///
+/// *Errors*: it never ran.
+pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
+    let exit = Exit {
+        timed_out: report.timed_out,
+        cancelled: report.stopped,
+        survivors: report.survivors,
+        ..Exit::default()
+    };
+    match report.end {
+        Ending::Exited(code) => Ok(Exit { code: Some(code), ..exit }),
+        Ending::Signaled(signal) => Ok(Exit { signal: Some(signal), ..exit }),
+        Ending::SpawnFailed { errno, step } => {
+            let step = match step {
+                Step::WorkingDir => "entering the working directory",
+                Step::Prepare => "preparing the process",
+                Step::Sandbox => "putting the sandbox in place",
+                Step::Group => "joining the control group of the run",
+                Step::Exec => "executing the program",
+            };
+            Err(SpawnFailure::Refused { step, errno: Errno::from_raw(errno) })
+        }
+    }
+}
+
 /// Kills what shims that are gone have left below us; returns what could not be killed.
-async fn sweep(server: &Arc<ForkServer>) -> u64 {
+pub(super) async fn sweep(server: &Arc<ForkServer>) -> u64 {
     let server = server.clone();
     let swept = tokio::task::spawn_blocking(move || {
         let (own, binary) = (i32::try_from(std::process::id()).unwrap_or(0), server.binary());
         server.while_none_starts(|| tree::kill_below(own, &|seen| is_ours(seen.pid, own, &binary)))
     });
     swept.await.unwrap_or(0)
-}
-
-/// A process that is talked with. If it is dropped, its lifeline closes and the shim ends the tree by itself.
-#[derive(Debug)]
-pub struct Piped {
-    server: Arc<ForkServer>,
-    process: OwnedFd,
-    lifeline: tokio::net::UnixStream,
-}
-
-impl Piped {
-    /// Ends the process and everything below it; returns what could not be killed.
-    pub async fn end(mut self) -> u64 {
-        let _ = self.lifeline.shutdown().await;
-        let report = tokio::time::timeout(GRACE + SHIM_SLACK, read_report(&mut self.lifeline));
-        match report.await {
-            Ok(Some(report)) => report.survivors,
-            _ => {
-                let kill = rustix::process::Signal::KILL;
-                let _ = rustix::process::pidfd_send_signal(&self.process, kill);
-                sweep(&self.server).await
-            }
-        }
-    }
 }
 
 fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
@@ -321,15 +294,6 @@ fn keep(
 ) -> Result<(), SpawnFailure> {
     output(chunk.get(..count).unwrap_or_default())
         .map_err(|error| SpawnFailure::Output(error.to_string()))
-}
-
-async fn read_report(from_shim: &mut (impl tokio::io::AsyncRead + Unpin)) -> Option<Report> {
-    let length = usize::try_from(from_shim.read_u32().await.ok()?)
-        .ok()
-        .filter(|length| *length <= FRAME_LIMIT)?;
-    let mut json = vec![0; length];
-    from_shim.read_exact(&mut json).await.ok()?;
-    serde_json::from_slice(&json).ok()
 }
 
 /// Tells whether `pid` or a process between it and `own` runs our binary: the fork server, a shim, or what a living shim watches.

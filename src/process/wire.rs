@@ -3,6 +3,7 @@
 //! The daemon sends an [`Order`] and then nothing; the end of its stream means "end it". The shim answers with one [`Report`].
 
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt as _;
 
 use super::sandbox::Filter;
 
@@ -28,7 +29,7 @@ pub(crate) struct Order {
     pub(crate) capabilities: u64,
     /// Whether a Landlock ruleset comes with the request. Without it nothing is started.
     pub(crate) landlock: bool,
-    /// Whether its standard input is a pipe that comes with the request; what it says on standard error is then not kept.
+    /// Whether its standard input and standard error are pipes that come with the request.
     pub(crate) piped: bool,
     /// Whether a control group to join comes with the request. Without it nothing is started.
     pub(crate) grouped: bool,
@@ -83,4 +84,16 @@ pub(crate) fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
     let mut out = length.to_be_bytes().to_vec();
     out.extend(json);
     Ok(out)
+}
+
+/// Reads the report of a shim; `None` if the shim ended without one.
+pub(super) async fn read_report(
+    from_shim: &mut (impl tokio::io::AsyncRead + Unpin),
+) -> Option<Report> {
+    let length = usize::try_from(from_shim.read_u32().await.ok()?)
+        .ok()
+        .filter(|length| *length <= FRAME_LIMIT)?;
+    let mut json = vec![0; length];
+    from_shim.read_exact(&mut json).await.ok()?;
+    serde_json::from_slice(&json).ok()
 }

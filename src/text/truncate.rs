@@ -23,6 +23,8 @@ pub struct ViewLimit {
 pub enum Keep {
     /// The beginning and the end.
     HeadAndTail,
+    /// The beginning, in whole lines as far as a line end is in it.
+    Head,
     /// The end.
     Tail,
 }
@@ -31,6 +33,7 @@ impl Keep {
     fn place(self) -> &'static str {
         match self {
             Self::HeadAndTail => "middle",
+            Self::Head => "end",
             Self::Tail => "beginning",
         }
     }
@@ -41,11 +44,12 @@ impl Keep {
 /// `whole` is the sentence in the marker that says where everything is.
 #[must_use]
 pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
-    if limit.keep == Keep::Tail {
-        let characters = text.chars().count();
-        return tail(text, characters.saturating_sub(limit.characters), limit, whole);
-    }
     let total = text.chars().count();
+    match limit.keep {
+        Keep::HeadAndTail => {}
+        Keep::Head => return head(text, total.saturating_sub(limit.characters), limit, whole),
+        Keep::Tail => return tail(text, total.saturating_sub(limit.characters), limit, whole),
+    }
     let Some(removed) = total.checked_sub(limit.characters).filter(|removed| *removed > 0) else {
         let (view, lines) = cut_lines(text, limit, whole);
         let cut = (lines > 0).then_some(Truncated { characters: 0, lines: lines as u64 });
@@ -136,13 +140,16 @@ impl ViewBuilder {
             return head_and_tail(&String::from_utf8_lossy(&self.head), limit, whole);
         }
         let tail_text = String::from_utf8_lossy(self.tail.make_contiguous()).into_owned();
+        let head_text = String::from_utf8_lossy(&self.head);
         let removed = self.characters.saturating_sub(limit.characters as u64);
-        if limit.keep == Keep::Tail {
-            let removed = usize::try_from(removed).unwrap_or(usize::MAX);
-            return tail(&tail_text, removed, limit, whole);
+        let too_many = usize::try_from(removed).unwrap_or(usize::MAX);
+        match limit.keep {
+            Keep::HeadAndTail => {}
+            Keep::Head => return head(&head_text, too_many, limit, whole),
+            Keep::Tail => return tail(&tail_text, too_many, limit, whole),
         }
         let half = limit.characters / 2;
-        let head: String = String::from_utf8_lossy(&self.head).chars().take(half).collect();
+        let head: String = head_text.chars().take(half).collect();
         let skip = tail_text.chars().count().saturating_sub(limit.characters - half);
         let tail: String = tail_text.chars().skip(skip).collect();
         let (view, cut) = cut_middle(&head, &tail, removed, limit, whole);
@@ -181,6 +188,40 @@ impl Utf8Watch {
 /// Puts the marker between head and tail.
 fn joined(head: &str, marker: &str, tail: &str, between: &str) -> String {
     format!("{head}{between}{marker}{between}{tail}")
+}
+
+/// Returns the beginning of a text, of which `characters` are too many, with the markers after it.
+///
+/// A line that does not fit whole is left out: half a path would name another file.
+fn head(
+    text: &str,
+    characters: usize,
+    limit: ViewLimit,
+    whole: &str,
+) -> (String, Option<Truncated>) {
+    let mut start: String = text.chars().take(limit.characters).collect();
+    let mut removed = characters;
+    if characters > 0
+        && let Some(end) = start.rfind('\n')
+    {
+        let half_line = start.split_off(end + 1);
+        removed = removed.saturating_add(half_line.chars().count());
+    }
+    let lines = start.lines().count().saturating_sub(limit.lines);
+    let kept: Vec<&str> = start.lines().take(limit.lines).collect();
+    let mut view = if lines > 0 { kept.join("\n") } else { start };
+    if removed == 0 && lines == 0 {
+        return (view, None);
+    }
+    for (count, what) in [(removed, "characters"), (lines, "lines")] {
+        if count > 0 {
+            if !view.is_empty() && !view.ends_with('\n') {
+                view.push('\n');
+            }
+            view.push_str(&marker(count as u64, what, Keep::Head, whole));
+        }
+    }
+    (view, Some(Truncated { characters: removed as u64, lines: lines as u64 }))
 }
 
 /// Returns the end of a text, of which `characters` are too many, with the markers before it.
@@ -274,6 +315,27 @@ mod tests {
     }
 
     #[test]
+    fn a_head_is_the_beginning_in_whole_lines() {
+        let limit = ViewLimit { keep: Keep::Head, ..limit(10, 2) };
+        let (view, cut) = head_and_tail("one\ntwo\nthree\n4\n5", limit, "f");
+        // "th" would be half a line.
+        assert_eq!(cut, Some(Truncated { characters: 9, lines: 0 }), "{view}");
+        assert!(view.starts_with("one\ntwo\n[WARNING") && view.contains("from the end"), "{view}");
+        let (view, cut) = head_and_tail("1\n2\n3\n4\n5\n6\n7\n", limit, "f");
+        assert_eq!(cut, Some(Truncated { characters: 4, lines: 3 }), "{view}");
+        assert!(view.starts_with("1\n2\n[WARNING") && view.contains("\n[WARNING"), "{view}");
+        assert_eq!(head_and_tail("1\n2\n", limit, "f"), ("1\n2\n".to_owned(), None));
+        let text: String = (0..1000).map(|n| format!("{n:03}\n")).collect();
+        let limit = ViewLimit { characters: 401, lines: 10, keep: Keep::Head };
+        let (view, cut) = head_and_tail(&text, limit, "FILE");
+        assert_eq!(cut, Some(Truncated { characters: 3600, lines: 90 }), "{view}");
+        let mut builder = ViewBuilder::new(limit);
+        builder.push(text.as_bytes());
+        assert!(builder.dropped, "the middle was not held");
+        assert_eq!(builder.finish(limit, "FILE"), (view, cut));
+    }
+
+    #[test]
     fn short_text_is_whole() {
         let limit = limit(10, 3);
         assert_eq!(head_and_tail("äöü\nx", limit, "f"), ("äöü\nx".to_owned(), None));
@@ -326,6 +388,12 @@ mod tests {
             let markers = 2 * (marker(u64::MAX, "characters", Keep::HeadAndTail, "f").chars().count() + 4);
             prop_assert!(view.chars().count() <= characters + markers);
             prop_assert_eq!(cut.is_none(), view == text);
+            for keep in [Keep::Head, Keep::Tail] {
+                let limit = ViewLimit { keep, ..limit(characters, lines) };
+                let (view, cut) = head_and_tail(&text, limit, "f");
+                prop_assert!(view.chars().count() <= characters + markers);
+                prop_assert_eq!(cut.is_none(), view == text);
+            }
         }
     }
 }

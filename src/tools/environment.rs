@@ -21,6 +21,9 @@ use crate::text::redact::Redactor;
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
 
+/// How long a client whose connection has broken may take to end, so that its end can be told.
+const SOON: Duration = Duration::from_secs(1);
+
 /// What the client is told to run: it reads a count of bytes and so many bytes, and runs them if they are there to their end.
 const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\"# end\"?.) eval \"${s%.}\";; *) exit 125;; esac";
 
@@ -93,7 +96,7 @@ pub struct Connection {
 impl Connection {
     /// Ends it; returns what could not be killed.
     pub async fn end(self) -> u64 {
-        self.process.end().await
+        self.process.end().await.survivors
     }
 }
 
@@ -205,17 +208,22 @@ impl ExecutionEnvironment for Remote {
             timeout: Duration::from_secs(24 * 3600),
             cage: None,
         };
-        let started = around.spawner.start_piped(&spec).await;
+        let started = around.spawner.start_piped(&spec, &around.redactor).await;
         let (process, mut output, input) = started.map_err(|error| error.to_string())?;
         let mut byte = [0];
         match tokio::time::timeout(CONNECT, output.read(&mut byte)).await {
             Ok(Ok(1)) => Ok(Some(Connection { process, _pipes: (output, input) })),
-            _ => {
-                process.end().await;
+            read => {
+                if read.is_ok() {
+                    // Its own end comes before ours, so that it can be told.
+                    process.ending().within(SOON).await;
+                }
+                let words = process.end().await.words();
+                let separator = if words.is_empty() { "" } else { ": " };
                 let name = self.name();
                 let host = name.trim_start_matches("ssh:");
                 Err(format!(
-                    "{name} cannot be reached; `ssh -o BatchMode=yes {host} true`, as the user of the daemon, says why"
+                    "{name} cannot be reached{separator}{words}; `ssh -o BatchMode=yes {host} true`, as the user of the daemon, says more"
                 ))
             }
         }

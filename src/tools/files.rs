@@ -3,25 +3,25 @@
 //!
 //! *Source*: `openat2(2)`, RESOLVE_BENEATH; `design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, fchmod, fchown, fsync, mkdirat, openat, openat2,
-    renameat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, statat,
 };
 use rustix::io::Errno;
 
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
+use super::place::{At, Place, nowhere};
 use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
-use crate::gate::{Access, PathRefusal, PathRules, shown};
+use crate::gate::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
+use crate::process::{path_of, real_path};
 
 /// Bytes of a file that is changed: more would not fit into a model's view many times over.
 const LARGEST_TEXT: u64 = 16 << 20;
@@ -48,19 +48,6 @@ pub(crate) struct Opened {
     pub(crate) is_dir: bool,
     /// What was fetched of it, if it is a directory elsewhere that is to be walked.
     pub(super) tree: Option<Tree>,
-}
-
-/// Where a file is to be written: here, a directory that was opened and judged, and a last name in it.
-pub(crate) struct Place<'a> {
-    /// Where the file lies or will lie.
-    pub(crate) path: PathBuf,
-    at: At<'a>,
-}
-
-/// How a place is reached.
-enum At<'a> {
-    Here { directory: OwnedFd, name: std::ffi::OsString, old: Option<(Mode, u32, u32)> },
-    Elsewhere { files: RemoteFiles<'a>, is_taken: bool },
 }
 
 impl<'a> Files<'a> {
@@ -128,15 +115,50 @@ impl<'a> Files<'a> {
         Ok(real)
     }
 
+    /// Returns the path that `text` names: as it is written, or else as [`shown`] writes it (FS-9).
+    fn named(&self, text: &str) -> Result<PathBuf, CallError> {
+        let path = self.rules.absolute(text).map_err(refused)?;
+        if !text.contains('\\') {
+            return Ok(path);
+        }
+        Ok(path.components().fold(PathBuf::new(), |found, part| {
+            let literal = found.join(part);
+            match unescaped(part.as_os_str()).map(|name| found.join(name)) {
+                Some(other) if !self.has(&literal) && self.has(&other) => other,
+                _ => literal,
+            }
+        }))
+    }
+
+    /// Tells whether there is something in an allowed tree at a path, if only a link or what is closed.
+    fn has(&self, path: &Path) -> bool {
+        let is_allowed = |path: &Path| self.rules.root_of(path).is_some();
+        if let Some(remote) = self.elsewhere(path) {
+            return is_allowed(path) && remote.has(path);
+        }
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
+        let real = real_path(parent).map(|parent| parent.join(name));
+        real.is_ok_and(|real| is_allowed(&real) && real.symlink_metadata().is_ok())
+    }
+
     /// Opens a file or directory for reading.
     ///
     /// *Errors*: `denied`, `not_found`, `io`. Never waits: what is neither a file nor a directory is refused.
     pub(crate) fn open(&self, text: &str) -> Result<Opened, CallError> {
-        let path = self.rules.absolute(text).map_err(refused)?;
-        let Some(remote) = self.elsewhere(&path) else {
-            return self.open_path(&path, Access::Read);
+        let opened = self.open_named(&self.named(text)?)?;
+        if names_directory(text) && !opened.is_dir {
+            let name = shown(opened.path.as_os_str());
+            let message = format!("`{name}` is no directory: name it without `/` at the end.");
+            return Err(CallError::new(ErrorKind::Io, message));
+        }
+        Ok(opened)
+    }
+
+    fn open_named(&self, path: &Path) -> Result<Opened, CallError> {
+        let Some(remote) = self.elsewhere(path) else {
+            return self.open_path(path, Access::Read);
         };
-        let path = self.judged_elsewhere(remote, &path, Access::Read)?;
+        let path = self.judged_elsewhere(remote, path, Access::Read)?;
         let (file, is_dir) = match remote.open(&path)? {
             Found::File(file) => (file, false),
             // Nothing is read of it but by `open_tree`.
@@ -175,10 +197,7 @@ impl<'a> Files<'a> {
         let file = match self.beneath(path, flags, ResolveFlags::NO_MAGICLINKS) {
             // A link that leaves its tree by its spelling may still lead into an allowed one: its target is judged like any path.
             Err(Errno::XDEV | Errno::LOOP) => {
-                let real = path
-                    .canonicalize()
-                    .map_err(|error| failed(&shown(path.as_os_str()), &error))?;
-                self.rules.judge(&real, access).map_err(refused)?;
+                let real = self.real(path, access)?;
                 self.beneath(&real, flags, ResolveFlags::NO_SYMLINKS)
             }
             other => other,
@@ -188,9 +207,26 @@ impl<'a> Files<'a> {
         self.check(file, access)
     }
 
+    /// Returns where a path leads, and judges that.
+    ///
+    /// *Errors*: `denied` for links of the kernel (FS-2) and for links in a circle; as [`Self::open`].
+    fn real(&self, path: &Path, access: Access) -> Result<PathBuf, CallError> {
+        let name = || shown(path.as_os_str());
+        let real = real_path(path).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::LOOP) => {
+                let message =
+                    format!("`{}` leads through a link of /proc, or in a circle.", name());
+                CallError::new(ErrorKind::Denied, message)
+            }
+            _ => failed(&name(), &error),
+        })?;
+        self.rules.judge(&real, access).map_err(refused)?;
+        Ok(real)
+    }
+
     /// Judges what was opened.
     fn check(&self, file: File, access: Access) -> Result<Opened, CallError> {
-        let path = real_path(file.as_fd()).map_err(|error| failed("the file", &error))?;
+        let path = path_of(&file).map_err(|error| failed("the file", &error))?;
         let name = shown(path.as_os_str());
         self.rules.judge(&path, access).map_err(refused)?;
         let meta = file.metadata().map_err(|error| failed(&name, &error))?;
@@ -246,17 +282,22 @@ impl<'a> Files<'a> {
 
     /// Returns the place of a file that is to be written; the directories above it are made.
     ///
-    /// *Errors*: `denied`, `io`; what is there is no file.
+    /// *Errors*: `denied`, also for a link to nothing; `io`; what is there, or what `text` names, is no file.
     pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
-        let named = self.rules.absolute(text).map_err(refused)?;
+        let asked = self.rules.absolute(text).map_err(refused)?;
+        let named = self.named(text)?;
+        self.rules.judge(&named, Access::Write).map_err(refused)?;
+        if names_directory(text) {
+            let name = shown(named.as_os_str());
+            let message = format!("`{name}/` is the name of a directory: name a file.");
+            return Err(CallError::new(ErrorKind::Io, message));
+        }
         if let Some(files) = self.elsewhere(&named) {
             let path = self.judged_elsewhere(files, &named, Access::Write)?;
-            self.same_system(&path, &named)?;
-            let is_taken = files.is_there(&path)?;
+            self.same_system(&path, &asked)?;
+            let is_taken = files.is_there(&path, &named)?;
             return Ok(Place { path, at: At::Elsewhere { files, is_taken } });
         }
-        self.rules.judge(&named, Access::Write).map_err(refused)?;
-        let asked = named.clone();
         let (path, old) = match self.open_path(&named, Access::Write) {
             Ok(opened) if opened.is_dir => {
                 let message = format!("`{}` is a directory.", shown(opened.path.as_os_str()));
@@ -265,7 +306,8 @@ impl<'a> Files<'a> {
             Ok(opened) => {
                 let meta = opened.file.metadata();
                 let meta = meta.map_err(|error| failed(&shown(opened.path.as_os_str()), &error))?;
-                let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o7777);
+                // New content does not run with the rights of the file's owner or group.
+                let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o777);
                 (opened.path, Some((mode, meta.uid(), meta.gid())))
             }
             Err(error) if error.kind == ErrorKind::NotFound => (named, None),
@@ -276,9 +318,10 @@ impl<'a> Files<'a> {
         };
         let name = name.to_owned();
         let directory = self.directory(parent)?;
-        let real = real_path(directory.as_fd()).map_err(|error| failed("the directory", &error))?;
+        let real = path_of(&directory).map_err(|error| failed("the directory", &error))?;
         let path = real.join(&name);
         self.rules.judge(&path, Access::Write).map_err(refused)?;
+        refuse_link(&directory, &path)?;
         self.same_system(&path, &asked)?;
         Ok(Place { path, at: At::Here { directory, name, old } })
     }
@@ -301,9 +344,7 @@ impl<'a> Files<'a> {
             Ok(directory) => return Ok(directory),
             Err(Errno::NOENT) => {}
             Err(Errno::XDEV | Errno::LOOP) => {
-                let real = path.canonicalize();
-                let real = real.map_err(|error| failed(&shown(path.as_os_str()), &error))?;
-                self.rules.judge(&real, Access::Write).map_err(refused)?;
+                let real = self.real(path, Access::Write)?;
                 return self.beneath(&real, flags, ResolveFlags::NO_SYMLINKS).map_err(fail);
             }
             Err(errno) => return Err(fail(errno)),
@@ -324,84 +365,14 @@ impl<'a> Files<'a> {
     }
 }
 
-impl Place<'_> {
-    /// Tells whether there is a file already.
-    #[must_use]
-    pub(crate) fn is_taken(&self) -> bool {
-        match &self.at {
-            At::Here { old, .. } => old.is_some(),
-            At::Elsewhere { is_taken, .. } => *is_taken,
-        }
+/// Refuses a link where a file is to be written: one that leads to a file was followed before.
+fn refuse_link(directory: &OwnedFd, path: &Path) -> Result<(), CallError> {
+    let name = path.file_name().unwrap_or_default();
+    let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink) {
+        return Err(CallError::new(ErrorKind::Denied, nowhere(&shown(path.as_os_str()))));
     }
-
-    /// Writes the whole content beside the file and puts it in its place; mode and owner are kept. On any error the old file is whole.
-    ///
-    /// *Errors*: `io`.
-    pub(crate) fn write(&self, content: &[u8]) -> Result<(), CallError> {
-        let (directory, name, old) = match &self.at {
-            At::Here { directory, name, old } => (directory, name, *old),
-            At::Elsewhere { files, .. } => return files.write(&self.path, content),
-        };
-        let temporary = format!(".dutyd-{:016x}", fastrand::u64(..));
-        let written = write_beside(directory, OsStr::new(&temporary), old, content);
-        let done = written.and_then(|()| {
-            renameat(directory, temporary.as_str(), directory, &**name)?;
-            fsync(directory)?;
-            Ok(())
-        });
-        done.map_err(|error| {
-            let _ = unlinkat(directory, temporary.as_str(), AtFlags::empty());
-            failed(&shown(self.path.as_os_str()), &error)
-        })
-    }
-
-    /// Removes the file, if there is one.
-    ///
-    /// *Errors*: `io`.
-    pub(crate) fn remove_if_there(&self) -> Result<(), CallError> {
-        match self.remove() {
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Removes the file.
-    ///
-    /// *Errors*: `io`.
-    pub(crate) fn remove(&self) -> Result<(), CallError> {
-        let (directory, name) = match &self.at {
-            At::Here { directory, name, .. } => (directory, name),
-            At::Elsewhere { files, .. } => return files.remove(&self.path),
-        };
-        unlinkat(directory, &**name, AtFlags::empty())
-            .and_then(|()| fsync(directory))
-            .map_err(|errno| failed(&shown(self.path.as_os_str()), &errno.into()))
-    }
-}
-
-fn write_beside(
-    directory: &OwnedFd,
-    temporary: &OsStr,
-    old: Option<(Mode, u32, u32)>,
-    content: &[u8],
-) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What replaces a file is private until it has that file's mode.
-    let mode = Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 });
-    let mut file = File::from(openat(directory, temporary, flags, mode)?);
-    file.write_all(content)?;
-    if let Some((mode, uid, gid)) = old {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-        // Only root can give a file away; another user's file becomes ours, as with any editor.
-        let _ = fchown(&file, Some(uid), Some(gid));
-        fchmod(&file, mode)?;
-    }
-    file.sync_all()
-}
-
-fn real_path(fd: impl AsFd) -> io::Result<PathBuf> {
-    use std::os::fd::AsRawFd as _;
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+    Ok(())
 }
 
 /// A refusal of the gate, for the model.

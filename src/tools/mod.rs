@@ -11,6 +11,7 @@ mod files;
 mod image;
 mod mcp;
 mod output;
+mod place;
 mod process;
 mod remote_files;
 mod walk;

@@ -149,9 +149,19 @@ impl<'a> Collector<'a> {
     /// Returns everything at the end of the output.
     ///
     /// *Errors*: as [`Self::push`].
-    pub fn finish(mut self) -> io::Result<Collected> {
+    pub fn finish(self) -> io::Result<Collected> {
+        self.finish_with("")
+    }
+
+    /// Returns everything at the end of the output. The record ends with `note`, and the view as well, whatever is cut
+    /// of it. `note` holds no secret; the output before it ends its last line.
+    ///
+    /// *Errors*: as [`Self::push`].
+    pub(super) fn finish_with(mut self, note: &str) -> io::Result<Collected> {
         let rest = std::mem::replace(&mut self.redactor, Redactor::default().stream()).finish();
         self.take(&rest)?;
+        self.bytes += note.len() as u64;
+        self.keep(note.as_bytes())?;
         let would_cut = self.view.is_cut(self.limit);
         if would_cut && self.file.is_none() && self.store.is_some() {
             self.spill()?;
@@ -182,7 +192,12 @@ impl<'a> Collector<'a> {
         let dropped = self.file_digest.filter(|_| lost > 0 && path.is_some());
         let dropped = dropped.map(|digest| (lost, hex::encode(digest.finalize())));
         let lossy = self.view.is_lossy();
-        let (view, truncated) = self.view.finish(self.limit, &whole);
+        let (mut view, truncated) = self.view.finish(self.limit, &whole);
+        if !note.is_empty() {
+            let needs_end = !view.is_empty() && !view.ends_with('\n');
+            view.push_str(if needs_end { "\n" } else { "" });
+            view.push_str(note);
+        }
         let inline = name.is_none().then(|| String::from_utf8_lossy(&self.inline).into_owned());
         let digest = hex::encode(self.digest.finalize());
         Ok(Collected {
@@ -199,6 +214,11 @@ impl<'a> Collector<'a> {
 
     fn take(&mut self, clean: &[u8]) -> io::Result<()> {
         self.view.push(clean);
+        self.keep(clean)
+    }
+
+    /// Adds a piece to the record alone.
+    fn keep(&mut self, clean: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.keep.saturating_sub(self.seen)).unwrap_or(usize::MAX);
         if room < clean.len() && self.file_digest.is_none() {
             let mut kept = self.digest.clone();

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
 use super::environment::{Asked, ask, said};
+use super::place::nowhere;
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 
@@ -32,6 +33,7 @@ const ABSENT: i32 = 3;
 const NO_FILE: i32 = 4;
 const MOVED: i32 = 5;
 const CUT: i32 = 6;
+const DANGLING: i32 = 7;
 
 /// Prints where a path really lies.
 const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ]; do r=/$(basename -- \"$p\")$r; p=$(dirname -- \"$p\"); done; d=$(readlink -f -- \"$p\") || exit 5; [ \"$d\" = / ] && d=; d=$d$r; printf '%s\\0' \"${d:-/}\"; done";
@@ -39,8 +41,12 @@ const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ];
 /// Prints a file, or says with its exit code that there is none.
 const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
 
-/// Puts its input in the place of a file; the directories above are made, mode and owner are kept.
-const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w -- \"$t\" || exit 1; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
+/// Puts its input in the place of a file; the directories above are made, mode and owner are kept, but for the set-id
+/// bits: the last three digits of a mode are without them.
+const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w,ug-s -- \"$t\" || exit 1; while [ ${#m} -gt 3 ]; do m=${m#?}; done; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
+
+/// Says with its exit code whether there is something, or at least a link.
+const IS_THERE: &str = "[ -e \"$1\" ] && exit 0; [ -L \"$2\" ] && exit 7; exit 3";
 
 /// Removes a file.
 const REMOVE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
@@ -120,6 +126,7 @@ impl<'a> RemoteFiles<'a> {
                 ErrorKind::Io,
                 format!("`{name}` was not written: its content did not arrive whole."),
             ),
+            DANGLING => (ErrorKind::Denied, nowhere(&name)),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
                 let said = said(&self.around.redactor, output, 200);
@@ -215,14 +222,23 @@ impl<'a> RemoteFiles<'a> {
         if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
     }
 
-    /// Tells whether there is something at a path that was resolved.
-    pub(super) fn is_there(&self, real: &Path) -> Result<bool, CallError> {
-        let (code, output) = self.run("[ -e \"$1\" ] || exit 3", &[self.text(real)?], None)?;
+    /// Tells whether there is something at `real`, where the path `named` leads.
+    ///
+    /// *Errors*: `denied` if `named` is a link to nothing, `io`.
+    pub(super) fn is_there(&self, real: &Path, named: &Path) -> Result<bool, CallError> {
+        let (code, output) = self.run(IS_THERE, &[self.text(real)?, self.text(named)?], None)?;
         match code {
             0 => Ok(true),
             ABSENT => Ok(false),
-            _ => Err(self.refused(real, code, &output)),
+            _ => Err(self.refused(named, code, &output)),
         }
+    }
+
+    /// Tells whether a path is one of something, if only of a link.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        let Ok(text) = self.text(path) else { return false };
+        let asked = self.run("[ -e \"$1\" ] || [ -L \"$1\" ]", &[text], None);
+        asked.is_ok_and(|(code, _)| code == 0)
     }
 
     /// Fetches a tree into a directory of the run's own.
@@ -329,6 +345,47 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[expect(clippy::disallowed_methods, reason = "the scripts are run as another host runs them")]
+    fn script(script: &str, arguments: &[&Path], content: &str) -> Option<i32> {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", script, "sh"]).args(arguments).stdin(std::process::Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+        child.wait().unwrap().code()
+    }
+
+    // proves FS-6
+    #[test]
+    fn a_file_that_is_replaced_elsewhere_keeps_its_mode_without_set_id_bits() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().canonicalize().unwrap().join("f");
+        for (before, after) in [(0o6755, 0o755), (0o1640, 0o640), (0o444, 0o444)] {
+            std::fs::write(&path, "old").unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(before)).unwrap();
+            let arguments = [path.as_path(), Path::new("dutyd-0"), Path::new("3")];
+            assert_eq!(script(WRITE, &arguments, "new"), Some(0), "{before:o}");
+            let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7777, after, "{before:o}");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_link_to_nothing_is_no_place() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = |name: &str| temp.path().join(name);
+        std::fs::write(at("f"), "").unwrap();
+        std::os::unix::fs::symlink("gone", at("dangling")).unwrap();
+        for (real, named, code) in
+            [("f", "f", 0), ("gone", "gone", ABSENT), ("gone", "dangling", DANGLING)]
+        {
+            assert_eq!(script(IS_THERE, &[&at(real), &at(named)], ""), Some(code), "{named}");
+        }
+    }
 
     // proves FS-9
     #[test]

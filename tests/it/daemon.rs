@@ -1,5 +1,7 @@
 //! The daemon: slots, crashes, the control socket.
 
+use std::io::{Read as _, Write as _};
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -172,6 +174,45 @@ fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
     assert_eq!(daemon.wait(), Some(0));
     assert_eq!(alive("sleep 7104"), [""; 0]);
     assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_no_slot() {
+    let place = place(EVERY_SECOND, "7105");
+    let (mut reader, mut full) = std::io::pipe().unwrap();
+    let capacity = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
+    full.write_all(&vec![b'x'; capacity]).unwrap();
+    let daemon = place.serve_onto(full);
+    wait_until(
+        || slots(&place).iter().filter(|(_, state)| state == "ran").count() >= 2,
+        || format!("{:?}", slots(&place)),
+    );
+    assert_eq!(place.json(&["run", "hand"])["outcome"], "succeeded");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0), "its end does not wait for a reader either");
+    let mut written = Vec::new();
+    reader.read_to_end(&mut written).unwrap();
+    assert_eq!(written, vec![b'x'; capacity]);
+}
+
+#[test]
+fn a_reader_of_the_log_that_comes_late_gets_all_of_it() {
+    let place = place(EVERY_SECOND, "7106");
+    let (mut reader, mut full) = std::io::pipe().unwrap();
+    let capacity = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
+    full.write_all(&vec![b'x'; capacity]).unwrap();
+    let daemon = place.serve_onto(full);
+    let late = std::thread::spawn(move || {
+        let mut written = String::new();
+        reader.read_to_string(&mut written).unwrap();
+        written
+    });
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let written = late.join().unwrap();
+    let own: Vec<&str> = written.trim_start_matches('x').lines().collect();
+    assert!(own.contains(&"ready"), "{own:?}");
+    assert!(own.last().unwrap().contains("stopped"), "{own:?}");
 }
 
 /// The lock file can be removed; the directory that holds it cannot, while a daemon works in it.

@@ -171,6 +171,34 @@ fn a_server_that_fails_takes_nothing_along() {
     }
 }
 
+// proves SEC-2
+#[test]
+fn a_server_that_dies_tells_why() {
+    let place = place("explains", ECHO, "    double_confirmation: false\n");
+    let why = "it exited with code 3; its standard error: line 11 | ";
+    let end = "line 19 | no database for [redacted:A_TOKEN]";
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let warned = warnings(&place).join("\n");
+    let checked = place.json(&["check", "j"]);
+    let items = checked["items"].as_array().unwrap();
+    let checked = items.iter().find(|item| item["name"] == "mcp_unavailable").unwrap();
+    let listed = place.json(&["mcp"]);
+    for told in [&warned, checked["detail"].as_str().unwrap(), listed[0]["error"].as_str().unwrap()]
+    {
+        assert!(told.contains(why) && told.contains(end), "{told}");
+        assert!(!told.contains("line 10") && !told.contains("secret-of"), "{told}");
+    }
+    set(&place, "crashes");
+    place.dutyd(&["run", "j"]);
+    let end = &events(&place, "tool_call_end")[0];
+    let output = end["output"].as_str().unwrap();
+    assert!(output.contains("it exited with code 9; its standard error: out of cheese"), "{end}");
+    // One that says much and lives is not held up.
+    set(&place, "chatters");
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+}
+
 #[test]
 fn a_server_s_pictures_are_attached_and_kept() {
     let place = place("paints", ECHO, "");

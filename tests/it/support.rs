@@ -135,13 +135,22 @@ impl Place {
         self.started(shell)
     }
 
-    fn started(&self, mut daemon: Command) -> Daemon {
+    /// The same with a standard error of its own.
+    pub(crate) fn serve_onto(&self, stderr: impl Into<Stdio>) -> Daemon {
+        self.started_onto(self.command(&["serve"]), stderr)
+    }
+
+    fn started(&self, daemon: Command) -> Daemon {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
             .open(self.temp.path().join("log"))
             .unwrap();
-        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.started_onto(daemon, log)
+    }
+
+    fn started_onto(&self, mut daemon: Command, stderr: impl Into<Stdio>) -> Daemon {
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let child = daemon.spawn().unwrap();
         let daemon = Daemon { child };
         wait_until(|| self.dutyd(&["status"]).code == 0, || self.log());

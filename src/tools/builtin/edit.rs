@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::super::files::Place;
+use super::super::place::Place;
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
-use crate::gate::{Access, Touch, shown};
+use crate::gate::{Access, Touch, names_directory, shown};
 use crate::text::diff::{Diff, diff};
 use crate::text::patch::{self, FilePatch};
 
@@ -229,10 +229,13 @@ fn plan(
     let missing = |path: &str| {
         Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` is not there.")))
     };
-    // By one spelling, so that a file is not taken for two.
-    let spelled = |path: String| match work.around.paths.absolute(&path) {
-        Ok(path) => path.to_str().map_or_else(|| path.display().to_string(), str::to_owned),
-        Err(_) => path,
+    // By one spelling, so that a file is not taken for two. A slash at the end stays: it makes the path one of a directory.
+    let spelled = |text: String| match work.around.paths.absolute(&text) {
+        Ok(path) => {
+            let path = path.to_str().map_or_else(|| path.display().to_string(), str::to_owned);
+            if names_directory(&text) { format!("{path}/") } else { path }
+        }
+        Err(_) => text,
     };
     let mut said = String::new();
     match change {

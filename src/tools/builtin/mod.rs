@@ -42,6 +42,8 @@ const TEXT_BYTES: usize = 4096;
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
+    /// Stands below the view of the text, and is never cut; where there is one, the text ends its last line.
+    note: String,
     diff: Option<String>,
     modified: Vec<PathBuf>,
     lines_changed: u64,
@@ -167,7 +169,8 @@ const KINDS: &[Kind] = &[
         touches: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: search::glob,
-        view: view(20_000, 500, Keep::Tail),
+        // The newest come first.
+        view: view(20_000, 500, Keep::Head),
     },
     Kind {
         name: "skill",
@@ -329,8 +332,10 @@ fn collected(
         view,
         around.max_output_bytes,
     );
-    let collected = collector.push(answer.text.as_bytes()).and_then(|()| collector.finish());
     let redacted = |text: String| around.redactor.text(&text).into_owned();
+    let note = redacted(answer.note);
+    let collected = collector.push(answer.text.as_bytes());
+    let collected = collected.and_then(|()| collector.finish_with(&note));
     let kept = keep_images(around.outputs.as_deref(), &context.call_id, &answer.images);
     match collected.and_then(|collected| Ok((collected, kept?))) {
         Ok((collected, kept)) => CallOutput {

@@ -137,12 +137,12 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     }
     if found.len() >= REMEMBERED {
         let _ = writeln!(
-            answer.text,
+            answer.note,
             "[more than {REMEMBERED} files match, and there may be newer ones: narrow the pattern]"
         );
     }
     if found.len() > limit {
-        let _ = write!(answer.text, "[{} more: raise `limit`]", found.len() - limit);
+        let _ = write!(answer.note, "[{} more: raise `limit`]", found.len() - limit);
         answer.details.insert("match_limit_reached".to_owned(), Value::from(limit));
     }
     Ok(answer)

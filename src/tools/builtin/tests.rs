@@ -331,6 +331,43 @@ fn contents_and_names_are_searched() {
 }
 
 #[test]
+fn of_too_many_names_the_newest_stay_in_view() {
+    let temp = tempfile::tempdir().unwrap();
+    for n in 0..700 {
+        let file = std::fs::File::create_new(temp.path().join(format!("f{n:03}"))).unwrap();
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + n);
+        file.set_modified(time).unwrap();
+    }
+    let around = around(temp.path());
+    let kind = KINDS.iter().find(|kind| kind.name == "glob").unwrap();
+    let call_id = crate::domain::CallId::parse("c").unwrap();
+    let context = CallContext { call_id, cancel: CancellationToken::new() };
+    let answer = call(&around, "glob", json!({"pattern": "*", "limit": 600})).unwrap();
+    let output = collected(&around, &context, kind.view, answer);
+    let lines: Vec<&str> = output.content.lines().collect();
+    assert_eq!((lines[0], lines[499], lines.len()), ("f699", "f200", 502), "{}", output.content);
+    assert!(lines[500].contains("100 lines were removed from the end"), "{}", lines[500]);
+    assert_eq!(lines[501], "[100 more: raise `limit`]");
+    assert_eq!(output.truncated.unwrap().lines, 100);
+    let whole = output.output.unwrap();
+    assert!(whole.contains("f100\n") && whole.ends_with("\n[100 more: raise `limit`]"), "{whole}");
+    assert_eq!(output.output_bytes, whole.len() as u64);
+    assert_eq!(output.digest.unwrap(), hex::encode(Sha256::digest(&whole)));
+}
+
+// proves FS-7
+#[test]
+fn a_patch_makes_no_file_with_the_name_of_a_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let around = around(temp.path());
+    let patch = "*** Begin Patch\n*** Add File: new/\n+x\n*** End Patch\n";
+    assert!(text(&around, "apply_patch", json!({ "patch": patch })).contains("a directory"));
+    let written = text(&around, "write_file", json!({"file_path": "new/", "content": "x"}));
+    assert!(written.starts_with("io: ") && written.contains("a directory"), "{written}");
+    assert!(tree(temp.path()).is_empty());
+}
+
+#[test]
 fn the_list_lives_with_the_run() {
     let temp = tempfile::tempdir().unwrap();
     let around = around(temp.path());

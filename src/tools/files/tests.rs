@@ -1,3 +1,4 @@
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -147,9 +148,108 @@ fn a_file_is_replaced_whole_and_keeps_its_mode() {
     }
     symlink("..", tree.at("w/up")).unwrap();
     assert_eq!(files.place("up/new").map(drop).unwrap_err().kind, ErrorKind::Denied);
-    symlink("../not-there", tree.at("w/dangling")).unwrap();
-    if let Ok(place) = files.place("dangling") {
-        place.write(b"x").unwrap();
+    assert!(!tree.at("new").exists());
+}
+
+// proves FS-2
+#[test]
+fn nothing_is_written_through_a_link_to_nothing() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    let files = Files::new(&rules);
+    for (name, target) in [
+        ("inside", PathBuf::from("not-there")),
+        ("absolute", tree.at("w/not-there")),
+        ("outside", "../not-there".into()),
+    ] {
+        symlink(target, tree.at("w").join(name)).unwrap();
+        let error = files.place(name).map(drop).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied, "{name}: {}", error.message);
+        assert!(tree.at("w").join(name).is_symlink(), "{name}");
+        assert!(files.place(&format!("{name}/f")).is_err(), "{name}");
     }
-    assert!(!tree.at("not-there").exists() && !tree.at("new").exists());
+    assert!(!tree.at("not-there").exists() && !tree.at("w/not-there").exists());
+}
+
+// proves FS-2, FS-4
+#[test]
+fn a_magic_link_is_not_followed_below_the_root_either() {
+    let tree = Tree::new();
+    let rules = PathRules { writable: vec!["/".into()], ..tree.rules() };
+    let by_root = |name: &str| format!("/proc/self/root{}", tree.at(name).display());
+    symlink(by_root("w/a"), tree.at("w/link")).unwrap();
+    symlink(tree.at("w/a"), tree.at("w/plain")).unwrap();
+    for path in [by_root("w/a"), "link".to_owned(), "/proc/self/cwd".to_owned()] {
+        assert_eq!(read(&rules, &path), Err(ErrorKind::Denied), "{path}");
+    }
+    for path in [by_root("w/a"), by_root("w/new"), "link".to_owned()] {
+        let error = Files::new(&rules).place(&path).map(drop).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Denied, "{path}");
+    }
+    assert_eq!(read(&rules, "plain").as_deref(), Ok("in"));
+}
+
+// proves FS-6
+#[test]
+fn a_file_that_is_replaced_loses_its_set_id_bits() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    for (before, after) in [(0o6755, 0o755), (0o1640, 0o640)] {
+        let mode = std::fs::Permissions::from_mode(before);
+        std::fs::set_permissions(tree.at("w/a"), mode).unwrap();
+        Files::new(&rules).place("a").unwrap().write(b"new").unwrap();
+        let mode = std::fs::metadata(tree.at("w/a")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, after, "{before:o}");
+    }
+}
+
+// proves FS-9
+#[test]
+fn a_name_that_was_shown_escaped_is_opened_as_shown() {
+    let tree = Tree::new();
+    let odd = |name: &[u8]| tree.at("w").join(std::ffi::OsStr::from_bytes(name));
+    std::fs::write(odd(b"a\n\xff"), "odd").unwrap();
+    std::fs::write(odd(b"two\n"), "raw").unwrap();
+    std::fs::write(odd(b"two\\n"), "literal").unwrap();
+    for directory in [&b"d\x1b"[..], b"closed\x1b"] {
+        std::fs::create_dir(odd(directory)).unwrap();
+        std::fs::write(odd(directory).join("f"), "deep").unwrap();
+    }
+    symlink(odd(b"d\x1b"), tree.at("w/link")).unwrap();
+    std::fs::write(odd(b"d\x1b/g\t"), "behind a link").unwrap();
+    let mut rules = tree.rules();
+    rules.denied.push(odd(b"closed\x1b"));
+    for (path, expected) in [
+        ("a\\n\\xff", Ok("odd")),
+        ("two\\n", Ok("literal")),
+        ("d\\u{1b}/f", Ok("deep")),
+        ("link/g\\t", Ok("behind a link")),
+        ("closed\\u{1b}/f", Err(ErrorKind::Denied)),
+        ("d\\u{1b}/missing\\n", Err(ErrorKind::NotFound)),
+        ("\\u{2e}\\u{2e}/secret", Err(ErrorKind::NotFound)),
+    ] {
+        assert_eq!(read(&rules, path), expected.map(str::to_owned), "{path}");
+    }
+    let files = Files::new(&rules);
+    for (path, name) in
+        [("a\\n\\xff", &b"a\n\xff"[..]), ("d\\u{1b}/new", b"d\x1b/new"), ("new\\n", b"new\\n")]
+    {
+        files.place(path).unwrap().write(b"written").unwrap();
+        assert_eq!(std::fs::read(odd(name)).unwrap(), b"written", "{path}");
+    }
+}
+
+#[test]
+fn a_path_with_a_slash_at_its_end_is_no_file() {
+    let tree = Tree::new();
+    let rules = tree.rules();
+    let files = Files::new(&rules);
+    for path in ["new/", "a/", "sub/", "sub/.", "a/."] {
+        let error = files.place(path).map(drop).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Io, "{path}: {}", error.message);
+        assert!(error.message.contains("directory"), "{path}: {}", error.message);
+    }
+    assert!(!tree.at("w/new").exists());
+    assert_eq!(read(&rules, "a/"), Err(ErrorKind::Io));
+    assert!(files.open("sub/").unwrap().is_dir);
 }

@@ -8,7 +8,7 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
     PaginatedRequestParams, ProtocolVersion,
 };
-use rmcp::service::{NotificationContext, RunningService};
+use rmcp::service::{NotificationContext, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, RoleClient, serve_client};
@@ -18,7 +18,7 @@ use super::super::ToolSurroundings;
 use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
-use crate::process::{Piped, ProcessSpec};
+use crate::process::{Piped, PipedEnd, PipedEnded, ProcessSpec};
 
 /// Pages of a list of tools.
 const MOST_PAGES: usize = 100;
@@ -28,6 +28,9 @@ const MOST_PICTURES: usize = 4;
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(20);
+
+/// How long a server whose connection has broken may take to end, so that its end can be told.
+const SOON: Duration = Duration::from_secs(1);
 
 /// A client that offers nothing: a server that asks for a model, a person or directories is refused (MCP-4).
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +66,7 @@ pub(super) struct Answered {
 pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
+    ending: Option<PipedEnd>,
 }
 
 impl Connection {
@@ -83,7 +87,7 @@ impl Connection {
                 let transport = http(url, headers)?;
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
                 let service = served.map_err(|_| silent())?.map_err(|e| e.to_string())?;
-                Ok(Self { service, process: Mutex::new(None) })
+                Ok(Self { service, process: Mutex::new(None), ending: None })
             }
             McpTransport::Stdio { program, args, env, sandbox } => {
                 let path: PathBuf = program
@@ -111,19 +115,24 @@ impl Connection {
                     timeout: lifetime,
                     cage,
                 };
-                let started = around.spawner.start_piped(&spec).await;
+                let started = around.spawner.start_piped(&spec, &around.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
+                let ending = process.ending();
                 let served = serve_client(Client, (output, input));
                 let error = match tokio::time::timeout(PATIENCE, served).await {
                     Ok(Ok(service)) => {
-                        return Ok(Self { service, process: Mutex::new(Some(process)) });
+                        let process = Mutex::new(Some(process));
+                        return Ok(Self { service, process, ending: Some(ending) });
                     }
-                    Ok(Err(error)) => error.to_string(),
+                    Ok(Err(error)) => {
+                        // Its own end comes before ours, so that it can be told.
+                        ending.within(SOON).await;
+                        error.to_string()
+                    }
                     Err(_) => silent(),
                 };
                 // Nothing of a server that cannot be used is left.
-                process.end().await;
-                Err(error)
+                Err(explained(error, &process.end().await))
             }
         }
     }
@@ -136,7 +145,10 @@ impl Connection {
         for _ in 0..MOST_PAGES {
             let mut page = PaginatedRequestParams::default();
             page.cursor = cursor;
-            let listed = self.service.list_tools(Some(page)).await.map_err(|e| e.to_string())?;
+            let listed = match self.service.list_tools(Some(page)).await {
+                Ok(listed) => listed,
+                Err(error) => return Err(self.told(error).await),
+            };
             for tool in listed.tools {
                 if described.len() == most {
                     return Err(format!("it has more than {most} tools"));
@@ -165,7 +177,10 @@ impl Connection {
     ) -> Result<Answered, String> {
         let mut params = CallToolRequestParams::new(name.to_owned());
         params.arguments = Some(arguments);
-        let answer = self.service.peer().call_tool_once(params).await.map_err(|e| e.to_string())?;
+        let answer = match self.service.peer().call_tool_once(params).await {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.told(error).await),
+        };
         let CallToolResponse::Complete(result) = answer else {
             // MCP-4: what it asks for in between is asked of nobody.
             return Err("the server asks for something else first, which is refused".to_owned());
@@ -204,9 +219,30 @@ impl Connection {
         self.service.cancellation_token().cancel();
         let process = self.process.lock().ok().and_then(|mut process| process.take());
         match process {
-            Some(process) => process.end().await,
+            Some(process) => process.end().await.survivors,
             None => 0,
         }
+    }
+
+    /// Returns an error in words, with the end of the server if that is the cause.
+    async fn told(&self, error: ServiceError) -> String {
+        let is_broken =
+            matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_));
+        let ended = match &self.ending {
+            Some(ending) if is_broken => ending.within(SOON).await,
+            _ => None,
+        };
+        match ended {
+            Some(ended) => explained(error.to_string(), &ended),
+            None => error.to_string(),
+        }
+    }
+}
+
+fn explained(error: String, ended: &PipedEnded) -> String {
+    match ended.words() {
+        words if words.is_empty() => error,
+        words => format!("{error}; {words}"),
     }
 }
 

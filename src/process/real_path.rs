@@ -1,0 +1,57 @@
+//! Where a path leads, as the kernel resolves it, without the magic links of `/proc`.
+//!
+//! `root`, `cwd`, `exe` and `fd/N` of a process lead to what it has open, whatever path that has: a path through one
+//! means something else in each process, so that what is judged here is not what another process would open.
+//! *Source*: `openat2(2)`, RESOLVE_NO_MAGICLINKS.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+
+/// Returns the path with all its links resolved.
+///
+/// *Errors*: what the kernel says; `ELOOP` for a magic link, as for links in a circle.
+pub fn real_path(path: &Path) -> io::Result<PathBuf> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    path_of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?)
+}
+
+/// Returns where the file lies that a descriptor is of.
+///
+/// *Errors*: what the kernel says.
+pub fn path_of(fd: impl AsFd) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rustix::io::Errno;
+
+    use super::*;
+
+    // proves FS-2
+    #[test]
+    fn links_are_followed_but_for_magic_ones() {
+        let temp = tempfile::tempdir().unwrap();
+        let directory = temp.path().canonicalize().unwrap();
+        std::fs::create_dir(directory.join("d")).unwrap();
+        std::fs::write(directory.join("d/f"), "").unwrap();
+        symlink("d", directory.join("relative")).unwrap();
+        symlink(directory.join("d/f"), directory.join("absolute")).unwrap();
+        symlink("/proc/self/root", directory.join("magic")).unwrap();
+        symlink("circle", directory.join("circle")).unwrap();
+        for name in ["d/f", "relative/f", "absolute", "relative/../d/f"] {
+            assert_eq!(real_path(&directory.join(name)).unwrap(), directory.join("d/f"), "{name}");
+        }
+        for name in ["magic", "magic/etc", "circle", "/proc/self/cwd", "/proc/self/root/etc"] {
+            let error = real_path(&directory.join(name)).unwrap_err();
+            assert_eq!(Errno::from_io_error(&error), Some(Errno::LOOP), "{name}");
+        }
+        let missing = real_path(&directory.join("missing")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+    }
+}
