@@ -398,18 +398,15 @@ fn watch(
     if status.is_none() {
         let _ = killpg(leader, Signal::SIGKILL);
     }
+    let reaped = tree::reap(leader);
+    status = status.or(reaped.leader);
+    if !reaped.none_left {
+        // What waits for the hold ends before it is refused, and says nothing of it.
+        tree::kill_groups(None);
+    }
     // From here on, no process of the call can leave its group (PROC-2).
-    drop(hold.take());
-    let survivors = match tree::reap(leader) {
-        reaped if reaped.none_left => {
-            status = status.or(reaped.leader);
-            0
-        }
-        reaped => {
-            status = status.or(reaped.leader);
-            tree::end_children(leader, &mut status)
-        }
-    };
+    drop(hold);
+    let survivors = if reaped.none_left { 0 } else { tree::end_children(leader, &mut status) };
     let end = match status {
         Some(WaitStatus::Exited(_, code)) => Ending::Exited(code),
         Some(WaitStatus::Signaled(_, number, _)) => Ending::Signaled(number as i32),

@@ -156,7 +156,7 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
 ///
 /// A child that was not reaped keeps its pid and the number of its group, so that no other process is hit (PROC-8). The kernel names children also
 /// where `/proc` hides them. A group lies in one session, and no session but our own holds processes that are not below us.
-fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
+pub(crate) fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
     use rustix::process::{Pid, getpgid, getpgrp, kill_process, kill_process_group};
     let mut spared = BTreeSet::from([getpgrp().as_raw_nonzero()]);
     // Thousands of children may lie in one group.
