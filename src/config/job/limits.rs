@@ -15,12 +15,6 @@ impl Check<'_> {
             (LEAST_OUTPUT_BYTES, "at least 4KiB of an output are kept"),
             defaults.max_output_bytes,
         );
-        let max_tmp_bytes = self.size(
-            "/limits/max_tmp_bytes",
-            raw.max_tmp_bytes.as_deref(),
-            (1, "a limit of zero would mean 'never': write more than 0B"),
-            defaults.max_tmp_bytes,
-        );
         let count = |value: Option<u64>, default: usize| {
             value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
         };
@@ -48,7 +42,6 @@ impl Check<'_> {
             ),
             output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
             max_output_bytes,
-            max_tmp_bytes,
             parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
             rate: raw.rate.and_then(|rate| {
                 Some(Rate { per_minute: rate.per_minute?, burst: rate.burst.unwrap_or(10) })

@@ -272,9 +272,6 @@ pub(crate) struct RawLimits {
     /// Bytes of an output that are kept. 64MiB if not set.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_output_bytes: Option<String>,
-    /// Bytes that the run's temporary directory may hold; a run over it is ended. Defaults to 1GiB.
-    #[schemars(regex(pattern = SIZE))]
-    pub(crate) max_tmp_bytes: Option<String>,
     /// Read calls of one response that run at once. 4 if not set.
     #[schemars(range(min = 1, max = 64))]
     pub(crate) parallel_reads: Option<u64>,
