@@ -22,6 +22,7 @@ mod plan;
 mod process;
 mod project;
 mod provider;
+mod record;
 mod sandbox;
 mod support;
 mod web;

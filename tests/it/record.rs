@@ -1,0 +1,82 @@
+//! A record that somebody has changed, and listings that cannot be read: nothing is reported as whole or as absent.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{Place, skipped};
+
+fn place() -> Place {
+    Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: s.yaml}}\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", "version: 1\njobs: [{name: hand, prompt: x}]\n"),
+    ])
+}
+
+/// Makes a run; returns its id and its directory.
+fn run(place: &Place) -> (String, PathBuf) {
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    let shown = place.json(&["runs"]);
+    let id = shown[0]["run_id"].as_str().unwrap().to_owned();
+    let directory = find(&place.state().join("runs"), &id).unwrap();
+    (id, directory)
+}
+
+fn find(below: &Path, name: &str) -> Option<PathBuf> {
+    std::fs::read_dir(below).ok()?.flatten().find_map(|entry| match entry.file_name() == name {
+        true => Some(entry.path()),
+        false => find(&entry.path(), name),
+    })
+}
+
+// proves LOG-2
+#[test]
+fn a_record_that_was_cut_or_removed_is_not_called_whole() {
+    let place = place();
+    let (kept, _) = run(&place);
+    let (cut, directory) = run(&place);
+    let (removed, gone) = run(&place);
+    let all = place.json(&["verify", "--all"]);
+    assert_eq!(all["ok"], true, "{all}");
+    let transcript = directory.join("transcript.jsonl");
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let shorter = lines.split_last().unwrap().1.join("\n") + "\n";
+    std::fs::write(&transcript, shorter).unwrap();
+    std::fs::remove_dir_all(gone).unwrap();
+    assert_eq!(place.dutyd(&["verify", &kept]).code, 0);
+    for run in [&cut, &removed] {
+        let done = place.dutyd(&["verify", run]);
+        assert_eq!(done.code, 1, "{done:?}");
+    }
+    let done = place.dutyd(&["verify", "--all"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let said = done.stdout + &done.stderr;
+    assert!(said.contains(&cut) && said.contains(&removed), "{said}");
+}
+
+#[test]
+fn what_cannot_be_read_is_an_error_and_no_empty_list() {
+    if !nix::unistd::geteuid().is_root() {
+        skipped("only root can run as another user");
+        return;
+    }
+    let place = place().given_to(65_533);
+    let (id, _) = run(&place);
+    // As the state directory of the service is to an ordinary user.
+    std::os::unix::fs::chown(place.state(), Some(0), Some(0)).unwrap();
+    for args in [&["runs"][..], &["show", "last"], &["verify", &id], &["slots"], &["plans"]] {
+        let done = place.dutyd(args);
+        assert_eq!((done.code, done.stdout.as_str()), (1, ""), "{args:?}: {done:?}");
+        assert!(done.stderr.contains("cannot be read"), "{args:?}: {done:?}");
+    }
+}
+
+#[test]
+fn output_that_nobody_takes_is_a_failure() {
+    let place = place();
+    run(&place);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = place.command(&["-o", "json", "runs"]).stdout(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
