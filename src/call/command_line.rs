@@ -438,7 +438,7 @@ fn is_whole(template: &Template) -> bool {
     }
 }
 
-/// Returns a scalar as it stands in an argv; `None` for null, lists and objects.
+/// Returns the argument that a program gets for a scalar; `None` for null, lists and objects.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -117,7 +117,7 @@ impl Client {
         })
     }
 
-    /// Returns a file of a run as it is.
+    /// Returns the bytes of a file of a run.
     pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
         let response = self.send(Method::GET, path, &[(); 0], None, None).await?;
         let bytes = response.bytes().await;

@@ -98,7 +98,7 @@ fn kernel() -> PreflightItem {
 fn state(context: &Context) -> PreflightItem {
     let path = &context.dirs.state;
     let probe = path.join(format!(".doctor.{}", std::process::id()));
-    // One that is there is left as it is, so that what is wrong with it is told.
+    // A check mends nothing: the next item reports the mode of a directory that exists.
     let there = if path.is_dir() { Ok(()) } else { context.state().create() };
     let written = there
         .and_then(|()| crate::store::write_atomic(&probe, b"x"))

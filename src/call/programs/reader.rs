@@ -17,7 +17,7 @@ pub(crate) struct Reader {
     pub(crate) long_code: &'static str,
     /// Letters whose value takes the place of the script and ends the options.
     pub(crate) last: &'static str,
-    /// Options whose value runs besides the script or the program.
+    /// Options whose value the program runs as well as the script.
     pub(crate) loads: &'static str,
     pub(crate) long_loads: &'static str,
     /// Letters that make a text of the first positional instead of a file; only shells have them.
