@@ -9,13 +9,26 @@ use serde::de::{
 };
 use serde_json::{Map, Number, Value};
 
+use crate::text::json::check_values;
+
+/// Bytes of the arguments of one call.
+const ARGUMENT_BYTES: usize = 8 << 20;
+
+/// Values in the arguments of one call.
+const ARGUMENT_VALUES: usize = 100_000;
+
 /// Returns the arguments that `text` writes. An empty text and `null` mean none: servers send them for tools without parameters.
 ///
-/// *Errors*: the parser's message, for the model.
+/// *Errors*: they are not a JSON object, too large, or of too many values; for the model.
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
     if matches!(text.trim(), "" | "null") {
         return Ok(Map::new());
     }
+    if text.len() > ARGUMENT_BYTES {
+        return Err(format!("the arguments have more than {ARGUMENT_BYTES} bytes"));
+    }
+    check_values(text.as_bytes(), ARGUMENT_VALUES)
+        .map_err(|_| format!("the arguments have more than {ARGUMENT_VALUES} values"))?;
     match serde_json::from_str::<Strict>(text) {
         Ok(Strict(Value::Object(map))) => Ok(map),
         Ok(Strict(_)) => Err("the arguments must be a JSON object".to_owned()),
@@ -109,6 +122,15 @@ mod tests {
         check(r#"{"summary": "#, None);
         check(r#"{} {}"#, None);
         check(&format!("{}{}", "[".repeat(10_000), "]".repeat(10_000)), None);
+    }
+
+    #[test]
+    fn arguments_that_would_take_much_memory_are_refused_unparsed() {
+        let error = parse_arguments(&format!(r#"{{"a": [{}{{}}]}}"#, "{},".repeat(100_000)));
+        assert!(error.unwrap_err().contains("values"));
+        let error = parse_arguments(&format!(r#"{{"a": "{}"}}"#, "x".repeat(8 << 20)));
+        assert!(error.unwrap_err().contains("bytes"));
+        assert!(parse_arguments(&format!(r#"{{"a": "{}"}}"#, ",".repeat(7 << 20))).is_ok());
     }
 
     // proves ARG-15

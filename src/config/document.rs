@@ -11,6 +11,15 @@ use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, 
 use super::ConfigError;
 use crate::call::pointer_segment;
 
+/// Errors of one file that are reported.
+pub(super) const MOST_ERRORS: usize = 200;
+
+/// Characters of a line, or of the name of a field, that an error repeats.
+pub(super) const LINE_CHARACTERS: usize = 400;
+
+/// Characters of what an error says.
+const MESSAGE_CHARACTERS: usize = 1000;
+
 /// Bytes of one file.
 pub(crate) const FILE_BYTES_LIMIT: usize = 1024 * 1024;
 const DEPTH_LIMIT: usize = 64;
@@ -88,10 +97,21 @@ fn error_in(
         file: file.to_owned(),
         line: place.line,
         column: place.column,
-        field,
-        message,
+        field: shortened(&field, LINE_CHARACTERS),
+        message: shortened(&message, MESSAGE_CHARACTERS),
         hint: None,
-        source_line: lines.get(place.line.saturating_sub(1)).cloned().unwrap_or_default(),
+        source_line: lines
+            .get(place.line.saturating_sub(1))
+            .map(|line| shortened(line, LINE_CHARACTERS))
+            .unwrap_or_default(),
+    }
+}
+
+/// Returns the first `most` characters of a text, and `…` where there are more.
+fn shortened(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
     }
 }
 
@@ -129,6 +149,7 @@ pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
     let (root, problems) = Builder::new().build(text);
     let mut errors: Vec<ConfigError> = problems
         .into_iter()
+        .take(MOST_ERRORS)
         .map(|(place, message)| error_in(file, &lines, place, String::new(), message))
         .collect();
     let Some(root) = root.filter(|root| !matches!(root.kind, Kind::Scalar(Value::Null))) else {

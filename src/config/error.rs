@@ -4,7 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::document::LINE_CHARACTERS;
 use crate::text::escape::one_line;
+
+/// Errors of a configuration that are reported.
+const MOST_ERRORS: usize = 500;
 
 /// One error or warning of a configuration.
 ///
@@ -23,7 +27,7 @@ pub struct ConfigError {
     pub message: String,
     /// What to do about it.
     pub hint: Option<String>,
-    /// The line itself; empty where the file as a whole is meant.
+    /// The line itself, its first 400 characters; empty where the file as a whole is meant.
     #[serde(rename = "text")]
     pub source_line: String,
 }
@@ -74,7 +78,10 @@ impl ConfigError {
             let _ = writeln!(out, "{pad} --> {}:{}:{}{field}", self.file, self.line, self.column);
             let _ = writeln!(out, "{pad} |");
             let _ = writeln!(out, "{} | {}", self.line, one_line(&self.source_line));
-            let _ = writeln!(out, "{pad} | {}^", " ".repeat(self.column.saturating_sub(1)));
+            // The column of a long line may lie behind what is shown of it.
+            if self.column <= LINE_CHARACTERS {
+                let _ = writeln!(out, "{pad} | {}^", " ".repeat(self.column.saturating_sub(1)));
+            }
         }
         if let Some(hint) = &self.hint {
             let _ = writeln!(out, "  = help: {}", one_line(hint));
@@ -105,6 +112,17 @@ impl Report {
                 first.column,
                 one_line(&first.message)
             ),
+        }
+    }
+
+    /// Drops the errors beyond the first 500, and says how many they are.
+    pub(crate) fn shorten(&mut self) {
+        let more = self.errors.len().saturating_sub(MOST_ERRORS);
+        if more > 0 {
+            self.errors.truncate(MOST_ERRORS);
+            let message = format!("{more} more errors are not shown: mend these first");
+            let file = self.errors.last().map(|last| last.file.clone()).unwrap_or_default();
+            self.errors.push(ConfigError::of_file(file, message));
         }
     }
 

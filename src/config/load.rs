@@ -229,6 +229,7 @@ impl Loader<'_> {
             error.message = redactor.text(&error.message).into_owned();
         }
         report.sort();
+        report.shorten();
         config.digest = hex::encode(self.digest.into_inner().finalize());
         config.secrets = found.secrets;
         config.secret_files = found.secret_files;

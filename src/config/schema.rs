@@ -10,7 +10,7 @@ use jsonschema::{ValidationError, Validator};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::document::Document;
+use super::document::{Document, MOST_ERRORS};
 use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
 use super::{ConfigError, later};
 use crate::domain::{Event, Line};
@@ -121,6 +121,15 @@ impl FileSchema {
         };
         for error in validator.iter_errors(&document.value) {
             self.explain(document, &error, &mut errors, &mut value);
+            if errors.len() >= MOST_ERRORS {
+                errors.push(ConfigError::of_file(
+                    &document.file,
+                    format!(
+                        "there are more than {MOST_ERRORS} errors in this file: mend these first"
+                    ),
+                ));
+                break;
+            }
         }
         (errors, value)
     }
@@ -137,7 +146,7 @@ impl FileSchema {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
                 let known = self.known_keys(error.schema_path().as_str());
-                for name in unexpected {
+                for name in unexpected.iter().take(MOST_ERRORS) {
                     let below = format!("{pointer}/{}", crate::call::pointer_segment(name));
                     errors.push(if later::is_later_key(&place, name) {
                         document

@@ -11,6 +11,12 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCa
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
+/// Values in the JSON of one answer.
+const ANSWER_VALUES: usize = 300_000;
+
+/// Values of one event of a stream that are not counted: a long answer has many small events, and nothing of most is kept.
+const EVENT_VALUES: usize = 100;
+
 /// Calls of one answer; more is no answer of a model.
 const MOST_CALLS: usize = 1000;
 
@@ -104,6 +110,32 @@ pub(super) enum Progress {
     Whole,
     /// Nothing further will come.
     Done,
+}
+
+/// Checks that a JSON text is small once it is parsed.
+///
+/// *Errors*: it has too many values.
+pub(super) fn check_values(data: &[u8]) -> Result<(), ModelError> {
+    crate::text::json::check_values(data, ANSWER_VALUES).map_err(|_| too_many_values())
+}
+
+/// Counts the values of a stream.
+#[derive(Default)]
+pub(super) struct StreamValues(usize);
+
+impl StreamValues {
+    /// Counts an event before it is parsed.
+    ///
+    /// *Errors*: the stream has too many values.
+    pub(super) fn take(&mut self, data: &[u8]) -> Result<(), ModelError> {
+        let values = crate::text::json::values(data);
+        self.0 = self.0.saturating_add(values.saturating_sub(EVENT_VALUES));
+        if self.0 > ANSWER_VALUES { Err(too_many_values()) } else { Ok(()) }
+    }
+}
+
+fn too_many_values() -> ModelError {
+    malformed(format!("the answer has more than {ANSWER_VALUES} values"))
 }
 
 /// Parses the data of an event.

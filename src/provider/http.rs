@@ -307,8 +307,9 @@ fn sources(error: &reqwest::Error) -> String {
 
 /// Parses a JSON body.
 ///
-/// *Errors*: it is none.
+/// *Errors*: it is not JSON, or has too many values.
 pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
+    super::format::check_values(body)?;
     serde_json::from_slice(body).map_err(|error| {
         let start = String::from_utf8_lossy(body.get(..QUOTED_BYTES).unwrap_or(body));
         ModelError::new(

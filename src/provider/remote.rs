@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
 use super::format::{
-    Format, Framing, Progress, Reader, check_calls, digest_of, list, malformed, text,
+    Format, Framing, Progress, Reader, StreamValues, check_calls, digest_of, list, malformed, text,
 };
 use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
@@ -309,6 +309,7 @@ fn read_list(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
+    super::format::check_values(body)?;
     let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
         .map_err(|error| match error.is_eof() {
             true => ModelError::new(ErrorClass::StreamInterrupted, "the answer broke off"),
@@ -329,7 +330,7 @@ async fn read_lines(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
-    let mut lines = http::Lines::default();
+    let (mut lines, mut values) = (http::Lines::default(), StreamValues::default());
     let mut ended = false;
     while !ended && reader.progress() < Progress::Done {
         let line = match lines.next_line() {
@@ -350,6 +351,7 @@ async fn read_lines(
         if line.trim().is_empty() {
             continue;
         }
+        values.take(line.as_bytes())?;
         let mut text = String::new();
         if let Err(error) = reader.take(line, &mut text) {
             // A server that does not stream may spread one object over lines.
@@ -382,8 +384,9 @@ async fn read_events(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
-    let mut text = String::new();
+    let (mut text, mut values) = (String::new(), StreamValues::default());
     let read = http::decode_events(pieces, |data| {
+        values.take(data.as_bytes())?;
         reader.take(data, &mut text)?;
         if !text.is_empty() {
             deltas.delta(&text);

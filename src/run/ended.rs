@@ -6,7 +6,11 @@ use tokio::time::Instant;
 use crate::agent::{End, SessionResult};
 use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
 use crate::store::RunRow;
+use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
+
+/// Values in an answer that is recorded as a JSON object.
+const ANSWER_VALUES: usize = 100_000;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -100,8 +104,9 @@ fn answer_value(text: &str) -> Value {
         .or_else(|| inner.strip_prefix("```"))
         .and_then(|rest| rest.strip_suffix("```"))
         .unwrap_or(inner);
-    match serde_json::from_str::<Value>(inner.trim()) {
-        Ok(value @ Value::Object(_)) => value,
+    let is_small = check_values(inner.as_bytes(), ANSWER_VALUES).is_ok();
+    match is_small.then(|| serde_json::from_str::<Value>(inner.trim())) {
+        Some(Ok(value @ Value::Object(_))) => value,
         _ => Value::String(text.to_owned()),
     }
 }

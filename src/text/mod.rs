@@ -5,6 +5,7 @@
 pub(crate) mod diff;
 pub(crate) mod escape;
 pub mod html;
+pub(crate) mod json;
 pub(crate) mod near;
 pub mod patch;
 pub(crate) mod quantity;

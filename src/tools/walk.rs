@@ -8,21 +8,26 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 
 use super::files::Opened;
 use crate::gate::{Access, PathRules};
 
-/// Bytes of an ignore file that are read.
-const IGNORE_BYTES: u64 = 256 * 1024;
+/// Bytes of one ignore file. A compiled one takes about forty times its size.
+const IGNORE_BYTES: usize = 64 << 10;
+
+/// Bytes of all ignore files that are in memory at once.
+const IGNORES_BYTES: usize = 512 << 10;
 
 /// Levels of directories.
 const DEEPEST: usize = 200;
@@ -47,15 +52,22 @@ pub(super) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Opens it for reading; `None` if it is no plain file any more, or another name of a closed one.
-    pub(super) fn open(&self) -> Option<File> {
+    /// Opens it for reading; `None` if it is not a plain file any more, or another name of a closed one.
+    ///
+    /// *Errors*: it cannot be opened.
+    pub(super) fn open(&self) -> io::Result<Option<File>> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let fd = openat(self.directory, self.relative.file_name()?, flags, Mode::empty()).ok()?;
-        let file = File::from(fd);
-        let meta = file.metadata().ok()?;
+        let Some(name) = self.relative.file_name() else { return Ok(None) };
+        let file = match openat(self.directory, name, flags, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            // A link took its place, or it was removed.
+            Err(Errno::LOOP | Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let meta = file.metadata()?;
         let is_open = meta.is_file() && !self.closed.contains(&(meta.dev(), meta.ino()));
-        is_open.then_some(file)
+        Ok(is_open.then_some(file))
     }
 }
 
@@ -69,12 +81,56 @@ pub(super) struct Walk<'a> {
     pub(super) depth: usize,
     /// Whether entries come in the same order each time, as long as nothing changes; slower.
     pub(super) is_steady: bool,
+    /// Tells that the walk must end. It is asked before each entry, ignored ones included.
+    pub(super) is_over: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// The ignore rules of a directory and of those above it.
 struct Ignores {
     own: Gitignore,
     above: Option<Arc<Ignores>>,
+    bytes: usize,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Ignores {
+    fn drop(&mut self) {
+        self.budget.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The ignore files of a walk that are in memory, and what the walk leaves out.
+#[derive(Default)]
+struct Budget {
+    bytes: AtomicUsize,
+    ignore_files: AtomicUsize,
+    unreadable: AtomicUsize,
+}
+
+/// What a walk could not take into account.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LeftOut {
+    /// Ignore files that are too large to be obeyed.
+    pub(super) ignore_files: usize,
+    /// Directories that cannot be read.
+    pub(super) unreadable: usize,
+}
+
+impl LeftOut {
+    /// Returns lines for the model, each with its end; empty where nothing was left out.
+    pub(super) fn note(self) -> String {
+        let mut note = String::new();
+        if self.ignore_files > 0 {
+            note += &format!(
+                "[{} .gitignore files are too large and were not obeyed]\n",
+                self.ignore_files
+            );
+        }
+        if self.unreadable > 0 {
+            note += &format!("[{} directories cannot be read]\n", self.unreadable);
+        }
+        note
+    }
 }
 
 impl Ignores {
@@ -105,7 +161,8 @@ struct Queue {
 
 impl Walk<'_> {
     /// Shows every entry to `visit`, in no order, from several threads.
-    pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) {
+    pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) -> LeftOut {
+        let budget = Arc::new(Budget::default());
         let closed: Vec<(u64, u64)> = self
             .rules
             .denied
@@ -114,7 +171,8 @@ impl Walk<'_> {
             .filter_map(|path| std::fs::metadata(path).ok())
             .map(|meta| (meta.dev(), meta.ino()))
             .collect();
-        let first = Waiting { relative: PathBuf::new(), depth: 1, ignores: self.ignores_above() };
+        let first =
+            Waiting { relative: PathBuf::new(), depth: 1, ignores: self.ignores_above(&budget) };
         let queue = Mutex::new(Queue { waiting: vec![first], ..Queue::default() });
         let changed = Condvar::new();
         let threads = match self.is_steady {
@@ -123,10 +181,14 @@ impl Walk<'_> {
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                scope.spawn(|| self.take(&queue, &changed, &closed, visit));
+                scope.spawn(|| self.take(&queue, &changed, &closed, &budget, visit));
             }
-            self.take(&queue, &changed, &closed, visit);
+            self.take(&queue, &changed, &closed, &budget, visit);
         });
+        LeftOut {
+            ignore_files: budget.ignore_files.load(Ordering::Relaxed),
+            unreadable: budget.unreadable.load(Ordering::Relaxed),
+        }
     }
 
     /// Works off directories until none is left.
@@ -135,6 +197,7 @@ impl Walk<'_> {
         queue: &Mutex<Queue>,
         changed: &Condvar,
         closed: &[(u64, u64)],
+        budget: &Arc<Budget>,
         visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
     ) {
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +213,7 @@ impl Walk<'_> {
             };
             state.at_work += 1;
             drop(state);
-            let (found, next) = self.directory(&directory, closed, visit);
+            let (found, next) = self.directory(&directory, closed, budget, visit);
             state = lock();
             state.at_work -= 1;
             state.waiting.extend(found);
@@ -164,18 +227,25 @@ impl Walk<'_> {
         &self,
         waiting: &Waiting,
         closed: &[(u64, u64)],
+        budget: &Arc<Budget>,
         visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
     ) -> (Vec<Waiting>, Next) {
         let mut found = Vec::new();
-        let Some(fd) = self.open(&waiting.relative) else { return (found, Next::GoOn) };
+        let Some(fd) = self.open(&waiting.relative) else {
+            budget.unreadable.fetch_add(1, Ordering::Relaxed);
+            return (found, Next::GoOn);
+        };
         let ignores = if self.ignores {
             let path = self.root.path.join(&waiting.relative);
-            ignores_of(fd.as_fd(), &path, waiting.ignores.clone())
+            ignores_of(fd.as_fd(), &path, waiting.ignores.clone(), budget)
         } else {
             None
         };
         let Ok(entries) = Dir::read_from(&fd) else { return (found, Next::GoOn) };
         for entry in entries {
+            if (self.is_over)() {
+                return (Vec::new(), Next::Stop);
+            }
             let Ok(entry) = entry else { break };
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if matches!(name.as_bytes(), b"." | b"..") || (self.ignores && name == ".git") {
@@ -213,7 +283,7 @@ impl Walk<'_> {
     }
 
     /// Returns the ignore rules of the allowed directories above the root of the walk.
-    fn ignores_above(&self) -> Option<Arc<Ignores>> {
+    fn ignores_above(&self, budget: &Arc<Budget>) -> Option<Arc<Ignores>> {
         // What lies above a tree that was fetched was not.
         let is_here = self.root.tree.is_none();
         let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores && is_here)?;
@@ -225,7 +295,7 @@ impl Walk<'_> {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let how = ResolveFlags::NO_SYMLINKS;
             let fd = openat2(rustix::fs::CWD, path, flags, Mode::empty(), how).ok()?;
-            ignores = ignores_of(fd.as_fd(), path, ignores);
+            ignores = ignores_of(fd.as_fd(), path, ignores, budget);
         }
         ignores
     }
@@ -241,6 +311,7 @@ fn ignores_of(
     directory: BorrowedFd<'_>,
     path: &Path,
     above: Option<Arc<Ignores>>,
+    budget: &Arc<Budget>,
 ) -> Option<Arc<Ignores>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -250,16 +321,23 @@ fn ignores_of(
         return above;
     }
     let mut text = Vec::new();
-    if file.take(IGNORE_BYTES).read_to_end(&mut text).is_err() {
+    if file.take(IGNORE_BYTES as u64 + 1).read_to_end(&mut text).is_err() {
         return above;
     }
+    let bytes = text.len();
+    let before = budget.bytes.fetch_add(bytes, Ordering::Relaxed);
+    if bytes > IGNORE_BYTES || before + bytes > IGNORES_BYTES {
+        budget.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        budget.ignore_files.fetch_add(1, Ordering::Relaxed);
+        return above;
+    }
+    let budget = budget.clone();
     let mut builder = GitignoreBuilder::new(path);
     for line in String::from_utf8_lossy(&text).lines() {
         // A line that is no pattern ignores nothing.
         let _ = builder.add_line(None, line.trim_start_matches('\u{feff}'));
     }
-    match builder.build() {
-        Ok(own) => Some(Arc::new(Ignores { own, above })),
-        Err(_) => above,
-    }
+    // Patterns that cannot be compiled ignore nothing.
+    let own = builder.build().unwrap_or_else(|_| Gitignore::empty());
+    Some(Arc::new(Ignores { own, above, bytes, budget }))
 }

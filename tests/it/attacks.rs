@@ -66,7 +66,7 @@ fn runaways(user: u32, group: Option<&Group>, sandbox: &str) {
         jobs.push_str(&format!(
             "  - {{name: {mode}, prompt: x, model: {mode}, autonomy: read_only, sandbox: {sandbox}, double_confirmation: false, loop_detection: {{enabled: false}}, limits: {limits}}}\n"
         ));
-        let turn = calls().min(10);
+        let turn = calls().min(20);
         let call = format!("{{tool: {mode}}}");
         let step = format!("  - call: [{}]\n", vec![call; turn].join(", "));
         let steps = step.repeat(calls().div_ceil(turn));

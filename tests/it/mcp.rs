@@ -123,6 +123,10 @@ fn what_cannot_be_used_is_left_out_and_told() {
     let told = warnings(&place).join("\n");
     for part in [
         "small__no name!` has a name",
+        "small__deep` is left out: this is no JSON Schema",
+        "MCP server `small`: the tool `list` has a schema that cannot be read",
+        "small__text` is left out: its schema does not describe an object",
+        "MCP server `small`: a tool without a name",
         "small__remote` is left out",
         "small__huge` has a schema",
         "hidden\\\\u{202e}",
@@ -130,6 +134,15 @@ fn what_cannot_be_used_is_left_out_and_told() {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+}
+
+// proves MCP-5
+#[test]
+fn a_list_of_tools_without_an_end_is_not_parsed() {
+    let place = place("many", ECHO, "    double_confirmation: false\n");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let told = warnings(&place).join("\n");
+    assert!(told.contains("it sent a message of more than 100,000 values"), "{told}");
 }
 
 // proves MCP-4

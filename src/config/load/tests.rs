@@ -137,6 +137,21 @@ jobs:
     assert_eq!(found.len(), expected.len(), "{found:#?}");
 }
 
+/// Many errors on one long line would each repeat the line.
+#[test]
+fn a_file_full_of_errors_is_reported_in_part() {
+    let entries: String = (0..10_000).map(|at| format!("x{at}: 1, ")).collect();
+    let jobs = format!("version: 1\njobs:\n  - {{name: a, prompt: x, {entries}y: 2}}\n");
+    let texts = ["jobs.yaml", "jobs.d/b.yaml", "jobs.d/c.yaml"].map(|name| (name, jobs.as_str()));
+    let loaded = load_texts(&[("tools.yaml", TOOLS), texts[0], texts[1], texts[2]]);
+    let errors = &loaded.report.errors;
+    assert!(loaded.config.is_none() && errors.len() == 501, "{}", errors.len());
+    assert!(errors[500].message.contains("more errors are not shown"), "{:?}", errors[500]);
+    assert!(errors.iter().any(|error| error.message.contains("more than 200 errors")));
+    let rendered = loaded.report.render();
+    assert!(rendered.len() < 500_000, "{}", rendered.len());
+}
+
 #[test]
 fn a_later_key_is_never_read_and_ignored() {
     for (file, text, word) in [

@@ -15,6 +15,9 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use crate::call::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 
+/// Pieces of reasoning that are kept for the server.
+const MOST_DETAILS: usize = 10_000;
+
 /// An answer as far as it has come.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Answer {
@@ -151,7 +154,7 @@ impl Answer {
         for detail in
             message.get("reasoning_details").and_then(Value::as_array).into_iter().flatten()
         {
-            self.take_detail(detail, whole);
+            self.take_detail(detail, whole)?;
         }
         for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.take_call(call, whole)?;
@@ -188,20 +191,34 @@ impl Answer {
     }
 
     /// Puts fragments of one detail together: texts are appended, everything else stands once.
-    fn take_detail(&mut self, detail: &Value, whole: bool) {
-        let key = |detail: &Value| (detail.get("index").cloned(), detail.get("type").cloned());
+    ///
+    /// *Errors*: there are too many.
+    fn take_detail(&mut self, detail: &Value, whole: bool) -> Result<(), ModelError> {
+        let index = detail.get("index");
         let is_other = |known: &Value| {
             let ids =
                 (known.get("id").and_then(Value::as_str), detail.get("id").and_then(Value::as_str));
             matches!(ids, (Some(known), Some(new)) if known != new)
         };
-        let Some(known) = self.reasoning_details.iter_mut().find(|known| {
-            !whole && key(known) == key(detail) && known.get("index").is_some() && !is_other(known)
+        let mut details = self.reasoning_details.iter_mut();
+        let Some(known) = details.find(|known| {
+            !whole
+                && index.is_some()
+                && known.get("index") == index
+                && known.get("type") == detail.get("type")
+                && !is_other(known)
         }) else {
             self.reasoning_details.push(detail.clone());
-            return;
+            return match self.reasoning_details.len() > MOST_DETAILS {
+                true => Err(malformed(format!(
+                    "the answer has more than {MOST_DETAILS} pieces of reasoning"
+                ))),
+                false => Ok(()),
+            };
         };
-        let (Some(known), Some(new)) = (known.as_object_mut(), detail.as_object()) else { return };
+        let (Some(known), Some(new)) = (known.as_object_mut(), detail.as_object()) else {
+            return Ok(());
+        };
         for (field, value) in new {
             match (known.get_mut(field), value) {
                 (Some(Value::String(text)), Value::String(more))
@@ -213,6 +230,7 @@ impl Answer {
                 _ => drop(known.insert(field.clone(), value.clone())),
             }
         }
+        Ok(())
     }
 
     /// Takes a call or a piece of one. With `whole`, each is a call of its own.

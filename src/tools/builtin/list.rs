@@ -37,13 +37,18 @@ pub(super) fn list_directory(
     }
     let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
-    let walk =
-        Walk { rules: &work.around.paths, root: &root, ignores: false, depth, is_steady: false };
-    walk.run(&|entry| {
+    let walk = Walk {
+        rules: &work.around.paths,
+        root: &root,
+        ignores: false,
+        depth,
+        is_steady: false,
+        is_over: &|| work.go_on().is_err(),
+    };
+    let left_out = walk.run(&|entry| {
         let mut found = lock();
         found.push((entry.relative.to_path_buf(), entry.kind == FileType::Directory));
-        let is_over = found.len() > LOOKED_AT || work.go_on().is_err();
-        if is_over { Next::Stop } else { Next::GoOn }
+        if found.len() > LOOKED_AT { Next::Stop } else { Next::GoOn }
     });
     work.go_on()?;
     let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -67,5 +72,6 @@ pub(super) fn list_directory(
         answer.text.push_str(&format!("[{} more entries: raise `limit`]", found.len() - limit));
         answer.details.insert("entry_limit_reached".to_owned(), Value::from(limit));
     }
+    answer.add_note(&left_out.note());
     Ok(answer)
 }

@@ -54,6 +54,14 @@ struct Answer {
 }
 
 impl Answer {
+    /// Adds lines to the note. Each must have its end.
+    fn add_note(&mut self, lines: &str) {
+        if !lines.is_empty() && !self.text.is_empty() && !self.text.ends_with('\n') {
+            self.text.push('\n');
+        }
+        self.note.push_str(lines);
+    }
+
     /// Returns the answer that is a picture.
     fn of_image(image: Image) -> Self {
         Self { images: vec![image.clone()], ..Self::of(format!("[{}]", image.about())) }

@@ -11,13 +11,15 @@ use std::sync::{Mutex, PoisonError};
 use globset::{GlobBuilder, GlobMatcher};
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
+use regex_automata::nfa::thompson::NFA;
+use regex_automata::util::syntax;
 use rustix::fs::FileType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::files::Opened;
 use super::super::remote_files::Contents;
-use super::super::walk::{Next, Walk};
+use super::super::walk::{LeftOut, Next, Walk};
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
@@ -25,8 +27,26 @@ use crate::gate::shown;
 /// Characters of a line that are shown.
 const LINE_CHARACTERS: usize = 500;
 
+/// Bytes of a pattern; its parsed form takes some hundred times as much.
+const PATTERN_BYTES: usize = 16 << 10;
+
+/// Bytes of a compiled pattern.
+const COMPILED_BYTES: usize = 4 << 20;
+
+/// Bytes of the table that the fast matcher of one thread keeps; with a pattern that needs more, the slow one goes on.
+const TABLE_BYTES: usize = 2 << 20;
+
+/// States of a compiled pattern: the slow matcher looks at each of them for each byte.
+const PATTERN_STATES: usize = 50_000;
+
+/// States, once for each end of each group: what the slow matcher of one thread holds, in words.
+const PATTERN_SLOTS: usize = 250_000;
+
 /// Bytes of one line that are held in memory; a longer one ends the search of its file.
 const LINE_BYTES: usize = 16 << 20;
+
+/// Steps of the slow matcher on one line, some seconds of work: a search is asked only between lines whether its time is up.
+const LINE_STEPS: usize = 500_000_000;
 
 /// Bytes of what is found after which a search stops.
 const FOUND_BYTES: u64 = 4 << 20;
@@ -57,12 +77,7 @@ struct Glob {
 
 pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
     let asked: Grep = super::parsed(arguments)?;
-    let matcher = RegexMatcherBuilder::new()
-        .case_insensitive(asked.case_insensitive)
-        .fixed_strings(asked.literal)
-        .line_terminator(Some(b'\n'))
-        .build(&asked.pattern)
-        .map_err(|error| invalid(format!("the pattern is no regular expression: {error}")))?;
+    let (matcher, line_bytes) = matcher(&asked)?;
     let glob = asked.glob.as_deref().map(compile).transpose()?;
     let path = asked.path.as_deref().unwrap_or(".");
     let root = work.files().open_tree(path, usize::MAX, Contents::All, true)?;
@@ -70,10 +85,13 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let search = || Search {
         work,
         matcher: &matcher,
+        line_bytes,
         context: asked.context,
         matches: AtomicU64::new(0),
         most,
         bytes: AtomicU64::new(0),
+        unfinished: AtomicU64::new(0),
+        left_out: Mutex::default(),
     };
     let mut first = search();
     let mut found = first.all(&root, glob.as_ref(), false);
@@ -109,15 +127,13 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
         ignores: true,
         depth: usize::MAX,
         is_steady: false,
+        is_over: &|| work.go_on().is_err(),
     };
-    walk.run(&|entry| {
-        if work.go_on().is_err() {
-            return Next::Stop;
-        }
+    let left_out = walk.run(&|entry| {
         if entry.kind != FileType::RegularFile || !fits(&pattern, entry.relative) {
             return Next::GoOn;
         }
-        let Some(meta) = entry.open().and_then(|file| file.metadata().ok()) else {
+        let Some(meta) = entry.open().ok().flatten().and_then(|file| file.metadata().ok()) else {
             return Next::GoOn;
         };
         let mut found = lock();
@@ -135,6 +151,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     if found.is_empty() {
         answer.text = "[no file matches]".to_owned();
     }
+    answer.note.push_str(&left_out.note());
     if found.len() >= REMEMBERED {
         let _ = writeln!(
             answer.note,
@@ -148,7 +165,44 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     Ok(answer)
 }
 
+/// Returns the compiled pattern, and the bytes of the longest line that is searched with it.
+fn matcher(asked: &Grep) -> Result<(RegexMatcher, usize), CallError> {
+    check_length(&asked.pattern)?;
+    let compiled = RegexMatcherBuilder::new()
+        .case_insensitive(asked.case_insensitive)
+        .fixed_strings(asked.literal)
+        .line_terminator(Some(b'\n'))
+        .size_limit(COMPILED_BYTES)
+        .dfa_size_limit(TABLE_BYTES)
+        .build(&asked.pattern)
+        .map_err(|error| {
+            invalid(format!("the pattern cannot be used as a regular expression: {error}"))
+        })?;
+    if asked.literal {
+        return Ok((compiled, LINE_BYTES));
+    }
+    let syntax = syntax::Config::new().case_insensitive(asked.case_insensitive);
+    let states = NFA::compiler()
+        .syntax(syntax)
+        .configure(NFA::config().nfa_size_limit(Some(COMPILED_BYTES)))
+        .build(&asked.pattern)
+        .map_err(|error| invalid(format!("the pattern cannot be used: {error}")))?;
+    let (count, slots) = (states.states().len(), states.group_info().slot_len());
+    if count > PATTERN_STATES || count.saturating_mul(slots) > PATTERN_SLOTS {
+        return Err(invalid("the pattern is too large: repeat less, use fewer groups".to_owned()));
+    }
+    Ok((compiled, LINE_BYTES.min(LINE_STEPS / count.max(1))))
+}
+
+fn check_length(pattern: &str) -> Result<(), CallError> {
+    if pattern.len() > PATTERN_BYTES {
+        return Err(invalid(format!("the pattern has more than {PATTERN_BYTES} bytes")));
+    }
+    Ok(())
+}
+
 fn compile(pattern: &str) -> Result<GlobMatcher, CallError> {
+    check_length(pattern)?;
     GlobBuilder::new(pattern.trim_start_matches("./"))
         .literal_separator(true)
         .build()
@@ -176,11 +230,15 @@ fn named(work: &Work<'_>, path: &Path) -> String {
 struct Search<'a> {
     work: &'a Work<'a>,
     matcher: &'a RegexMatcher,
+    line_bytes: usize,
     context: usize,
     matches: AtomicU64,
     most: u64,
     /// Bytes of what was found.
     bytes: AtomicU64,
+    /// Files that were not searched to their end.
+    unfinished: AtomicU64,
+    left_out: Mutex<LeftOut>,
 }
 
 /// What was found in a file.
@@ -211,18 +269,23 @@ impl Search<'_> {
             return found.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
         let rules = &self.work.around.paths;
-        let walk = Walk { rules, root, ignores: true, depth: usize::MAX, is_steady };
-        walk.run(&|entry| {
-            if self.work.go_on().is_err() || self.matches.load(Ordering::Relaxed) >= self.most {
-                return Next::Stop;
-            }
+        let is_full = || self.matches.load(Ordering::Relaxed) >= self.most;
+        let is_over = || self.work.go_on().is_err() || is_full();
+        let depth = usize::MAX;
+        let walk = Walk { rules, root, ignores: true, depth, is_steady, is_over: &is_over };
+        let left_out = walk.run(&|entry| {
             let wanted = entry.kind == FileType::RegularFile
                 && glob.is_none_or(|glob| fits(glob, entry.relative));
-            if let Some(file) = wanted.then(|| entry.open()).flatten() {
-                keep(self.file(file, &root.path.join(entry.relative)));
+            if wanted {
+                match entry.open() {
+                    Ok(Some(file)) => keep(self.file(file, &root.path.join(entry.relative))),
+                    Ok(None) => {}
+                    Err(_) => drop(self.unfinished.fetch_add(1, Ordering::Relaxed)),
+                }
             }
             Next::GoOn
         });
+        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = left_out;
         found.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,14 +297,16 @@ impl Search<'_> {
         };
         let mut searcher = SearcherBuilder::new()
             .binary_detection(BinaryDetection::quit(0))
-            .heap_limit(Some(LINE_BYTES))
+            .heap_limit(Some(self.line_bytes))
             .before_context(self.context)
             .after_context(self.context)
             .line_number(true)
             .build();
-        // A file that cannot be read to its end gives what was found before.
         let guarded = Guarded { file, work: self.work };
-        let _ = searcher.search_reader(self.matcher, guarded, &mut lines);
+        if searcher.search_reader(self.matcher, guarded, &mut lines).is_err() {
+            // What was found before counts.
+            self.unfinished.fetch_add(1, Ordering::Relaxed);
+        }
         lines.found
     }
 
@@ -264,6 +329,14 @@ impl Search<'_> {
             );
             answer.details.insert("match_limit_reached".to_owned(), Value::from(self.most));
         }
+        let unfinished = self.unfinished.load(Ordering::Relaxed);
+        if unfinished > 0 {
+            answer.add_note(&format!(
+                "[{unfinished} files were not searched to the end: they cannot be read, or have a line of more than {} bytes]\n",
+                self.line_bytes
+            ));
+        }
+        answer.add_note(&self.left_out.lock().unwrap_or_else(PoisonError::into_inner).note());
         answer
     }
 }

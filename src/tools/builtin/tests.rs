@@ -49,7 +49,7 @@ fn call(around: &ToolSurroundings, name: &str, arguments: Value) -> Result<Answe
 #[track_caller]
 fn text(around: &ToolSurroundings, name: &str, arguments: Value) -> String {
     match call(around, name, arguments) {
-        Ok(answer) => answer.text,
+        Ok(answer) => answer.text + &answer.note,
         Err(error) => format!("{}: {}", error.kind.as_str(), error.message),
     }
 }
@@ -263,6 +263,43 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
     let around = ToolSurroundings { redactor: Redactor::new(&[secret]), ..around(temp.path()) };
     let found = text(&around, "grep", json!({"pattern": "TODO"}));
     assert!(!found.contains("hunter2") && found.ends_with("…\n"), "{found}");
+}
+
+// proves FS-4
+#[test]
+fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
+    let temp = tempfile::tempdir().unwrap();
+    // Each line is one that only the slow matcher can search with this pattern.
+    let line = format!("{}\n", "ab".repeat(200));
+    std::fs::write(temp.path().join("many"), line.repeat(50)).unwrap();
+    std::fs::write(temp.path().join("one"), "ab".repeat(2 << 20)).unwrap();
+    let around = around(temp.path());
+    let before = peak_kib();
+    let found = text(&around, "grep", json!({"pattern": "[ab]*a[ab]{300}c"}));
+    assert!(found.starts_with("[nothing matches]\n[1 files were not searched"), "{found}");
+    assert!(peak_kib() - before < 100 << 10, "{} KiB", peak_kib() - before);
+    let groups = format!("{}{{500}}", "(a)".repeat(200));
+    for pattern in ["\\w{1000}{1000}", "\\pL{900}", groups.as_str(), &"a|".repeat(10_000)] {
+        let refused = text(&around, "grep", json!({"pattern": pattern}));
+        assert!(refused.starts_with("invalid_arguments"), "{refused}");
+    }
+    assert_eq!(text(&around, "grep", json!({"pattern": "\\w{1,64}X"})).lines().count(), 2);
+    for n in 0..12 {
+        let directory = temp.path().join(format!("d{n:02}"));
+        std::fs::create_dir(&directory).unwrap();
+        let rules: String = (0..12_000).map(|at| format!("{at}?x\n")).collect();
+        std::fs::write(directory.join(".gitignore"), rules + "hidden\n").unwrap();
+        std::fs::write(directory.join("hidden"), "").unwrap();
+    }
+    let found = text(&around, "glob", json!({"pattern": "hidden"}));
+    assert!(found.contains("[12 .gitignore files are too large and were not obeyed]"), "{found}");
+}
+
+/// Returns the most memory that this process has had, in KiB.
+fn peak_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 // proves FS-2, FS-4, FS-8

@@ -5,8 +5,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation,
-    PaginatedRequestParams, ProtocolVersion,
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, ClientRequest,
+    Implementation, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
 };
 use rmcp::service::{NotificationContext, RunningService, ServiceError};
 use rmcp::transport::StreamableHttpClientTransport;
@@ -15,6 +15,7 @@ use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
+use super::lines::{Limited, Refused};
 use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
@@ -22,6 +23,9 @@ use crate::process::{Piped, PipedEnd, PipedEnded, ProcessSpec};
 
 /// Pages of a list of tools.
 const MOST_PAGES: usize = 100;
+
+/// Bytes of one message over HTTP, where values are not counted.
+const MESSAGE_BYTES: usize = 8 << 20;
 
 /// Pictures of one answer that are looked at.
 const MOST_PICTURES: usize = 4;
@@ -67,6 +71,7 @@ pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
     ending: Option<PipedEnd>,
+    refused: Refused,
 }
 
 impl Connection {
@@ -87,7 +92,8 @@ impl Connection {
                 let transport = http(url, headers)?;
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
                 let service = served.map_err(|_| silent())?.map_err(|e| e.to_string())?;
-                Ok(Self { service, process: Mutex::new(None), ending: None })
+                let (process, ending) = (Mutex::new(None), None);
+                Ok(Self { service, process, ending, refused: Refused::default() })
             }
             McpTransport::Stdio { program, args, env, sandbox } => {
                 let path: PathBuf = program
@@ -118,11 +124,15 @@ impl Connection {
                 let started = around.spawner.start_piped(&spec, &around.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
                 let ending = process.ending();
+                let (output, refused) = Limited::new(output);
                 let served = serve_client(Client, (output, input));
                 let error = match tokio::time::timeout(PATIENCE, served).await {
                     Ok(Ok(service)) => {
                         let process = Mutex::new(Some(process));
-                        return Ok(Self { service, process, ending: Some(ending) });
+                        return Ok(Self { service, process, ending: Some(ending), refused });
+                    }
+                    Ok(Err(_)) if refused.get().is_some() => {
+                        refused.get().copied().unwrap_or_default().to_owned()
                     }
                     Ok(Err(error)) => {
                         // Its own end comes before ours, so that it can be told.
@@ -137,31 +147,35 @@ impl Connection {
         }
     }
 
-    /// Returns the tools that the server describes, `most` of them.
+    /// Returns the tools that the server describes, at most `most`.
     ///
     /// *Errors*: in a sentence.
-    pub(super) async fn tools(&self, most: usize) -> Result<Vec<Described>, String> {
-        let (mut described, mut cursor) = (Vec::new(), None);
+    pub(super) async fn tools(&self, most: usize) -> Result<Listing, String> {
+        let (mut listing, mut cursor) = (Listing::default(), None);
         for _ in 0..MOST_PAGES {
             let mut page = PaginatedRequestParams::default();
             page.cursor = cursor;
-            let listed = match self.service.list_tools(Some(page)).await {
+            let request = ClientRequest::ListToolsRequest(ListToolsRequest {
+                params: Some(page),
+                ..ListToolsRequest::default()
+            });
+            let listed = match self.service.send_request(request).await {
                 Ok(listed) => listed,
                 Err(error) => return Err(self.told(error).await),
             };
-            for tool in listed.tools {
-                if described.len() == most {
+            let (tools, next) = read_page(listed)?;
+            for tool in tools {
+                if listing.described.len() + listing.unreadable.len() == most {
                     return Err(format!("it has more than {most} tools"));
                 }
-                described.push(Described {
-                    name: tool.name.into_owned(),
-                    description: tool.description.unwrap_or_default().into_owned(),
-                    schema: Value::Object(tool.input_schema.as_ref().clone()),
-                });
+                match tool {
+                    Ok(tool) => listing.described.push(tool),
+                    Err(why) => listing.unreadable.push(why),
+                }
             }
-            cursor = listed.next_cursor;
+            cursor = next;
             if cursor.is_none() {
-                return Ok(described);
+                return Ok(listing);
             }
         }
         Err(format!("its list of tools has more than {MOST_PAGES} pages"))
@@ -226,6 +240,9 @@ impl Connection {
 
     /// Returns an error in words, with the end of the server if that is the cause.
     async fn told(&self, error: ServiceError) -> String {
+        if let Some(why) = self.refused.get() {
+            return (*why).to_owned();
+        }
         let is_broken =
             matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_));
         let ended = match &self.ending {
@@ -237,6 +254,53 @@ impl Connection {
             None => error.to_string(),
         }
     }
+}
+
+/// Tools of a server, in its order.
+#[derive(Default)]
+pub(super) struct Listing {
+    pub(super) described: Vec<Described>,
+    /// Why each of the others cannot be used, in a sentence.
+    pub(super) unreadable: Vec<String>,
+}
+
+type Page = (Vec<Result<Described, String>>, Option<String>);
+
+/// Reads the tools of a page one by one, so that one that cannot be read does not take the others with it.
+fn read_page(listed: ServerResult) -> Result<Page, String> {
+    let value = match listed {
+        ServerResult::ListToolsResult(listed) => {
+            let tools = listed.tools.into_iter().map(|tool| {
+                Ok(Described {
+                    name: tool.name.into_owned(),
+                    description: tool.description.unwrap_or_default().into_owned(),
+                    schema: Value::Object(tool.input_schema.as_ref().clone()),
+                })
+            });
+            return Ok((tools.collect(), listed.next_cursor));
+        }
+        // One of the tools is not what the protocol says.
+        ServerResult::CustomResult(result) => result.0,
+        _ => return Err("its answer to tools/list is not a list of tools".to_owned()),
+    };
+    let tools = value.get("tools").and_then(Value::as_array);
+    let tools = tools.ok_or("its answer to tools/list has no `tools`")?;
+    let next = value.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+    Ok((tools.iter().map(read_tool).collect(), next))
+}
+
+fn read_tool(tool: &Value) -> Result<Described, String> {
+    let word = |key: &str| tool.get(key).and_then(Value::as_str);
+    let name = word("name").ok_or("a tool without a name is left out")?;
+    let schema = tool.get("inputSchema").filter(|schema| schema.is_object()).ok_or_else(|| {
+        let name = crate::text::escape::one_line(name);
+        format!("the tool `{name}` has a schema that cannot be read; it is left out")
+    })?;
+    Ok(Described {
+        name: name.to_owned(),
+        description: word("description").unwrap_or_default().to_owned(),
+        schema: schema.clone(),
+    })
 }
 
 fn explained(error: String, ended: &PipedEnded) -> String {
@@ -260,6 +324,7 @@ fn http(
         .build()
         .map_err(|error| format!("the HTTP client cannot be made: {error}"))?;
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.to_owned());
+    config.max_sse_event_size = MESSAGE_BYTES;
     for (name, value) in headers {
         let name = http::HeaderName::try_from(name.as_str())
             .map_err(|_| format!("`{name}` is no name of a header"))?;

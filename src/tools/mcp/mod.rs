@@ -5,6 +5,7 @@
 //! its own calls only (MCP-5). The protocol is the official library's.
 
 mod connection;
+mod lines;
 mod schema;
 mod tool;
 
@@ -63,6 +64,8 @@ pub struct RunningServer {
     pub name: String,
     /// What it describes.
     pub described: Vec<Described>,
+    /// Why each of its other tools cannot be used, in a sentence.
+    unreadable: Vec<String>,
     connection: Arc<Connection>,
 }
 
@@ -94,15 +97,20 @@ impl RunningServer {
         let failed = |error| format!("the MCP server `{}` cannot be used: {error}", server.name);
         let connection =
             Connection::connect(server, around, rights, lifetime).await.map_err(failed)?;
-        let described = match tokio::time::timeout(PATIENCE, connection.tools(MOST_TOOLS)).await {
-            Ok(Ok(described)) => described,
+        let listing = match tokio::time::timeout(PATIENCE, connection.tools(MOST_TOOLS)).await {
+            Ok(Ok(listing)) => listing,
             other => {
                 connection.end().await;
                 let error = other.unwrap_or_else(|_| Err("it does not list its tools".to_owned()));
                 return Err(failed(error.err().unwrap_or_default()));
             }
         };
-        Ok(Self { name: server.name.clone(), described, connection: Arc::new(connection) })
+        Ok(Self {
+            name: server.name.clone(),
+            described: listing.described,
+            unreadable: listing.unreadable,
+            connection: Arc::new(connection),
+        })
     }
 
     /// Returns the pins of the tools as they are described now.
@@ -120,7 +128,10 @@ impl RunningServer {
         around: &Arc<ToolSurroundings>,
     ) -> (Vec<Arc<dyn AgentTool>>, Vec<McpWarning>) {
         let mut tools: BTreeMap<String, Arc<dyn AgentTool>> = BTreeMap::new();
-        let mut warnings = Vec::new();
+        let unreadable = |why: &String| {
+            McpWarning::new("mcp_schema", format!("MCP server `{}`: {why}", self.name))
+        };
+        let mut warnings: Vec<McpWarning> = self.unreadable.iter().map(unreadable).collect();
         for described in &self.described {
             let name = format!("{}{MCP_SEPARATOR}{}", self.name, described.name);
             let shown = crate::text::escape::one_line(&name);

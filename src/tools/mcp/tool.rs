@@ -53,12 +53,19 @@ impl McpTool {
         if !super::schema::is_bounded(&described.schema) {
             return Err("its schema refers to itself, or too often".to_owned());
         }
-        let parameters = Parameters::of_schema(described.schema.clone())?;
+        let mut schema = described.schema.clone();
+        // Providers refuse a whole request for one tool whose arguments are not an object.
+        if let Value::Object(fields) = &mut schema
+            && fields.entry("type").or_insert_with(|| "object".into()) != "object"
+        {
+            return Err("its schema does not describe an object".to_owned());
+        }
+        let parameters = Parameters::of_schema(schema.clone())?;
         let clean = |text: &str| shown(&around.redactor.text(text));
         let definition = ToolDefinition {
             name: name.to_owned(),
             description: clean(&described.description),
-            parameters: super::schema::visible(&described.schema, &clean),
+            parameters: super::schema::visible(&schema, &clean),
         };
         Ok(Self {
             own_name: described.name.clone(),

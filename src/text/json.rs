@@ -1,0 +1,118 @@
+//! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text (`{}` takes some hundred), so a limit in bytes
+//! does not bound the memory.
+
+/// Measures JSON text byte by byte. Text that is not JSON gets figures without a meaning: the parser refuses it afterwards.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Measure {
+    separators: usize,
+    depth: usize,
+    is_string: bool,
+    is_escaped: bool,
+}
+
+impl Measure {
+    pub(crate) fn take(&mut self, byte: u8) {
+        if self.is_string {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = true,
+                b'"' => self.is_string = false,
+                _ => {}
+            }
+            return;
+        }
+        match byte {
+            b'"' => self.is_string = true,
+            b',' => self.separators += 1,
+            b'[' | b'{' => {
+                self.separators += 1;
+                self.depth += 1;
+            }
+            b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// Returns an upper bound for the number of values so far, keys not counted.
+    pub(crate) fn values(&self) -> usize {
+        self.separators + 1
+    }
+
+    /// Returns how many lists and objects are open.
+    pub(crate) fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+/// Returns an upper bound for the number of values in a JSON text.
+pub(crate) fn values(text: &[u8]) -> usize {
+    let mut measure = Measure::default();
+    text.iter().for_each(|byte| measure.take(*byte));
+    measure.values()
+}
+
+/// Checks the number of values in a JSON text.
+///
+/// *Errors*: there are more than `most`.
+pub(crate) fn check_values(text: &[u8], most: usize) -> Result<(), String> {
+    // Each value but the first follows a separator of one byte.
+    if text.len() > most && values(text) > most {
+        return Err(format!("it has more than {most} values"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn measured(text: &str) -> Measure {
+        let mut measure = Measure::default();
+        text.bytes().for_each(|byte| measure.take(byte));
+        measure
+    }
+
+    fn count(value: &Value) -> usize {
+        1 + match value {
+            Value::Array(items) => items.iter().map(count).sum(),
+            Value::Object(fields) => fields.values().map(count).sum(),
+            _ => 0,
+        }
+    }
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i64>().prop_map(Value::from),
+            "[a\"\\\\,\\[{}\\] ]{0,8}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(5, 60, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map("[a\"\\\\,{]{0,3}", inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_bound_holds_and_is_at_most_twice_the_number(value in json()) {
+            let measure = measured(&value.to_string());
+            prop_assert!(measure.values() >= count(&value));
+            prop_assert!(measure.values() <= 2 * count(&value));
+            prop_assert_eq!(measure.depth(), 0);
+        }
+    }
+
+    // proves PROV-4
+    #[test]
+    fn many_small_values_are_refused_and_a_long_text_is_not() {
+        assert!(check_values(format!("[{}{{}}]", "{},".repeat(1000)).as_bytes(), 1000).is_err());
+        assert!(check_values(format!("[\"{}\"]", ",[{".repeat(1000)).as_bytes(), 1000).is_ok());
+        assert_eq!(measured("[[{").depth(), 3);
+    }
+}
