@@ -406,6 +406,12 @@ impl CommandLine {
         lines
     }
 
+    /// Returns the arguments that are the same in every call, those of `optional_args` included.
+    pub fn literals(&self) -> impl Iterator<Item = &str> {
+        let optional = self.optional_args.iter().flat_map(|(_, templates)| templates);
+        self.args.iter().chain(optional).filter_map(Template::literal)
+    }
+
     /// Returns the script that an interpreter is given, if it is the same in every call.
     #[must_use]
     pub fn script(&self, program: &str) -> Option<&str> {

@@ -1,7 +1,7 @@
 //! A tool of `tools.yaml` in a run.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -88,6 +88,17 @@ pub fn declared_touches(
         (Names::Path, _) => Ok(Touch::file(text, access)),
     };
     named.map(touch).collect()
+}
+
+/// Returns the file that a literal argument of a call names, such as the script of an interpreter; alone, or as the value of an option.
+fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
+    call.argv.iter().find(|argument| *argument == literal)?;
+    let value = match literal.split_once('=') {
+        Some((option, value)) if option.starts_with('-') => value,
+        _ => literal,
+    };
+    let path = Path::new(&call.working_dir).join(value);
+    std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
 }
 
 impl ToolSurroundings {
@@ -285,14 +296,19 @@ impl AgentTool for DeclaredTool {
         })
     }
 
-    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        let program = match &self.tool.program.path {
-            Some(path) if self.around.execution.is_local() => digest_of_file(path.clone()).await?,
-            _ => String::new(),
-        };
+    async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
+        let mut files = String::new();
+        if self.around.execution.is_local() {
+            let mut paths: Vec<PathBuf> = self.tool.program.path.iter().cloned().collect();
+            paths.extend(self.tool.command.literals().filter_map(|text| literal_file(call, text)));
+            for path in paths {
+                let digest = digest_of_file(path.clone()).await?;
+                files.push_str(&format!("{}={digest} ", path.display()));
+            }
+        }
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();
         let place = self.around.place();
-        Ok(format!("{place}{program} {env:?} {category} {sandbox:?}"))
+        Ok(format!("{place}{files}{env:?} {category} {sandbox:?}"))
     }
 
     fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {

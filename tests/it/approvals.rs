@@ -181,6 +181,25 @@ fn an_approval_is_of_the_program_as_it_was() {
     assert!(!work.join("made").exists() && !work.join("stolen").exists());
 }
 
+// proves WEB-6
+#[test]
+fn an_approval_is_of_the_script_as_it_was() {
+    for (program, argument) in [("sh", "SCRIPT"), ("touch", "--reference=SCRIPT")] {
+        let place = place();
+        let script = place.path().join("script.sh");
+        std::fs::write(&script, "touch \"$@\"\n").unwrap();
+        let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+        let argument = argument.replace("SCRIPT", &script.display().to_string());
+        let tools = tools.replace("cmd: touch", &format!("cmd: {program}"));
+        place.write("tools.yaml", &tools.replace("args: [", &format!("args: ['{argument}', ")));
+        let _daemon = place.serve();
+        let end = approved_after(&place, |_| std::fs::write(&script, "touch stolen\n").unwrap());
+        assert_eq!(end["error_kind"], "denied", "{end}");
+        let work = place.state().join("workspace/j");
+        assert!(!work.join("made").exists() && !work.join("stolen").exists());
+    }
+}
+
 /// A run is held to what it began with, whatever is loaded while it works.
 // proves POL-6
 #[test]
