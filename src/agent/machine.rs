@@ -420,22 +420,6 @@ impl Machine {
         }
     }
 
-    fn on_stop(&mut self, reason: StopReason, events: &mut Vec<Event>) -> Action {
-        match reason {
-            StopReason::MaxDuration => {
-                let seconds = self.rules.limits.max_duration.as_secs();
-                events.push(Event::TurnLimit { limit: "max_duration".to_owned(), value: seconds });
-                self.close(
-                    reason,
-                    "Stopped: maximum duration reached.",
-                    Some(format!("the run took longer than {seconds} s")),
-                    events,
-                )
-            }
-            _ => self.end(reason, None, events),
-        }
-    }
-
     fn note_plans(&mut self, plans: &[PlannedCall]) {
         for plan in plans {
             match &plan.work {

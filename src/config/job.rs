@@ -133,6 +133,8 @@ pub struct Limits {
     pub output_limit: Option<usize>,
     /// Bytes of an output that are kept.
     pub max_output_bytes: u64,
+    /// Bytes of the temporary directory of a run.
+    pub max_tmp_bytes: u64,
     /// Read calls of one response that run at once.
     pub parallel_reads: usize,
     /// Tool calls in time.
@@ -163,6 +165,7 @@ impl Default for Limits {
             tool_timeout: Duration::from_secs(120),
             output_limit: None,
             max_output_bytes: 64 << 20,
+            max_tmp_bytes: 1 << 30,
             parallel_reads: 4,
             rate: None,
         }

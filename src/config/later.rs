@@ -24,7 +24,7 @@ const KEYS: &[(&str, &[&str])] = &[
             "reasoning_effort",
         ],
     ),
-    ("jobs.jobs[].limits", &["output_lines", "max_tmp_bytes"]),
+    ("jobs.jobs[].limits", &["output_lines"]),
     ("tools.tools[]", &["probe", "output_lines"]),
 ];
 

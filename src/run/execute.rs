@@ -18,6 +18,7 @@ use super::record::RunSink;
 use super::servers::Servers;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, tool_surroundings, toolbox};
+use super::temporary::TemporaryWatch;
 use crate::agent::{
     Approver, End, EventSink, Machine, Marker, Rules, Session, SessionParts, SessionResult, Toolbox,
 };
@@ -411,6 +412,12 @@ async fn run_session(
         stop.clone(),
     )
     .await;
+    let watched = TemporaryWatch::new(
+        host.state.clone(),
+        spec.run_id.clone(),
+        spec.job.limits.max_tmp_bytes,
+        stop,
+    );
     let parts = SessionParts {
         machine: Machine::new(rules, toolbox, system),
         models,
@@ -418,7 +425,7 @@ async fn run_session(
         sink,
         run_id: spec.run_id.to_string(),
         approver: host.approver.clone(),
-        stop,
+        stop: watched.stop.clone(),
         deadline,
     };
     // A task of its own, so that a fault of ours ends this run and no other.

@@ -14,6 +14,7 @@ mod record;
 mod servers;
 mod spec;
 mod surroundings;
+mod temporary;
 mod tool_catalog;
 
 pub use apply::{Applied, apply};

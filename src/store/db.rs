@@ -9,6 +9,8 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
+use super::reserve::Reserve;
+
 /// How long a writer waits for another process.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -81,7 +83,11 @@ impl Db {
     /// Opens a database, brings its schema up to date and starts its writer; a damaged one is set aside, and its new name returned.
     ///
     /// *Errors*: [`DbError`].
-    pub(super) fn open(path: &Path, shape: Shape) -> Result<(Self, Option<PathBuf>), DbError> {
+    pub(super) fn open(
+        path: &Path,
+        shape: Shape,
+        mut reserve: Option<Reserve>,
+    ) -> Result<(Self, Option<PathBuf>), DbError> {
         let ((mut connection, was_upgraded), aside) = match prepare(path, shape) {
             Ok(prepared) => (prepared, None),
             Err(DbError::Sqlite { error, .. }) if is_damage(&error) => {
@@ -97,6 +103,9 @@ impl Db {
             .name(name)
             .spawn(move || {
                 while let Some(order) = orders.blocking_recv() {
+                    if let Some(reserve) = &mut reserve {
+                        reserve.adapt();
+                    }
                     // A fault in one order ends that order: its transaction is rolled back and its sender sees no answer.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         order(&mut connection)

@@ -60,7 +60,7 @@ impl Index {
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path) -> Result<(Self, bool), DbError> {
         let is_new = !Self::path(state).exists();
-        let (db, aside) = Db::open(&Self::path(state), SHAPE)?;
+        let (db, aside) = Db::open(&Self::path(state), SHAPE, None)?;
         let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
         Ok((Self { db }, owes_rebuild))
     }

@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::db::{Db, DbError, Shape, read_only};
+use super::reserve::Reserve;
 use crate::domain::RunId;
 
 const SHAPE: Shape = Shape {
@@ -144,7 +145,11 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path) -> Result<(Self, Option<PathBuf>), DbError> {
-        let (db, aside) = Db::open(&Self::path(state), SHAPE)?;
+        let reserve = Reserve::open(state.join("ledger.reserve"));
+        if let Err(error) = &reserve {
+            tracing::warn!(%error, "the ledger has no reserve for a full disk");
+        }
+        let (db, aside) = Db::open(&Self::path(state), SHAPE, reserve.ok())?;
         Ok((Self { db }, aside))
     }
 

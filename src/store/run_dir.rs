@@ -8,6 +8,7 @@ use chrono::{DateTime, Utc};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::files::{append_private, create_private_dir, make_private};
+use super::measure::disk_bytes;
 use super::remove::remove_tree;
 use super::run_row::RunRow;
 use crate::domain::{CallId, RunId};
@@ -72,6 +73,13 @@ impl StateDir {
         let path = self.temporary().join(run_id.as_str());
         let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
         removed.map_err(io::Error::other)?
+    }
+
+    /// Returns the bytes that the temporary directory of a run takes; `None` if they are more than `most`, or cannot be counted.
+    ///
+    /// *Errors*: a directory in it cannot be read. Blocks.
+    pub fn temporary_bytes(&self, run_id: &RunId, most: u64) -> io::Result<Option<u64>> {
+        disk_bytes(&self.temporary().join(run_id.as_str()), most)
     }
 
     /// Takes away the temporary directories of runs that no process works on.

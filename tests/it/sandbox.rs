@@ -2,7 +2,7 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Place, alive};
 
@@ -128,4 +128,33 @@ fn tools_of_an_ordinary_user_are_held() {
     for attacker in [As::ReadTool, As::WriteTool, As::Bash] {
         check(attacker, true);
     }
+}
+
+#[test]
+fn a_run_that_fills_its_temporary_directory_is_ended() {
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
+        (
+            "tools.yaml",
+            "version: 1\ntools:\n  - {name: fill, description: Fills, category: read, cmd: sh, args: [-c, 'dd if=/dev/zero of=$TMPDIR/big bs=1M count=64 2>/dev/null; echo $TMPDIR; sleep 600']}\n",
+        ),
+        ("script.yaml", "steps:\n  - call: {tool: fill}\n  - say: done\n"),
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: j, prompt: x, tools: {read: [fill]}, double_confirmation: false, limits: {max_tmp_bytes: 8MiB}}\n",
+        ),
+    ]);
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap();
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+    let end = of("session_end");
+    assert_eq!((&end["stop_reason"], &end["survivors"]), (&json!("budget_exceeded"), &json!(0)));
+    assert_eq!(end["error"], "the temporary directory of the run took more than 8388608 bytes");
+    let limit = of("turn_limit");
+    assert_eq!((&limit["limit"], &limit["value"]), (&json!("max_tmp_bytes"), &json!(8 << 20)));
+    assert_eq!(of("tool_call_end")["error_kind"], "interrupted");
+    let left = std::fs::read_dir(place.state().join("tmp")).unwrap().count();
+    assert_eq!(left, 0, "the directory goes with its run");
 }

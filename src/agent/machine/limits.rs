@@ -41,6 +41,34 @@ impl Machine {
         None
     }
 
+    /// Ends the run because of a reason from outside the loop.
+    pub(super) fn on_stop(&mut self, reason: StopReason, events: &mut Vec<Event>) -> Action {
+        match reason {
+            StopReason::MaxDuration => {
+                let seconds = self.rules.limits.max_duration.as_secs();
+                events.push(Event::TurnLimit { limit: "max_duration".to_owned(), value: seconds });
+                self.close(
+                    reason,
+                    "Stopped: maximum duration reached.",
+                    Some(format!("the run took longer than {seconds} s")),
+                    events,
+                )
+            }
+            // From outside, only the temporary directory is over its limit.
+            StopReason::BudgetExceeded => {
+                let most = self.rules.limits.max_tmp_bytes;
+                events.push(Event::TurnLimit { limit: "max_tmp_bytes".to_owned(), value: most });
+                self.close(
+                    reason,
+                    "Stopped: the temporary directory is too large.",
+                    Some(format!("the temporary directory of the run took more than {most} bytes")),
+                    events,
+                )
+            }
+            _ => self.end(reason, None, events),
+        }
+    }
+
     /// Checks the limits; below them the model is asked.
     pub(super) fn ask_or_stop(&mut self, events: &mut Vec<Event>) -> Action {
         let limits = self.rules.limits.clone();

@@ -4,6 +4,9 @@ use super::{Check, LEAST_OUTPUT_BYTES, Limits, Rate};
 use crate::config::raw::RawLimits;
 use crate::text::quantity;
 
+/// The smallest `max_tmp_bytes`.
+const LEAST_TMP_BYTES: u64 = 1 << 20;
+
 impl Check<'_> {
     pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
         let empty = RawLimits::default();
@@ -14,6 +17,12 @@ impl Check<'_> {
             raw.max_output_bytes.as_deref(),
             (LEAST_OUTPUT_BYTES, "at least 4KiB of an output are kept"),
             defaults.max_output_bytes,
+        );
+        let max_tmp_bytes = self.size(
+            "/limits/max_tmp_bytes",
+            raw.max_tmp_bytes.as_deref(),
+            (LEAST_TMP_BYTES, "a run needs at least 1MiB for temporary files"),
+            defaults.max_tmp_bytes,
         );
         let count = |value: Option<u64>, default: usize| {
             value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
@@ -42,6 +51,7 @@ impl Check<'_> {
             ),
             output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
             max_output_bytes,
+            max_tmp_bytes,
             parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),
             rate: raw.rate.and_then(|rate| {
                 Some(Rate { per_minute: rate.per_minute?, burst: rate.burst.unwrap_or(10) })

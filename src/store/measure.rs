@@ -1,0 +1,107 @@
+//! Measures the space that a tree takes. Something hostile may have made it.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, openat, openat2, statat,
+};
+use rustix::io::Errno;
+
+/// Entries of a tree; one with more counts as too large.
+const MOST_ENTRIES: usize = 1_000_000;
+
+/// Returns the bytes that the tree at `path` takes on its file system; `None` if they are more than `most`, or if the tree is too large or too
+/// deep to be measured. Nothing at `path` takes nothing. Follows no link, and counts a file with several names once.
+///
+/// *Errors*: a directory cannot be read. Blocks.
+pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = match openat(CWD, path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(Some(0)),
+        opened => opened?,
+    };
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let (mut bytes, mut entries) = (0_u64, 0);
+    let mut linked: HashSet<(u64, u64)> = HashSet::new();
+    let mut waiting = vec![PathBuf::from(".")];
+    while let Some(relative) = waiting.pop() {
+        let directory = match openat2(&root, &relative, flags, Mode::empty(), how) {
+            // It was removed meanwhile, or is another file system.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
+            Err(Errno::NAMETOOLONG) => return Ok(None),
+            // A directory that is closed to its own user hides nothing. `fchmodat` follows links; what was opened as a directory is not one.
+            Err(Errno::ACCESS) => {
+                let place = openat2(&root, &relative, flags | OFlags::PATH, Mode::empty(), how)?;
+                chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
+                openat2(&root, &relative, flags, Mode::empty(), how)?
+            }
+            opened => opened?,
+        };
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            entries += 1;
+            let stat = match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => continue,
+                stat => stat?,
+            };
+            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if is_dir {
+                waiting.push(relative.join(OsStr::from_bytes(name.to_bytes())));
+            } else if stat.st_nlink > 1 && !linked.insert((stat.st_dev, stat.st_ino)) {
+                continue;
+            }
+            bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
+            if bytes > most || entries > MOST_ENTRIES {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves STATE-6
+    #[test]
+    fn a_tree_is_measured_without_following_links() {
+        let temp = tempfile::tempdir().unwrap();
+        let tree = temp.path().join("tree");
+        assert_eq!(disk_bytes(&tree, 0).unwrap(), Some(0));
+        std::fs::create_dir_all(tree.join("a/b")).unwrap();
+        std::fs::write(temp.path().join("outside"), vec![1; 10 << 20]).unwrap();
+        std::os::unix::fs::symlink(temp.path(), tree.join("a/out")).unwrap();
+        std::fs::write(tree.join("a/b/file"), vec![1; 1 << 20]).unwrap();
+        for at in 0..5 {
+            std::fs::hard_link(tree.join("a/b/file"), tree.join(format!("name{at}"))).unwrap();
+        }
+        // A file of holes takes nothing.
+        std::fs::File::create(tree.join("holes")).unwrap().set_len(1 << 40).unwrap();
+        let bytes = disk_bytes(&tree, 2 << 20).unwrap().unwrap();
+        assert!((1 << 20..(1 << 20) + (64 << 10)).contains(&bytes), "{bytes}");
+        assert_eq!(disk_bytes(&tree, 1 << 19).unwrap(), None);
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_counts_as_too_large() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut at = std::fs::File::open(temp.path()).unwrap();
+        for _ in 0..50 {
+            let name = "d".repeat(200);
+            rustix::fs::mkdirat(&at, &name, Mode::RWXU).unwrap();
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            at = openat(&at, &name, flags, Mode::empty()).unwrap().into();
+        }
+        assert_eq!(disk_bytes(temp.path(), 1 << 30).unwrap(), None);
+    }
+}

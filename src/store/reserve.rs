@@ -1,0 +1,102 @@
+//! Space that a database keeps for the time when its file system is full (STATE-4).
+//!
+//! The reserve is a file beside the database. While the file system has room for no more than a few writes, it gets smaller, one piece before
+//! each write, so that who fills the disk does not stop the ledger at once.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+
+/// Bytes of a whole reserve.
+const WHOLE: u64 = 16 << 20;
+
+/// Bytes that are given up at once.
+const PIECE: u64 = 1 << 20;
+
+/// Free bytes below which a piece is given up.
+const SCARCE: u64 = 1 << 20;
+
+/// Free bytes from which on the reserve is made whole again.
+const PLENTY: u64 = 128 << 20;
+
+/// The reserve of one database.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    file: File,
+    bytes: u64,
+}
+
+impl Reserve {
+    /// Opens the reserve at `path`, and makes it whole where there is plenty of space.
+    ///
+    /// *Errors*: what the kernel says.
+    pub(super) fn open(path: PathBuf) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(nix::libc::O_NOFOLLOW).open(path)?;
+        let bytes = file.metadata()?.len();
+        let mut reserve = Self { file, bytes };
+        reserve.adapt();
+        Ok(reserve)
+    }
+
+    /// Gives up a piece if the file system is nearly full; takes everything back if there is plenty of space.
+    pub(super) fn adapt(&mut self) {
+        let Ok(system) = fstatvfs(&self.file) else { return };
+        let blocks = match rustix::process::geteuid().is_root() {
+            true => system.f_bfree,
+            false => system.f_bavail,
+        };
+        self.adapt_to(blocks.saturating_mul(system.f_frsize));
+    }
+
+    fn adapt_to(&mut self, free: u64) {
+        let wanted = match free {
+            PLENTY.. => WHOLE,
+            0..SCARCE => self.bytes.saturating_sub(PIECE),
+            _ => self.bytes,
+        };
+        let done = match wanted {
+            _ if wanted == self.bytes => return,
+            _ if wanted < self.bytes => self.file.set_len(wanted),
+            // A file with holes would reserve nothing.
+            _ => fallocate(&self.file, FallocateFlags::empty(), 0, wanted).map_err(Into::into),
+        };
+        match done {
+            Ok(()) => self.bytes = wanted,
+            Err(error) => tracing::debug!(%error, "the reserve of the ledger cannot be changed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_gets_the_reserve_piece_by_piece() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("reserve");
+        let mut reserve = Reserve::open(path.clone()).unwrap();
+        reserve.adapt_to(PLENTY);
+        let held = || std::fs::metadata(&path).unwrap().blocks() * 512;
+        assert_eq!(held(), WHOLE);
+        reserve.adapt_to(SCARCE);
+        assert_eq!(held(), WHOLE);
+        reserve.adapt_to(SCARCE - 1);
+        assert_eq!(held(), WHOLE - PIECE);
+        for _ in 0..20 {
+            reserve.adapt_to(0);
+        }
+        assert_eq!(held(), 0);
+        reserve.adapt_to(PLENTY - 1);
+        assert_eq!(held(), 0);
+        reserve.adapt_to(PLENTY);
+        assert_eq!(held(), WHOLE);
+    }
+}
