@@ -151,9 +151,12 @@ pub(super) async fn collect(
     Ok(body)
 }
 
-/// Cuts pieces into lines.
+/// Cuts pieces into lines, each ended by LF or CR LF; those of events by CR alone too.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    of_events: bool,
+    /// Whether the last line ended with a CR, so that an LF after it belongs to it.
+    after_cr: bool,
     buffer: Vec<u8>,
     /// Where the rest begins that was not looked at yet.
     searched: usize,
@@ -162,6 +165,10 @@ pub(super) struct Lines {
 }
 
 impl Lines {
+    fn of_events() -> Self {
+        Self { of_events: true, ..Self::default() }
+    }
+
     /// Takes a piece.
     ///
     /// *Errors*: the line is too long.
@@ -178,12 +185,21 @@ impl Lines {
 
     /// Returns the next whole line, without its end.
     pub(super) fn next_line(&mut self) -> Option<&[u8]> {
+        if self.after_cr && self.start < self.buffer.len() {
+            self.after_cr = false;
+            if self.buffer.get(self.start) == Some(&b'\n') {
+                self.start += 1;
+                self.searched = self.start;
+            }
+        }
         let unseen = self.buffer.get(self.searched..).unwrap_or_default();
-        let Some(at) = unseen.iter().position(|byte| *byte == b'\n') else {
+        let is_end = |byte: &u8| *byte == b'\n' || (self.of_events && *byte == b'\r');
+        let Some(at) = unseen.iter().position(is_end) else {
             self.searched = self.buffer.len();
             return None;
         };
         let (start, end) = (self.start, self.searched + at);
+        self.after_cr = self.buffer.get(end) == Some(&b'\r');
         self.start = end + 1;
         self.searched = self.start;
         self.seen += 1;
@@ -193,7 +209,7 @@ impl Lines {
     /// Returns what stands after the last line end, and forgets it.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         let rest = self.buffer.get(self.start..).unwrap_or_default().to_vec();
-        *self = Self { seen: self.seen, ..Self::default() };
+        *self = Self { seen: self.seen, of_events: self.of_events, ..Self::default() };
         rest
     }
 
@@ -213,7 +229,7 @@ pub(super) async fn decode_events(
     mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
 ) -> Result<(), ModelError> {
-    let mut lines = Lines::default();
+    let mut lines = Lines::of_events();
     let mut data = Vec::new();
     while let Some(piece) = pieces.next().await {
         lines.push(&piece?)?;

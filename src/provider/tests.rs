@@ -1006,6 +1006,8 @@ async fn events_are_framed_as_the_standard_has_it() {
         format!("data: {done}\n"),
         format!("data: {done}"),
         format!("data:{done}\r\n\r\n"),
+        format!("event: a\rdata: {done}\r\r"),
+        format!("data: {}\rdata: {}\r\n\n", lines.0, lines.1),
         format!("data: {}\ndata: {}\n\n", lines.0, lines.1),
     ] {
         assert_eq!(read(text).await, Ok("hi".to_owned()));
