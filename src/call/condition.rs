@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::parameters::{Parameters, build, check_applies, judged_formats, tighten};
 use super::{Fault, pointer_segment};
+use crate::text::escape::one_line;
 use crate::text::near::nearest;
 
 /// A compiled condition.
@@ -74,21 +75,59 @@ impl ArgumentConditions {
         }
     }
 
-    /// Returns the name of the first argument that is missing or does not match; `None` if all match.
+    /// Returns what is wrong with the first argument that is missing or does not match, such as "`replicas` is 50, allowed: 1 to 10"; `None` if
+    /// all match.
     #[must_use]
-    pub fn first_mismatch(&self, arguments: &Map<String, Value>) -> Option<&str> {
-        self.validators
-            .iter()
-            .find(|(name, validator)| {
-                !arguments.get(*name).is_some_and(|value| validator.is_valid(value))
-            })
-            .map(|(name, _)| name.as_str())
+    pub fn first_mismatch(&self, arguments: &Map<String, Value>) -> Option<String> {
+        let (name, value) = self.validators.iter().find_map(|(name, validator)| {
+            let value = arguments.get(name);
+            (!value.is_some_and(|value| validator.is_valid(value))).then_some((name, value))
+        })?;
+        let found = match value {
+            Some(value) => format!("is {}", short(&value.to_string())),
+            None => "is missing".to_owned(),
+        };
+        let allowed = self.schemas.get(name).map(allowed).unwrap_or_default();
+        Some(format!("`{name}` {found}, allowed: {allowed}"))
     }
 
     /// Returns the condition as it was written.
     #[must_use]
     pub fn as_written(&self) -> &Map<String, Value> {
         &self.schemas
+    }
+}
+
+/// Returns the values that a schema allows, in words where it has only one simple keyword, else as it was written.
+fn allowed(schema: &Value) -> String {
+    let Some(fields) = schema.as_object() else { return schema.to_string() };
+    let keywords: Vec<(&str, &Value)> = fields
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .filter(|(key, _)| !matches!(*key, "type" | "description"))
+        .collect();
+    match keywords.as_slice() {
+        [("const", value)] => value.to_string(),
+        [("enum", Value::Array(values))] => {
+            short(&values.iter().map(Value::to_string).collect::<Vec<_>>().join(", "))
+        }
+        [("minimum", least), ("maximum", most)] | [("maximum", most), ("minimum", least)] => {
+            format!("{least} to {most}")
+        }
+        [("minimum", least)] => format!("at least {least}"),
+        [("maximum", most)] => format!("at most {most}"),
+        [("pattern", Value::String(pattern))] => format!("what matches `{}`", short(pattern)),
+        _ => short(&schema.to_string()),
+    }
+}
+
+/// Returns the first characters of a text, on one line.
+fn short(text: &str) -> String {
+    const CHARACTERS: usize = 200;
+    let text = one_line(text);
+    match text.char_indices().nth(CHARACTERS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
     }
 }
 
@@ -100,6 +139,17 @@ mod tests {
 
     fn object(value: Value) -> Map<String, Value> {
         value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn what_is_allowed_is_said_in_words() {
+        let check = |schema: Value, expected: &str| assert_eq!(allowed(&schema), expected);
+        check(json!({"minimum": 1, "maximum": 10}), "1 to 10");
+        check(json!({"type": "integer", "minimum": 1}), "at least 1");
+        check(json!({"enum": ["a", "b"]}), r#""a", "b""#);
+        check(json!({"const": "a\nb"}), r#""a\nb""#);
+        check(json!({"minimum": 1, "multipleOf": 2}), r#"{"minimum":1,"multipleOf":2}"#);
+        assert_eq!(allowed(&json!({"pattern": "é".repeat(500)})).chars().count(), 216);
     }
 
     #[test]
@@ -115,12 +165,17 @@ mod tests {
         )
         .unwrap();
         let check = |arguments: Value, expected: Option<&str>| {
-            assert_eq!(conditions.first_mismatch(&object(arguments)), expected);
+            assert_eq!(conditions.first_mismatch(&object(arguments)).as_deref(), expected);
         };
         check(json!({"replicas": 10, "deployment": "web-a"}), None);
-        check(json!({"replicas": 11, "deployment": "web-a"}), Some("replicas"));
-        check(json!({"replicas": 1, "deployment": "x-web-a"}), Some("deployment"));
-        check(json!({"replicas": 1}), Some("deployment"));
+        check(
+            json!({"replicas": 11, "deployment": "web-a"}),
+            Some("`replicas` is 11, allowed: at most 10"),
+        );
+        let allowed = "allowed: what matches `web-.*`";
+        let told = format!("`deployment` is \"x-web-a\", {allowed}");
+        check(json!({"replicas": 1, "deployment": "x-web-a"}), Some(&told));
+        check(json!({"replicas": 1}), Some(&format!("`deployment` is missing, {allowed}")));
         let faults =
             ArgumentConditions::compile(&object(json!({"replica": {}})), Some(&parameters))
                 .unwrap_err();

@@ -384,19 +384,17 @@ fn category_rule(
             ),
         ));
     }
-    let mut mismatch = None;
+    let mut mismatches = Vec::new();
     for entry in entries {
         match entry.args.as_ref().map(|conditions| conditions.first_mismatch(arguments)) {
             None | Some(None) => return Ok(()),
-            Some(Some(name)) => mismatch = Some(name),
+            Some(Some(mismatch)) => mismatches.push(mismatch),
         }
     }
-    let name = mismatch.unwrap_or_default();
+    let mismatches = mismatches.join("; or ");
     Err((
         "arguments",
-        format!(
-            "the job `{job}` lists `{tool}` only for certain arguments, and `{name}` does not match"
-        ),
+        format!("the job `{job}` lists `{tool}` only for certain arguments: {mismatches}"),
     ))
 }
 

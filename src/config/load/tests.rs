@@ -502,9 +502,10 @@ fn conditions_on_tools_of_servers_hold_and_their_names_are_theirs() {
     let listed = &config_of.jobs.values().next().unwrap().policy.write[0];
     let conditions = listed.args.as_ref().unwrap();
     let arguments = |repo: &str| serde_json::json!({"repo": repo}).as_object().unwrap().clone();
+    let told = |found: &str| Some(format!("`repo` {found}, allowed: \"ours\""));
     assert_eq!(conditions.first_mismatch(&arguments("ours")), None);
-    assert_eq!(conditions.first_mismatch(&arguments("theirs")), Some("repo"));
-    assert_eq!(conditions.first_mismatch(&serde_json::Map::new()), Some("repo"));
+    assert_eq!(conditions.first_mismatch(&arguments("theirs")), told("is \"theirs\""));
+    assert_eq!(conditions.first_mismatch(&serde_json::Map::new()), told("is missing"));
     let shadow =
         "version: 1\ntools:\n  - {name: gh__merge, description: d, category: read, cmd: df}\n";
     let report =
