@@ -242,6 +242,9 @@ impl Machine {
         let action = match input {
             Input::Start(text) => {
                 events.push(Event::SystemPrompt { text: self.system.text.clone() });
+                if let Some(words) = self.system.repository.take() {
+                    self.say(words, InputSource::Repository, &mut events);
+                }
                 self.say(text, InputSource::Job, &mut events);
                 self.ask_or_stop(&mut events)
             }

@@ -35,15 +35,24 @@ impl Marker {
     /// Returns `content` as data of the call.
     #[must_use]
     pub fn wrap(&self, call_id: &CallId, content: &str) -> String {
-        let digest =
-            Sha256::new().chain_update(self.secret).chain_update(call_id.as_str()).finalize();
+        self.marked("tool_output", call_id.as_str(), content)
+    }
+
+    /// Returns what a repository says of itself as data.
+    #[must_use]
+    pub fn wrap_repository(&self, content: &str) -> String {
+        self.marked("repository", "repository", content)
+    }
+
+    fn marked(&self, tag: &str, seed: &str, content: &str) -> String {
+        let digest = Sha256::new().chain_update(self.secret).chain_update(seed).finalize();
         let value: String = hex::encode(digest).chars().take(16).collect();
         let characters = content.chars().count().max(1000) * GROWTH;
         let limit = ViewLimit { characters, lines: usize::MAX, keep: Keep::HeadAndTail };
         let (shown, _) = head_and_tail(&escape::for_model(content), limit, "the record");
         // Only who knows the secret could have written it.
         let shown = shown.replace(&value, "[removed]");
-        format!("<tool_output {value}>\n{shown}\n</tool_output {value}>")
+        format!("<{tag} {value}>\n{shown}\n</{tag} {value}>")
     }
 }
 

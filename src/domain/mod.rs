@@ -9,16 +9,17 @@ mod event;
 mod ids;
 mod outcome;
 mod plan;
+mod session_start;
 mod turn;
 
 pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
 pub use event::{
     CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
-    LiveEvent, Overrides, Person, PolicyDecision, PreflightItem, SandboxFacts, SessionEnd,
-    SessionStart, Trigger,
+    LiveEvent, PolicyDecision, PreflightItem, SessionEnd,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
+pub use session_start::{Overrides, Person, ProjectDocument, SandboxFacts, SessionStart, Trigger};
 pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn, Usage};

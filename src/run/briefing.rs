@@ -1,10 +1,10 @@
 //! What a run's models are, and what they are told.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::documents::Documents;
 use super::execute::Host;
 use super::project;
 use super::spec::RunSpec;
@@ -48,22 +48,23 @@ fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, Mode
     })
 }
 
-/// Returns the system prompt of a run.
+/// Returns the system prompt of a run, and the words of the repository, which are not part of it.
 pub(super) async fn prompt(
     spec: &RunSpec,
     host: &Host,
     model: &Model,
     toolbox: &Toolbox,
-    working_dir: &Path,
+    documents: &str,
     around: &ToolSurroundings,
     mut stop: watch::Receiver<Option<Stop>>,
-) -> SystemPrompt {
+) -> (SystemPrompt, Option<String>) {
     let zone = spec
         .job
         .schedule
         .as_ref()
         .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
+    let working_dir = &around.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     // Whatever lies at that path here is not what the tools work with.
     let is_local = around.execution.is_local();
@@ -75,14 +76,7 @@ pub(super) async fn prompt(
         },
         _ => None,
     };
-    let documents = match is_local {
-        true => {
-            let names = model.profile.documents;
-            project::documents(root.as_deref(), &directory, names, &around.redactor)
-        }
-        false => String::new(),
-    };
-    system_prompt(&PromptFacts {
+    let prompt = system_prompt(&PromptFacts {
         base: model.profile.prompt,
         job: spec.job.name.as_str(),
         description: spec.job.description.as_deref(),
@@ -95,11 +89,29 @@ pub(super) async fn prompt(
         git: git.as_ref(),
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),
-        documents: &around.redactor.text(&documents),
+        documents: &around.redactor.text(documents),
         is_planned: spec.mode == crate::config::Mode::Plan,
         skills: &skills(&spec.job),
         system_prompt: spec.job.system_prompt.as_deref(),
-    })
+    });
+    (prompt, git.map(|git| git.words()))
+}
+
+/// Returns the documents of the project that the job works on; empty for one on another host.
+pub(super) fn documents(spec: &RunSpec, around: &ToolSurroundings) -> Documents {
+    let Some(model) = spec.config.model_of(&spec.job).filter(|_| around.execution.is_local())
+    else {
+        return Documents::default();
+    };
+    let working_dir = &around.working_dir;
+    let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
+    let root = project::git_root(&directory);
+    super::documents::documents(
+        root.as_deref(),
+        &directory,
+        model.profile.documents,
+        &around.redactor,
+    )
 }
 
 fn skills(job: &Job) -> Vec<(&str, &str, &str)> {

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
-use super::briefing::{models, prompt};
+use super::briefing::{documents, models, prompt};
+use super::documents::changes;
 use super::ended::{Ended, ended_early, session_end};
 use super::preflight::{connect, may_begin, preflight};
 use super::record::RunSink;
@@ -20,7 +21,8 @@ use super::spec::RunSpec;
 use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use super::temporary::TemporaryWatch;
 use crate::agent::{
-    Approver, End, EventSink, Machine, Marker, Rules, Session, SessionParts, SessionResult, Toolbox,
+    Approver, End, EventSink, Machine, Marker, Rules, Session, SessionParts, SessionResult,
+    SystemPrompt, Toolbox,
 };
 use crate::clock::Clock;
 use crate::config::Environment;
@@ -121,9 +123,16 @@ pub async fn execute(
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox =
         Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.is_answered()));
-    sink.record(Event::SessionStart(Box::new(session_start(&spec, &toolbox, &around))))
+    let documents = documents(&spec, &around);
+    let mut start = session_start(&spec, &toolbox, &around);
+    start.documents.clone_from(&documents.found);
+    sink.record(Event::SessionStart(Box::new(start)))
         .await
         .map_err(|error| RunError::Record(error.0))?;
+    for message in changes(&spec, &host, &documents.found).await {
+        let event = Event::warning("project_document", message);
+        sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
+    }
     for warning in &servers.warnings {
         let event = Event::warning(warning.code, warning.message.clone());
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
@@ -150,7 +159,8 @@ pub async fn execute(
             if is_recorded { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
-                let place = Place { around: &around, directory: &directory };
+                let place =
+                    Place { around: &around, directory: &directory, documents: &documents.text };
                 run_session(&spec, &host, toolbox, place, sink.clone(), stop, started).await
             }
             Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
@@ -352,6 +362,7 @@ pub(super) fn session_start(
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),
+        documents: Vec::new(),
     }
 }
 
@@ -363,6 +374,7 @@ pub(super) fn host_name() -> String {
 struct Place<'a> {
     around: &'a ToolSurroundings,
     directory: &'a RunDir,
+    documents: &'a str,
 }
 
 async fn run_session(
@@ -402,16 +414,10 @@ async fn run_session(
         price: configured.price,
     };
     let deadline = started + spec.job.limits.max_duration;
-    let system = prompt(
-        spec,
-        host,
-        configured,
-        &toolbox,
-        &place.around.working_dir,
-        place.around,
-        stop.clone(),
-    )
-    .await;
+    let (system, words) =
+        prompt(spec, host, configured, &toolbox, place.documents, place.around, stop.clone()).await;
+    let repository = words.map(|words| marker.wrap_repository(&words));
+    let system = SystemPrompt { repository, ..system };
     let watched = TemporaryWatch::new(
         host.state.clone(),
         spec.run_id.clone(),

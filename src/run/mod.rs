@@ -6,6 +6,7 @@ mod apply;
 mod approvals;
 mod briefing;
 mod check;
+mod documents;
 mod ended;
 mod execute;
 mod preflight;

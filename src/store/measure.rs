@@ -72,7 +72,6 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
 
-    // proves STATE-6
     #[test]
     fn a_tree_is_measured_without_following_links() {
         let temp = tempfile::tempdir().unwrap();

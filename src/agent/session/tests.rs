@@ -265,7 +265,7 @@ impl Bench {
                 Arc::new(Toolbox::new(tools, |tool| {
                     Some(ShownAs::itself(&tool.definition().name))
                 })),
-                SystemPrompt { text: "system".into(), stable: 0 },
+                SystemPrompt { text: "system".into(), ..SystemPrompt::default() },
             ),
             models: vec![ModelInUse {
                 name: "first".into(),
