@@ -13,6 +13,7 @@ mod plan;
 mod prompt;
 mod repetition;
 mod session;
+mod shown;
 mod sink;
 mod tool;
 
@@ -25,7 +26,6 @@ pub use model::{
 pub use plan::{Changes, PlannedCall, Work};
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
+pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError};
-pub use tool::{
-    AgentTool, CallContext, CallOutput, PreparedCall, ShownAs, ToolDefinition, Toolbox,
-};
+pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, Toolbox};

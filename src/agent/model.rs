@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::tool::ToolDefinition;
+use super::shown::ToolDefinition;
 use crate::domain::{FinishReason, StopReason, Turn, Usage};
 
 /// One request.

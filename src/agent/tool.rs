@@ -9,20 +9,10 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
+use super::shown::{ShownAs, ToolDefinition};
 use crate::call::ArgumentConditions;
 use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
 use crate::gate::Touch;
-
-/// A tool as a model is shown it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolDefinition {
-    /// Its name.
-    pub name: String,
-    /// What it does.
-    pub description: String,
-    /// The JSON Schema of its arguments.
-    pub parameters: Value,
-}
 
 /// A call that was validated and rendered: what is judged, recorded and run are the same.
 #[derive(Debug, Clone, PartialEq)]
@@ -219,60 +209,6 @@ pub struct Toolbox {
     shown: BTreeMap<String, (String, ShownAs)>,
 }
 
-/// How a model is shown a tool.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShownAs {
-    /// The tool's name.
-    pub name: String,
-    /// Parameters of other names: the tool's own, and what the model sees.
-    pub parameters: &'static [(&'static str, &'static str)],
-}
-
-impl ShownAs {
-    /// Shown as it is.
-    #[must_use]
-    pub fn itself(name: &str) -> Self {
-        Self { name: name.to_owned(), parameters: &[] }
-    }
-
-    fn definition(&self, own: &ToolDefinition) -> ToolDefinition {
-        let mut schema = own.parameters.clone();
-        for (ours, theirs) in self.parameters {
-            if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-                // In its place: the order is what the model reads.
-                *properties = std::mem::take(properties)
-                    .into_iter()
-                    .map(|(name, value)| {
-                        (if name == *ours { (*theirs).to_owned() } else { name }, value)
-                    })
-                    .collect();
-            }
-            let required = schema.get_mut("required").and_then(Value::as_array_mut);
-            for name in required.into_iter().flatten().filter(|name| *name == ours) {
-                *name = Value::from(*theirs);
-            }
-        }
-        ToolDefinition {
-            name: self.name.clone(),
-            description: self.in_shown_words(&own.description),
-            parameters: schema,
-        }
-    }
-
-    /// Names parameters in a text about the tool as the model knows them.
-    fn in_shown_words(&self, text: &str) -> String {
-        let mut out = String::with_capacity(text.len());
-        for word in text.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
-            let end = word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_').len();
-            let (name, rest) = word.split_at(end);
-            let theirs = self.parameters.iter().find(|(ours, _)| *ours == name);
-            out.push_str(theirs.map_or(name, |(_, theirs)| theirs));
-            out.push_str(rest);
-        }
-        out
-    }
-}
-
 impl std::fmt::Debug for Toolbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_set().entries(self.tools.keys()).finish()
@@ -312,23 +248,17 @@ impl Toolbox {
     /// Returns the arguments of a call by the tool's own names; what is there by its own name already stays so.
     #[must_use]
     pub fn own_arguments(&self, name: &str, arguments: &Map<String, Value>) -> Map<String, Value> {
-        let renames = self.shown.get(name).map_or(&[][..], |(_, shown)| shown.parameters);
-        let own = |name: &str| {
-            let own = renames.iter().find(|(_, theirs)| *theirs == name).map(|(own, _)| *own);
-            own.filter(|own| !arguments.contains_key(*own)).unwrap_or(name).to_owned()
-        };
-        arguments.iter().map(|(name, value)| (own(name), value.clone())).collect()
+        let Some((_, shown)) = self.shown.get(name) else { return arguments.clone() };
+        shown.own_arguments(arguments)
     }
 
     /// Returns conditions on the arguments of a tool by the names that the model knows.
     #[must_use]
     pub fn in_shown_names(&self, name: &str, conditions: &Map<String, Value>) -> Value {
-        let renames = self.shown.get(name).map_or(&[][..], |(_, shown)| shown.parameters);
-        let shown = |own: &str| {
-            let theirs = renames.iter().find(|(ours, _)| *ours == own);
-            theirs.map_or(own, |(_, theirs)| theirs).to_owned()
-        };
-        conditions.iter().map(|(own, condition)| (shown(own), condition.clone())).collect()
+        match self.shown.get(name) {
+            Some((_, shown)) => shown.conditions(conditions),
+            None => conditions.clone().into(),
+        }
     }
 
     /// Returns a text about a tool in the words that the model knows.

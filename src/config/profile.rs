@@ -144,7 +144,7 @@ const GENERIC: Profile = Profile {
     shell_timeout: Duration::from_secs(10),
     // As the open coding agents that these models were trained with name them.
     tools: &[
-        same("bash"),
+        Shown { own: "bash", name: "bash", parameters: &[("timeout_ms", "timeout")] },
         Shown { own: "read_file", name: "read", parameters: &[("file_path", "path")] },
         Shown { own: "write_file", name: "write", parameters: &[("file_path", "path")] },
         Shown {

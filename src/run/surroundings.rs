@@ -92,6 +92,7 @@ pub fn tool_surroundings(
         web_search: config.settings.web_search.clone(),
         todos: Default::default(),
         skills: job.skills.clone(),
+        finds_below: profile_of(config, job).shown("glob").is_some_and(|glob| glob.name == "find"),
         shell: (bash, profile_of(config, job).shell_timeout.min(job.limits.tool_timeout)),
     }))
 }

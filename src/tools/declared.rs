@@ -55,6 +55,8 @@ pub struct ToolSurroundings {
     pub web_search: Option<WebSearch>,
     /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
     pub shell: (Option<PathBuf>, Duration),
+    /// Whether `glob` names files relative to the searched directory, as the `find` of some families does.
+    pub finds_below: bool,
     /// The skills of the job.
     pub skills: Vec<Arc<Skill>>,
     /// What is to be done in the run.

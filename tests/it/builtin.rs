@@ -220,6 +220,25 @@ call: {tool: read_file, args: {file_path: broken.png}}",
     assert_eq!(ends[1]["error_kind"], "tool", "{}", ends[1]);
 }
 
+/// Under `generic`, `bash` takes seconds, and `find` names files relative to the searched directory.
+#[test]
+fn times_and_paths_are_those_that_the_family_knows() {
+    let place = place(
+        "call: {tool: write, args: {path: deep/b.md, content: x}}
+call: {tool: find, args: {pattern: '*.md', path: deep}}
+call: {tool: bash, args: {command: 'sleep 60', timeout: 0.2}}
+call: {tool: bash, args: {command: 'sleep 60', timeout: 700}}",
+        "    tools: {write: [write_file, bash]}\n    limits: {error_threshold: 50}\n",
+    );
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let ends = events(&place, "tool_call_end");
+    assert_eq!(ends[1]["output"], "b.md\n");
+    assert_eq!(ends[2]["error_kind"], "timeout");
+    assert_eq!(ends[3]["error_kind"], "invalid_arguments");
+    let said = events(&place, "assistant_text_end");
+    assert_eq!(said[2]["tool_calls"][0]["arguments"]["timeout_ms"], 200);
+}
+
 #[test]
 fn a_family_s_own_words_are_translated_and_ours_are_understood() {
     let place = place(

@@ -146,7 +146,11 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let limit = asked.limit.unwrap_or(1000);
     let mut answer = Answer::default();
     for (_, _, path) in found.iter().take(limit) {
-        let _ = writeln!(answer.text, "{}", named(work, &root.path.join(path)));
+        let name = match work.around.finds_below {
+            true => shown(path.as_os_str()),
+            false => named(work, &root.path.join(path)),
+        };
+        let _ = writeln!(answer.text, "{name}");
     }
     if found.is_empty() {
         answer.text = "[no file matches]".to_owned();

@@ -30,6 +30,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         redactor: Redactor::default(),
         paths,
         shell: (None, Duration::from_secs(10)),
+        finds_below: false,
         domains: Default::default(),
         elsewhere: Default::default(),
         web_search: None,

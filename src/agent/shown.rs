@@ -1,0 +1,179 @@
+//! How a model is shown a tool: under the names that its family knows, and a time in the unit that it knows.
+//!
+//! Policies, transcripts and the tool itself see the tool's own names only.
+
+use serde_json::{Map, Value};
+
+/// A tool as a model is shown it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolDefinition {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub parameters: Value,
+}
+
+/// How a model is shown a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownAs {
+    /// The tool's name.
+    pub name: String,
+    /// Parameters of other names: the tool's own, and what the model sees.
+    pub parameters: &'static [(&'static str, &'static str)],
+}
+
+impl ShownAs {
+    /// Shown as it is.
+    #[must_use]
+    pub fn itself(name: &str) -> Self {
+        Self { name: name.to_owned(), parameters: &[] }
+    }
+
+    pub(super) fn definition(&self, own: &ToolDefinition) -> ToolDefinition {
+        let mut schema = own.parameters.clone();
+        for (ours, theirs) in self.parameters {
+            if is_in_seconds(ours, theirs)
+                && let Some(parameter) =
+                    schema.get_mut("properties").and_then(|properties| properties.get_mut(*ours))
+            {
+                *parameter = in_seconds(parameter);
+            }
+            if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+                // In its place: the order is what the model reads.
+                *properties = std::mem::take(properties)
+                    .into_iter()
+                    .map(|(name, value)| {
+                        (if name == *ours { (*theirs).to_owned() } else { name }, value)
+                    })
+                    .collect();
+            }
+            let required = schema.get_mut("required").and_then(Value::as_array_mut);
+            for name in required.into_iter().flatten().filter(|name| *name == ours) {
+                *name = Value::from(*theirs);
+            }
+        }
+        ToolDefinition {
+            name: self.name.clone(),
+            description: self.in_shown_words(&own.description),
+            parameters: schema,
+        }
+    }
+
+    /// Names parameters in a text about the tool as the model knows them.
+    pub(super) fn in_shown_words(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        for word in text.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
+            let end = word.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '_').len();
+            let (name, rest) = word.split_at(end);
+            let theirs = self.parameters.iter().find(|(ours, _)| *ours == name);
+            out.push_str(theirs.map_or(name, |(_, theirs)| theirs));
+            out.push_str(rest);
+        }
+        out
+    }
+
+    /// Returns the arguments of a call by the tool's own names; what is there by its own name already stays so.
+    pub(super) fn own_arguments(&self, arguments: &Map<String, Value>) -> Map<String, Value> {
+        let own = |name: &str, value: &Value| {
+            let pair = self.parameters.iter().find(|(_, theirs)| *theirs == name);
+            match pair.filter(|(own, _)| !arguments.contains_key(*own)) {
+                Some((own, _)) if is_in_seconds(own, name) => {
+                    ((*own).to_owned(), in_milliseconds(value))
+                }
+                Some((own, _)) => ((*own).to_owned(), value.clone()),
+                None => (name.to_owned(), value.clone()),
+            }
+        };
+        arguments.iter().map(|(name, value)| own(name, value)).collect()
+    }
+
+    /// Returns conditions on the tool's own arguments by the names that the model knows.
+    pub(super) fn conditions(&self, conditions: &Map<String, Value>) -> Value {
+        let shown = |(own, condition): (&String, &Value)| {
+            let theirs = self.parameters.iter().find(|(ours, _)| *ours == own);
+            match theirs {
+                Some((_, theirs)) if is_in_seconds(own, theirs) => {
+                    ((*theirs).to_owned(), in_seconds(condition))
+                }
+                Some((_, theirs)) => ((*theirs).to_owned(), condition.clone()),
+                None => (own.clone(), condition.clone()),
+            }
+        };
+        conditions.iter().map(shown).collect()
+    }
+}
+
+/// Tells whether a parameter of ours in milliseconds is shown in seconds: its name loses the unit.
+fn is_in_seconds(ours: &str, theirs: &str) -> bool {
+    ours.strip_suffix("_ms") == Some(theirs)
+}
+
+/// Returns the schema of a time in milliseconds as that of the same time in seconds.
+fn in_seconds(schema: &Value) -> Value {
+    let Value::Object(fields) = schema else { return schema.clone() };
+    let shown = |(key, value): (&String, &Value)| {
+        let value = match (key.as_str(), value) {
+            ("type", _) => "number".into(),
+            ("description", _) => "After so many seconds it is ended".into(),
+            ("enum", Value::Array(items)) => items.iter().map(thousandth).collect(),
+            _ => thousandth(value),
+        };
+        (key.clone(), value)
+    };
+    fields.iter().map(shown).collect()
+}
+
+fn thousandth(value: &Value) -> Value {
+    match value.as_u64() {
+        Some(number) if number % 1000 == 0 => (number / 1000).into(),
+        _ => value.as_f64().map_or_else(|| value.clone(), |number| (number / 1000.0).into()),
+    }
+}
+
+/// Returns seconds as whole milliseconds; what is not a number stays as it is, for the check of the arguments.
+fn in_milliseconds(value: &Value) -> Value {
+    match (value.as_u64(), value.as_f64()) {
+        (Some(seconds), _) => seconds.saturating_mul(1000).into(),
+        (None, Some(seconds)) => {
+            serde_json::from_str(&format!("{:.0}", seconds * 1000.0)).unwrap_or(Value::Null)
+        }
+        (None, None) => value.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_time_in_milliseconds_is_shown_in_seconds() {
+        let shown = ShownAs { name: "bash".into(), parameters: &[("timeout_ms", "timeout")] };
+        let schema = json!({"properties": {"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600_000}}});
+        let own = ToolDefinition {
+            name: "bash".into(),
+            description: "`timeout_ms` ends it.".into(),
+            parameters: schema,
+        };
+        let definition = shown.definition(&own);
+        let parameter = &definition.parameters["properties"]["timeout"];
+        assert_eq!(parameter, &json!({"type": "number", "minimum": 0.001, "maximum": 600}));
+        assert_eq!(definition.description, "`timeout` ends it.");
+        let check = |arguments: Value, expected: Value| {
+            let own = shown.own_arguments(arguments.as_object().unwrap());
+            assert_eq!(Value::Object(own), expected);
+        };
+        check(json!({"timeout": 5}), json!({"timeout_ms": 5000}));
+        check(json!({"timeout": 0.25}), json!({"timeout_ms": 250}));
+        check(json!({"timeout": "5"}), json!({"timeout_ms": "5"}));
+        check(json!({"timeout": u64::MAX}), json!({"timeout_ms": u64::MAX}));
+        check(json!({"timeout": -1.0}), json!({"timeout_ms": -1000}));
+        check(json!({"timeout_ms": 5, "x": 1}), json!({"timeout_ms": 5, "x": 1}));
+        let conditions = json!({"timeout_ms": {"maximum": 9000}});
+        let conditions = shown.conditions(conditions.as_object().unwrap());
+        assert_eq!(conditions, json!({"timeout": {"maximum": 9}}));
+    }
+}
