@@ -46,8 +46,9 @@ impl Client {
     /// *Errors*: none runs.
     pub(crate) fn require(context: &Context) -> Result<Self, CliError> {
         Self::find(context)?.ok_or_else(|| {
-            let looked: Vec<String> =
+            let mut looked: Vec<String> =
                 candidates(context).iter().map(|path| path.display().to_string()).collect();
+            looked.dedup();
             CliError::new(ErrorKind::NoDaemon, "no daemon runs")
                 .hint(format!("looked for {}; `dutyd serve` starts one", looked.join(", ")))
         })

@@ -44,11 +44,34 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the row of a run that has no record because it has not begun, or ended in the queue.
+pub(crate) async fn without_record(
+    context: &Context,
+    source: &Source,
+    name: &str,
+) -> Result<Option<RunRow>, CliError> {
+    let row = match source {
+        Source::Daemon(daemon) => {
+            let run_id = daemon.run_id(name).await?;
+            Some(daemon.client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await?)
+        }
+        Source::Files(_) if context.find_run(name).is_ok() => None,
+        Source::Files(_) => {
+            let prefix = Some(name.to_ascii_lowercase());
+            let filter = RunFilter { prefix, limit: 2, ..RunFilter::default() };
+            let mut rows = of_files(context, filter)?;
+            rows.pop().filter(|_| rows.is_empty())
+        }
+    };
+    Ok(row.filter(|row| row.started_at.is_none()))
+}
+
 fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunRow>, CliError> {
     let state = &context.dirs.state;
-    let ended = Index::read_file(&context.state(), &filter).map_err(source::of_database)?;
     let queue = Ledger::read_file(state, |reader| reader.queue()).map_err(source::of_database)?;
-    let rows = all_runs(&context.state(), ended, &queue.unwrap_or_default(), &filter);
+    let open = context.state().open_rows();
+    let ended = Index::read_file(&context.state(), &filter).map_err(source::of_database)?;
+    let rows = all_runs(&queue.unwrap_or_default(), open, ended, &filter);
     if rows.is_empty()
         && let Some(job) = &filter.job
     {

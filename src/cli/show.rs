@@ -9,10 +9,12 @@ use super::args::{OutputForm, ShowArgs};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::runs::without_record;
 use super::source::{self, Source, Wanted};
 use super::story::Story;
 use crate::domain::Event;
 use crate::store::{RawLine, ReadLine, RunRow, VerifyReport, known};
+use crate::text::escape::one_line;
 
 /// A record, whichever way it came.
 struct Record {
@@ -24,7 +26,20 @@ struct Record {
 }
 
 pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode, CliError> {
-    let record = record(context, &args.run).await?;
+    let source = source::find(context, Wanted::Record).await?;
+    if let Some(row) = without_record(context, &source, &args.run).await? {
+        if args.raw {
+            return Err(has_no_record(&row));
+        }
+        let people = || {
+            let state = if row.ended_at.is_some() { "ended in the queue" } else { "queued" };
+            let why = row.error.as_deref().map(|why| format!(": {}", one_line(why)));
+            format!("run {} of {}\n{state}{}\n", row.run_id, row.job, why.unwrap_or_default())
+        };
+        output::value(context.form, &json!({"run": &row, "events": []}), people)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let record = record(context, &source, &args.run).await?;
     if args.raw {
         output::raw(&record.bytes);
         return Ok(ExitCode::SUCCESS);
@@ -42,8 +57,13 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-async fn record(context: &Context, name: &str) -> Result<Record, CliError> {
-    match source::find(context, Wanted::Record).await? {
+/// Returns the error for a run of which there is only a row.
+pub(crate) fn has_no_record(row: &RunRow) -> CliError {
+    CliError::not_found(format!("the run `{}` has no record: it has not begun", row.run_id))
+}
+
+async fn record(context: &Context, source: &Source, name: &str) -> Result<Record, CliError> {
+    match source {
         Source::Daemon(daemon) => {
             let run_id = daemon.run_id(name).await?;
             let bytes = daemon.client.bytes(&format!("/runs/{run_id}/transcript")).await?;

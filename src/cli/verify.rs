@@ -9,6 +9,8 @@ use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::runs::without_record;
+use super::show::has_no_record;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::domain::RunId;
@@ -25,7 +27,11 @@ pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitC
         return all(context, args);
     }
     let name = args.run.as_deref().unwrap_or("last");
-    let report: VerifyReport = match source::find(context, Wanted::Record).await? {
+    let source = source::find(context, Wanted::Record).await?;
+    if let Some(row) = without_record(context, &source, name).await? {
+        return Err(has_no_record(&row));
+    }
+    let report: VerifyReport = match &source {
         Source::Daemon(daemon) => {
             let run_id = daemon.run_id(name).await?;
             daemon.client.get(&format!("/runs/{run_id}/verify"), &()).await?

@@ -75,6 +75,7 @@ async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Rec
     let ledger = host.ledger.get().await.map_err(|error| error.to_string())?;
     let kept = ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await;
     kept.map_err(|error| error.to_string())?;
+    ledger.dequeue(run_id.clone()).await.map_err(|error| error.to_string())?;
     let index = host.index.get().await.map_err(|error| error.to_string())?;
     index.refresh(host.state.clone(), run).await.map_err(|error| error.to_string())?;
     Ok(recovered)

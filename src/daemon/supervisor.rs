@@ -328,7 +328,7 @@ impl Supervisor {
                 &request.vars,
                 request.prompt,
             )
-            .map(|spec| spec.planned(request.plan))
+            .map(|spec| RunSpec { is_queued: true, ..spec.planned(request.plan) })
             .map_err(|error| error.to_string()),
         };
         let spec = match spec {
@@ -340,9 +340,6 @@ impl Supervisor {
                 return;
             }
         };
-        if let Err(error) = self.parts.ledger.dequeue(run_id.clone()).await {
-            tracing::warn!(%run_id, %error, "a run that begins stays in the queue of the ledger");
-        }
         self.decide(run_id.clone(), SlotState::Running, "at work".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run begins");
         let (stop, stopped) = watch::channel(None);
@@ -403,7 +400,8 @@ impl Supervisor {
                 } else {
                     SlotState::Missed
                 };
-                self.decide(run_id, state, format!("not run to its end: {error}"), now).await;
+                let why = format!("not run to its end: {error}");
+                self.end_waiting(run_id, (state, StopReason::RecordFailed), why, now).await;
             }
         }
         self.fill().await;

@@ -129,6 +129,9 @@ pub async fn execute(
     sink.record(Event::SessionStart(Box::new(start)))
         .await
         .map_err(|error| RunError::Record(error.0))?;
+    if spec.is_queued {
+        leave_queue(&spec.run_id, &host).await;
+    }
     for message in changes(&spec, &host, &documents.found).await {
         let event = Event::warning("project_document", message);
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
@@ -179,6 +182,17 @@ pub async fn execute(
     let by = stopped.borrow().as_ref().and_then(|stop| stop.by.clone());
     let end = session_end(&result, started, by, &around.redactor);
     Ok(finish(&spec.run_id, &host, &sink, mark, end).await)
+}
+
+/// Takes a run whose first line is written out of the queue; not before, so that a crash in between leaves a trace of it.
+async fn leave_queue(run_id: &RunId, host: &Host) {
+    let left = match host.ledger.get().await {
+        Ok(ledger) => ledger.dequeue(run_id.clone()).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = left {
+        tracing::warn!(%run_id, %error, "a run that has begun stays in the queue of the ledger");
+    }
 }
 
 /// Ends a run: its last line, where its record ends in the ledger, its row in the index, and then its mark goes. If one of the first two fails, the

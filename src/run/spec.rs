@@ -50,6 +50,8 @@ pub struct RunSpec {
     pub mode: Mode,
     /// Whether a person is attached to it.
     pub has_person: bool,
+    /// Whether the queue of the ledger holds it until its first line is written.
+    pub is_queued: bool,
 }
 
 impl RunSpec {
@@ -103,7 +105,19 @@ impl RunSpec {
                 .ok_or_else(|| unknown("?"))?,
         };
         let mode = job.mode;
-        Ok(Self { run_id, config, job, trigger, task, overrides, vars, mode, has_person: false })
+        let (has_person, is_queued) = (false, false);
+        Ok(Self {
+            run_id,
+            config,
+            job,
+            trigger,
+            task,
+            overrides,
+            vars,
+            mode,
+            has_person,
+            is_queued,
+        })
     }
 
     /// Returns the same run, planned if `plan` says so, whatever the job says.

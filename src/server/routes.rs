@@ -187,9 +187,10 @@ impl Api {
     }
 
     async fn rows(&self, filter: RunFilter) -> Result<Vec<RunRow>, Problem> {
-        let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
         let queue = self.ledger(|reader| reader.queue()).await?;
-        let rows = all_runs(&self.state, ended, &queue, &filter);
+        let open = self.state.open_rows();
+        let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
+        let rows = all_runs(&queue, open, ended, &filter);
         if rows.is_empty()
             && let Some(job) = filter.job
         {

@@ -249,19 +249,20 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
     rows.map(|json| parse(&json?)).collect()
 }
 
-/// Returns what `runs` lists: ended runs of the index, runs that work, and the queue; newest first.
+/// Returns what `runs` lists, newest first. A run goes from the queue to the open runs and from there to the index: whoever reads them in this
+/// order meets each run at least once.
 #[must_use]
 pub fn all_runs(
-    state: &StateDir,
-    ended: Vec<RunRow>,
     queue: &[QueuedRun],
+    open: Vec<RunRow>,
+    ended: Vec<RunRow>,
     filter: &RunFilter,
 ) -> Vec<RunRow> {
     let mut known: std::collections::BTreeSet<String> =
         ended.iter().map(|row| row.run_id.clone()).collect();
     let mut rows = ended;
-    let open = state.open_rows().into_iter().chain(queue.iter().map(RunRow::queued));
-    rows.extend(open.filter(|row| known.insert(row.run_id.clone()) && filter.admits(row)));
+    let others = open.into_iter().chain(queue.iter().map(RunRow::queued));
+    rows.extend(others.filter(|row| known.insert(row.run_id.clone()) && filter.admits(row)));
     rows.sort_by(|a, b| b.run_id.cmp(&a.run_id));
     rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));
     rows

@@ -49,17 +49,17 @@ fn slots(place: &Place) -> Vec<(String, String)> {
 // proves CRON-1, STATE-1, STATE-2, PROC-2
 #[test]
 fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
-    let place = place(EVERY_SECOND, "7101");
+    let place = place(EVERY_SECOND, "7101.OWN");
     let daemon = place.serve();
     let second = place.dutyd(&["serve"]);
     assert!(second.code == 1 && second.stderr.contains("another daemon"), "{second:?}");
     assert_eq!(place.dutyd(&["run", "--detach", "stuck"]).code, 0);
-    wait_until(|| alive("sleep 7101").len() >= 2 && slots(&place).len() >= 2, || place.log());
+    wait_until(|| alive("sleep 7101.OWN").len() >= 2 && slots(&place).len() >= 2, || place.log());
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     let daemon = place.serve();
     assert_eq!(
-        alive("sleep 7101"),
+        alive("sleep 7101.OWN"),
         [""; 0],
         "what the dead daemon left is gone before the new one is ready"
     );
@@ -97,7 +97,7 @@ fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
 
 #[test]
 fn runs_are_started_followed_and_cancelled_through_the_socket() {
-    let place = place(EVERY_SECOND, "7102");
+    let place = place(EVERY_SECOND, "7102.OWN");
     let daemon = place.serve();
     let status = place.json(&["status"]);
     assert_eq!(
@@ -122,7 +122,7 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
     assert_eq!(place.dutyd(&["run", "nope"]).code, 3);
 
     let run_id = place.json(&["run", "--detach", "stuck"])["run_id"].as_str().unwrap().to_owned();
-    wait_until(|| !alive("sleep 7102").is_empty(), || place.log());
+    wait_until(|| !alive("sleep 7102.OWN").is_empty(), || place.log());
     assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
     wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "cancelled", || place.log());
     let late = place.dutyd(&["cancel", &run_id]);
@@ -140,7 +140,7 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
 // proves CFG-1
 #[test]
 fn a_wrong_file_never_stops_a_running_daemon() {
-    let place = place(EVERY_SECOND, "7103");
+    let place = place(EVERY_SECOND, "7103.OWN");
     let daemon = place.serve();
     place.write("jobs.yaml", "version: 1\njobs:\n  - {name: tick, shedule: x}\n");
     daemon.signal(Signal::SIGHUP);
@@ -161,7 +161,7 @@ fn a_wrong_file_never_stops_a_running_daemon() {
 #[test]
 fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
     let jobs = "version: 1\njobs: [{name: tick, schedule: '* * * * * *', prompt: x, model: slow, tools: {write: [hang]}}]\n";
-    let place = place(jobs, "7104");
+    let place = place(jobs, "7104.OWN");
     let daemon = place.serve();
     wait_until(
         || slots(&place).iter().filter(|(_, state)| state == "skipped").count() >= 2,
@@ -172,13 +172,13 @@ fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
     daemon.signal(Signal::SIGTERM);
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.wait(), Some(0));
-    assert_eq!(alive("sleep 7104"), [""; 0]);
+    assert_eq!(alive("sleep 7104.OWN"), [""; 0]);
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
 
 #[test]
 fn a_log_that_nobody_reads_stops_no_slot() {
-    let place = place(EVERY_SECOND, "7105");
+    let place = place(EVERY_SECOND, "7105.OWN");
     let (mut reader, mut full) = std::io::pipe().unwrap();
     let capacity = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
     full.write_all(&vec![b'x'; capacity]).unwrap();
@@ -197,7 +197,7 @@ fn a_log_that_nobody_reads_stops_no_slot() {
 
 #[test]
 fn a_reader_of_the_log_that_comes_late_gets_all_of_it() {
-    let place = place(EVERY_SECOND, "7106");
+    let place = place(EVERY_SECOND, "7106.OWN");
     let (mut reader, mut full) = std::io::pipe().unwrap();
     let capacity = rustix::pipe::fcntl_getpipe_size(&full).unwrap();
     full.write_all(&vec![b'x'; capacity]).unwrap();

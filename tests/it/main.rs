@@ -18,6 +18,7 @@ mod environment;
 mod formats;
 mod mcp;
 mod old_formats;
+mod operator;
 mod plan;
 mod process;
 mod project;

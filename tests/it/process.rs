@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dutyd::process::{Exit, ForkServer, ProcessSpec, SpawnFailure, Spawner};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Place, alive};
+use crate::support::{Place, alive, own};
 
 fn spawner() -> Spawner {
     let server = ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")));
@@ -28,7 +28,7 @@ fn spec(program: &str, args: &[&str]) -> ProcessSpec {
 }
 
 fn sh(script: &str) -> ProcessSpec {
-    spec("/bin/sh", &["-c", script])
+    spec("/bin/sh", &["-c", &own(script)])
 }
 
 async fn run(spec: &ProcessSpec) -> (Result<Exit, SpawnFailure>, String) {
@@ -93,14 +93,14 @@ async fn a_tool_that_ignores_sigterm_is_killed_after_two_seconds() {
     let started = Instant::now();
     let (exit, output) = run(&ProcessSpec {
         timeout: Duration::from_millis(300),
-        ..sh("trap '' TERM; echo begun; while :; do sleep 7001; done")
+        ..sh("trap '' TERM; echo begun; while :; do sleep 7001.OWN; done")
     })
     .await;
     let took = started.elapsed();
     assert!(exit.as_ref().unwrap().timed_out && exit.as_ref().unwrap().survivors == 0, "{exit:?}");
     assert_eq!(output, "begun\n");
     assert!(took > Duration::from_secs(2) && took < Duration::from_millis(3300), "{took:?}");
-    assert_eq!(alive("sleep 7001"), [""; 0]);
+    assert_eq!(alive("sleep 7001.OWN"), [""; 0]);
 }
 
 #[tokio::test]
@@ -108,27 +108,27 @@ async fn a_tool_that_obeys_sigterm_ends_at_once() {
     let started = Instant::now();
     let (exit, output) = run(&ProcessSpec {
         timeout: Duration::from_millis(300),
-        ..sh("trap 'echo bye; exit 0' TERM; sleep 7002 & wait")
+        ..sh("trap 'echo bye; exit 0' TERM; sleep 7002.OWN & wait")
     })
     .await;
     assert!(exit.unwrap().timed_out);
     assert_eq!(output, "bye\n");
     assert!(started.elapsed() < Duration::from_millis(1500));
-    assert_eq!(alive("sleep 7002"), [""; 0]);
+    assert_eq!(alive("sleep 7002.OWN"), [""; 0]);
 }
 
 // proves PROC-2, PROC-3
 #[tokio::test]
 async fn nothing_of_a_call_outlives_it() {
     let started = Instant::now();
-    let script = "sleep 7003 & setsid sleep 7003 & (setsid sh -c 'trap \"\" TERM HUP; sleep 7003 & sleep 7003' &) ; nohup sleep 7003 >/dev/null 2>&1 & echo done";
+    let script = "sleep 7003.OWN & setsid sleep 7003.OWN & (setsid sh -c 'trap \"\" TERM HUP; sleep 7003.OWN & sleep 7003.OWN' &) ; nohup sleep 7003.OWN >/dev/null 2>&1 & echo done";
     let (exit, output) = run(&sh(script)).await;
     assert_eq!(
         (exit.unwrap(), output.as_str()),
         (Exit { code: Some(0), ..Exit::default() }, "done\n")
     );
     assert!(started.elapsed() < Duration::from_secs(2));
-    assert_eq!(alive("sleep 7003"), [""; 0]);
+    assert_eq!(alive("sleep 7003.OWN"), [""; 0]);
 }
 
 /// A name that is no UTF-8 stands in `/proc` as it is.
@@ -139,7 +139,7 @@ async fn a_process_with_an_odd_name_does_not_get_away() {
     std::fs::copy("/bin/sleep", dir.path().join(std::ffi::OsStr::from_bytes(b"\xff\xfe) Z 1")))
         .unwrap();
     let script = format!(
-        "cd {}; for f in *; do setsid \"./$f\" 7007 & done; sleep 0.2; echo done",
+        "cd {}; for f in *; do setsid \"./$f\" 7007.OWN & done; sleep 0.2; echo done",
         dir.path().display()
     );
     let (exit, output) = run(&sh(&script)).await;
@@ -147,7 +147,7 @@ async fn a_process_with_an_odd_name_does_not_get_away() {
         (exit.unwrap(), output.as_str()),
         (Exit { code: Some(0), ..Exit::default() }, "done\n")
     );
-    assert_eq!(alive(" 7007"), [""; 0]);
+    assert_eq!(alive(" 7007.OWN"), [""; 0]);
 }
 
 // proves PROC-4
@@ -219,12 +219,12 @@ async fn cancelling_ends_the_tree_within_three_seconds() {
     });
     let started = Instant::now();
     let exit = spawner()
-        .run(&sh("trap '' TERM; setsid sleep 7004 & sleep 7004"), &cancel, &mut |_| Ok(()))
+        .run(&sh("trap '' TERM; setsid sleep 7004.OWN & sleep 7004.OWN"), &cancel, &mut |_| Ok(()))
         .await
         .unwrap();
     assert!(exit.cancelled && exit.survivors == 0, "{exit:?}");
     assert!(started.elapsed() < Duration::from_millis(3300));
-    assert_eq!(alive("sleep 7004"), [""; 0]);
+    assert_eq!(alive("sleep 7004.OWN"), [""; 0]);
     task.await.unwrap();
 }
 
@@ -232,12 +232,16 @@ async fn cancelling_ends_the_tree_within_three_seconds() {
 async fn a_dropped_call_ends_by_itself() {
     let call = tokio::spawn(async {
         spawner()
-            .run(&sh("setsid sleep 7005 & sleep 7005"), &CancellationToken::new(), &mut |_| Ok(()))
+            .run(
+                &sh("setsid sleep 7005.OWN & sleep 7005.OWN"),
+                &CancellationToken::new(),
+                &mut |_| Ok(()),
+            )
             .await
     });
-    wait_until(|| alive("sleep 7005").len() >= 2).await;
+    wait_until(|| alive("sleep 7005.OWN").len() >= 2).await;
     call.abort();
-    wait_until(|| alive("sleep 7005").is_empty()).await;
+    wait_until(|| alive("sleep 7005.OWN").is_empty()).await;
 }
 
 /// A tool of the same user can kill its shim; what it leaves is then ours to end.
@@ -247,13 +251,13 @@ async fn a_tool_that_kills_its_shim_does_not_get_away() {
     dutyd::process::prepare_daemon().unwrap();
     let exit = spawner()
         .run(
-            &sh("setsid sleep 7006 & kill -9 $PPID; sleep 7006"),
+            &sh("setsid sleep 7006.OWN & kill -9 $PPID; sleep 7006.OWN"),
             &CancellationToken::new(),
             &mut |_| Ok(()),
         )
         .await;
     assert_eq!(exit, Err(SpawnFailure::ShimLost));
-    assert_eq!(alive("sleep 7006"), [""; 0]);
+    assert_eq!(alive("sleep 7006.OWN"), [""; 0]);
 }
 
 /// Whoever kills the fork server stops nothing: calls at work go on, and the next one gets a new fork server.
@@ -339,7 +343,7 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
     let script = place.path().join("flood.sh");
     std::fs::write(
         &script,
-        "cat /proc/self/oom_score_adj\ni=0\nwhile [ $i -lt 6000 ]; do sleep 64113 & i=$((i+1)); done\necho no limit\n",
+        own("cat /proc/self/oom_score_adj\ni=0\nwhile [ $i -lt 6000 ]; do sleep 64113.OWN & i=$((i+1)); done\necho no limit\n"),
     )
     .unwrap();
     let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
@@ -355,10 +359,10 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
         let asked = Instant::now();
         assert_eq!(place.dutyd(&["status"]).code, 0, "{}", place.log());
         assert!(asked.elapsed() < Duration::from_secs(10), "the daemon answers");
-        most = most.max(alive("sleep 64113").len());
+        most = most.max(alive("sleep 64113.OWN").len());
     }
     assert!(most > 100, "it was a flood: {most}");
-    assert_eq!(alive("sleep 64113").len(), 0);
+    assert_eq!(alive("sleep 64113.OWN").len(), 0);
     let shown = place.json(&["show", "last"]);
     let events = shown["events"].as_array().unwrap();
     let end = events.iter().find(|event| event["type"] == "tool_call_end").unwrap();
@@ -428,7 +432,7 @@ fn a_control_group_holds_what_a_run_starts() {
             ),
             (
                 "tools.yaml",
-                "version: 1\ntools:\n  - {name: groups, description: Shows, category: read, cmd: cat, args: [/proc/self/cgroup]}\n  - {name: hang, description: Hangs, category: write, cmd: sleep, args: ['7313']}\n",
+                "version: 1\ntools:\n  - {name: groups, description: Shows, category: read, cmd: cat, args: [/proc/self/cgroup]}\n  - {name: hang, description: Hangs, category: write, cmd: sleep, args: ['7313.OWN']}\n",
             ),
             ("quick.yaml", "steps: [{call: {tool: groups}}, {say: done}, {say: done}]\n"),
             ("slow.yaml", "steps: [{call: {tool: hang}}, {say: done}]\n"),
@@ -452,7 +456,7 @@ fn a_control_group_holds_what_a_run_starts() {
         assert_eq!(group.below(), [group.0.join("daemon")], "it went with its run");
 
         assert_eq!(place.dutyd(&["run", "--detach", "slow"]).code, 0);
-        wait_now(|| !alive("sleep 7313").is_empty());
+        wait_now(|| !alive("sleep 7313.OWN").is_empty());
         let controllers = std::fs::read_to_string(group.0.join("cgroup.controllers")).unwrap();
         if controllers.contains("pids") {
             let run = group.below().into_iter().find(|path| !path.ends_with("daemon")).unwrap();
@@ -465,9 +469,9 @@ fn a_control_group_holds_what_a_run_starts() {
             all().for_each(|pid| nix::sys::signal::kill(pid, signal).unwrap());
         }
         drop(daemon);
-        assert_eq!(alive("sleep 7313").len(), 1, "what the test is about");
+        assert_eq!(alive("sleep 7313.OWN").len(), 1, "what the test is about");
         let daemon = place.serve_in(&group.0);
-        assert_eq!(alive("sleep 7313").len(), 0, "{}", place.log());
+        assert_eq!(alive("sleep 7313.OWN").len(), 0, "{}", place.log());
         assert_eq!(group.below(), [group.0.join("daemon")]);
         drop(daemon);
     }

@@ -53,7 +53,7 @@ impl Place {
     pub(crate) fn write(&self, name: &str, text: &str) {
         let path = self.config().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
+        std::fs::write(&path, own(text)).unwrap();
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::set_permissions(self.config(), std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -265,13 +265,19 @@ pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> Stri
     }
 }
 
+/// Replaces `OWN` by the id of this process: `sleep 7003.OWN` is no other test's, also not in another checkout.
+pub(crate) fn own(text: &str) -> String {
+    text.replace(".OWN", &format!(".{}", std::process::id()))
+}
+
 /// Processes whose command line holds `word`.
 pub(crate) fn alive(word: &str) -> Vec<String> {
+    let word = own(word);
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Ok(cmdline) = std::fs::read(entry.path().join("cmdline")) else { continue };
         let cmdline = String::from_utf8_lossy(&cmdline).replace('\0', " ");
-        if cmdline.contains(word) {
+        if cmdline.contains(&word) {
             found.push(cmdline);
         }
     }
