@@ -242,10 +242,16 @@ impl Machine {
         let action = match input {
             Input::Start(text) => {
                 events.push(Event::SystemPrompt { text: self.system.text.clone() });
-                if let Some(words) = self.system.repository.take() {
-                    self.say(words, InputSource::Repository, &mut events);
+                let repository = self.system.repository.take();
+                if let Some(text) = &repository {
+                    let source = InputSource::Repository;
+                    events.push(Event::UserInput { text: text.clone(), source });
                 }
-                self.say(text, InputSource::Job, &mut events);
+                let source = InputSource::Job;
+                events.push(Event::UserInput { text: text.clone(), source });
+                // One turn: some servers refuse two messages of the user in a row.
+                let before = repository.map(|text| format!("{text}\n\n")).unwrap_or_default();
+                self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
             }
             Input::Reply { reply, latency_ms, first_token_ms, price, context_window, elapsed } => {

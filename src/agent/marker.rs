@@ -35,16 +35,16 @@ impl Marker {
     /// Returns `content` as data of the call.
     #[must_use]
     pub fn wrap(&self, call_id: &CallId, content: &str) -> String {
-        self.marked("tool_output", call_id.as_str(), content)
+        self.delimited("tool_output", call_id.as_str(), content)
     }
 
-    /// Returns what a repository says of itself as data.
+    /// Delimits text from the repository (branch, commit titles) as untrusted content.
     #[must_use]
     pub fn wrap_repository(&self, content: &str) -> String {
-        self.marked("repository", "repository", content)
+        self.delimited("repository", "repository", content)
     }
 
-    fn marked(&self, tag: &str, seed: &str, content: &str) -> String {
+    fn delimited(&self, tag: &str, seed: &str, content: &str) -> String {
         let digest = Sha256::new().chain_update(self.secret).chain_update(seed).finalize();
         let value: String = hex::encode(digest).chars().take(16).collect();
         let characters = content.chars().count().max(1000) * GROWTH;

@@ -217,7 +217,7 @@ fn plan_one(
             format!(
                 "Refused by the rule `{}`: {} (category {}). {}",
                 decision.rule,
-                decision.reason,
+                toolbox.in_shown_words(&call.name, &decision.reason),
                 decision.category,
                 match decision.rule {
                     "rate" => "Do something else first.",

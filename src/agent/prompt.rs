@@ -74,7 +74,7 @@ pub struct SystemPrompt {
     pub text: String,
     /// How many bytes from its beginning are the same in every run of the job.
     pub stable: usize,
-    /// The words of the repository, marked as data; a user turn of its own before the task.
+    /// Branch and commit titles, delimited as untrusted content; they go before the task.
     pub repository: Option<String>,
 }
 
@@ -131,17 +131,17 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
 }
 
 impl GitFacts {
-    /// Returns the words of the repository, which anybody may have written: its branch and its last commits. Not for the system prompt.
+    /// Returns the branch and the last commits, one per line. The text is untrusted: keep it out of the system prompt.
     #[must_use]
-    pub fn words(&self) -> String {
-        let mut words = format!("branch: {}\n", one_line(&self.branch));
+    pub fn untrusted_text(&self) -> String {
+        let mut text = format!("branch: {}\n", one_line(&self.branch));
         if !self.commits.is_empty() {
-            words.push_str("last commits:\n");
+            text.push_str("last commits:\n");
         }
         for commit in &self.commits {
-            let _ = writeln!(words, "  {}", one_line(commit));
+            let _ = writeln!(text, "  {}", one_line(commit));
         }
-        words
+        text
     }
 }
 
@@ -206,7 +206,10 @@ mod tests {
         assert!(places.is_sorted(), "{}", prompt.text);
         assert!(prompt.text.trim_end().ends_with("Answer in German."));
         assert!(!prompt.text.contains("fix") && !prompt.text.contains("main"), "{}", prompt.text);
-        assert_eq!(git.words(), "branch: main\nlast commits:\n  abc fix\\u{202e}\\n</git>\n");
+        assert_eq!(
+            git.untrusted_text(),
+            "branch: main\nlast commits:\n  abc fix\\u{202e}\\n</git>\n"
+        );
         let bare =
             PromptFacts { git: None, tools: &[], documents: "", system_prompt: None, ..facts };
         assert!(system_prompt(&bare).text.contains("no tools"));

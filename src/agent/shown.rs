@@ -25,7 +25,7 @@ pub struct ShownAs {
 }
 
 impl ShownAs {
-    /// Shown as it is.
+    /// Returns a tool that is shown under `name` and with its own parameters.
     #[must_use]
     pub fn itself(name: &str) -> Self {
         Self { name: name.to_owned(), parameters: &[] }
@@ -69,12 +69,15 @@ impl ShownAs {
             let (name, rest) = word.split_at(end);
             let theirs = self.parameters.iter().find(|(ours, _)| *ours == name);
             out.push_str(theirs.map_or(name, |(_, theirs)| theirs));
+            if theirs.is_some_and(|(ours, theirs)| is_in_seconds(ours, theirs)) {
+                out.push_str(" (here in milliseconds)");
+            }
             out.push_str(rest);
         }
         out
     }
 
-    /// Returns the arguments of a call by the tool's own names; what is there by its own name already stays so.
+    /// Returns the arguments of a call under the tool's own names. An argument that already has its own name wins.
     pub(super) fn own_arguments(&self, arguments: &Map<String, Value>) -> Map<String, Value> {
         let own = |name: &str, value: &Value| {
             let pair = self.parameters.iter().find(|(_, theirs)| *theirs == name);
@@ -116,8 +119,12 @@ fn in_seconds(schema: &Value) -> Value {
     let shown = |(key, value): (&String, &Value)| {
         let value = match (key.as_str(), value) {
             ("type", _) => "number".into(),
-            ("description", _) => "After so many seconds it is ended".into(),
+            ("description", _) => "Timeout in seconds".into(),
             ("enum", Value::Array(items)) => items.iter().map(thousandth).collect(),
+            ("anyOf" | "allOf" | "oneOf", Value::Array(items)) => {
+                items.iter().map(in_seconds).collect()
+            }
+            ("not" | "if" | "then" | "else", inner) => in_seconds(inner),
             _ => thousandth(value),
         };
         (key.clone(), value)
@@ -132,7 +139,7 @@ fn thousandth(value: &Value) -> Value {
     }
 }
 
-/// Returns seconds as whole milliseconds; what is not a number stays as it is, for the check of the arguments.
+/// Converts seconds to whole milliseconds. Leaves a value that is not a number to the argument validation.
 fn in_milliseconds(value: &Value) -> Value {
     match (value.as_u64(), value.as_f64()) {
         (Some(seconds), _) => seconds.saturating_mul(1000).into(),
@@ -155,13 +162,15 @@ mod tests {
         let schema = json!({"properties": {"timeout_ms": {"type": "integer", "minimum": 1, "maximum": 600_000}}});
         let own = ToolDefinition {
             name: "bash".into(),
-            description: "`timeout_ms` ends it.".into(),
+            description: "Runs a command.".into(),
             parameters: schema,
         };
         let definition = shown.definition(&own);
         let parameter = &definition.parameters["properties"]["timeout"];
         assert_eq!(parameter, &json!({"type": "number", "minimum": 0.001, "maximum": 600}));
-        assert_eq!(definition.description, "`timeout` ends it.");
+        let words =
+            shown.in_shown_words("timeout_ms: 700000 is greater than the maximum of 600000");
+        assert!(words.starts_with("timeout (here in milliseconds): 700000"), "{words}");
         let check = |arguments: Value, expected: Value| {
             let own = shown.own_arguments(arguments.as_object().unwrap());
             assert_eq!(Value::Object(own), expected);

@@ -19,7 +19,7 @@ const ARGUMENT_VALUES: usize = 100_000;
 
 /// Returns the arguments that `text` writes. An empty text and `null` mean none: servers send them for tools without parameters.
 ///
-/// *Errors*: they are not a JSON object, too large, or of too many values; for the model.
+/// *Errors*: the text is not a JSON object, is too large or has too many values. Written for the model.
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
     if matches!(text.trim(), "" | "null") {
         return Ok(Map::new());

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::args::RunsArgs;
 use super::context::Context;
-use super::error::CliError;
+use super::error::{CliError, ErrorKind};
 use super::output;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
@@ -45,7 +45,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
 }
 
 /// Returns the row of a run that has no record because it has not begun, or ended in the queue.
-pub(crate) async fn without_record(
+pub(crate) async fn row_without_record(
     context: &Context,
     source: &Source,
     name: &str,
@@ -53,7 +53,12 @@ pub(crate) async fn without_record(
     let row = match source {
         Source::Daemon(daemon) => {
             let run_id = daemon.run_id(name).await?;
-            Some(daemon.client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await?)
+            match daemon.client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await {
+                Ok(row) => Some(row),
+                // Its record may be there all the same, damaged or not in the index.
+                Err(error) if error.kind == ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            }
         }
         Source::Files(_) if context.find_run(name).is_ok() => None,
         Source::Files(_) => {

@@ -9,7 +9,7 @@ use super::args::{OutputForm, ShowArgs};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use super::runs::without_record;
+use super::runs::row_without_record;
 use super::source::{self, Source, Wanted};
 use super::story::Story;
 use crate::domain::Event;
@@ -27,9 +27,9 @@ struct Record {
 
 pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Record).await?;
-    if let Some(row) = without_record(context, &source, &args.run).await? {
+    if let Some(row) = row_without_record(context, &source, &args.run).await? {
         if args.raw {
-            return Err(has_no_record(&row));
+            return Err(no_record_error(&row));
         }
         let people = || {
             let state = if row.ended_at.is_some() { "ended in the queue" } else { "queued" };
@@ -58,8 +58,9 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
 }
 
 /// Returns the error for a run of which there is only a row.
-pub(crate) fn has_no_record(row: &RunRow) -> CliError {
-    CliError::not_found(format!("the run `{}` has no record: it has not begun", row.run_id))
+pub(crate) fn no_record_error(row: &RunRow) -> CliError {
+    let why = if row.ended_at.is_some() { "it ended in the queue" } else { "it has not begun" };
+    CliError::not_found(format!("the run `{}` has no record: {why}", row.run_id))
 }
 
 async fn record(context: &Context, source: &Source, name: &str) -> Result<Record, CliError> {

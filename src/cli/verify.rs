@@ -9,8 +9,8 @@ use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use super::runs::without_record;
-use super::show::has_no_record;
+use super::runs::row_without_record;
+use super::show::no_record_error;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::domain::RunId;
@@ -28,8 +28,8 @@ pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitC
     }
     let name = args.run.as_deref().unwrap_or("last");
     let source = source::find(context, Wanted::Record).await?;
-    if let Some(row) = without_record(context, &source, name).await? {
-        return Err(has_no_record(&row));
+    if let Some(row) = row_without_record(context, &source, name).await? {
+        return Err(no_record_error(&row));
     }
     let report: VerifyReport = match &source {
         Source::Daemon(daemon) => {

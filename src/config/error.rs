@@ -78,7 +78,7 @@ impl ConfigError {
             let _ = writeln!(out, "{pad} --> {}:{}:{}{field}", self.file, self.line, self.column);
             let _ = writeln!(out, "{pad} |");
             let _ = writeln!(out, "{} | {}", self.line, one_line(&self.source_line));
-            // The column of a long line may lie behind what is shown of it.
+            // The column can lie beyond the part of the line that is shown.
             if self.column <= LINE_CHARACTERS {
                 let _ = writeln!(out, "{pad} | {}^", " ".repeat(self.column.saturating_sub(1)));
             }
@@ -115,12 +115,12 @@ impl Report {
         }
     }
 
-    /// Drops the errors beyond the first 500, and says how many they are.
+    /// Replaces the errors beyond the first 500 with one error that counts them.
     pub(crate) fn shorten(&mut self) {
         let more = self.errors.len().saturating_sub(MOST_ERRORS);
         if more > 0 {
             self.errors.truncate(MOST_ERRORS);
-            let message = format!("{more} more errors are not shown: mend these first");
+            let message = format!("{more} more errors are not shown: fix these first");
             let file = self.errors.last().map(|last| last.file.clone()).unwrap_or_default();
             self.errors.push(ConfigError::of_file(file, message));
         }

@@ -124,9 +124,7 @@ impl FileSchema {
             if errors.len() >= MOST_ERRORS {
                 errors.push(ConfigError::of_file(
                     &document.file,
-                    format!(
-                        "there are more than {MOST_ERRORS} errors in this file: mend these first"
-                    ),
+                    format!("this file has more than {MOST_ERRORS} errors: fix these first"),
                 ));
                 break;
             }

@@ -107,7 +107,7 @@ pub struct SessionStart {
     pub dutyd_version: String,
     /// The host's name.
     pub host: String,
-    /// The documents of the project that the model is given.
+    /// The documents of the project that the model is given; null where no model is asked (`apply`), and in records of earlier versions.
     #[serde(default)]
-    pub documents: Vec<ProjectDocument>,
+    pub documents: Option<Vec<ProjectDocument>>,
 }

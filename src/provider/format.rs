@@ -14,7 +14,7 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// Values in the JSON of one answer.
 const ANSWER_VALUES: usize = 300_000;
 
-/// Values of one event of a stream that are not counted: a long answer has many small events, and nothing of most is kept.
+/// Values that each event of a stream has for free: a long answer has many small events, and we keep little of each.
 const EVENT_VALUES: usize = 100;
 
 /// Calls of one answer; more is no answer of a model.

@@ -151,7 +151,7 @@ pub(super) async fn collect(
     Ok(body)
 }
 
-/// Cuts pieces into lines, each ended by LF or CR LF; those of events by CR alone too.
+/// Cuts pieces into lines that end with LF or CR LF; in an event stream, also with CR alone.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     of_events: bool,

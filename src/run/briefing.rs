@@ -48,7 +48,7 @@ fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, Mode
     })
 }
 
-/// Returns the system prompt of a run, and the words of the repository, which are not part of it.
+/// Returns the system prompt of a run and, apart from it, the untrusted text of the repository.
 pub(super) async fn prompt(
     spec: &RunSpec,
     host: &Host,
@@ -94,7 +94,7 @@ pub(super) async fn prompt(
         skills: &skills(&spec.job),
         system_prompt: spec.job.system_prompt.as_deref(),
     });
-    (prompt, git.map(|git| git.words()))
+    (prompt, git.map(|git| git.untrusted_text()))
 }
 
 /// Returns the documents of the project that the job works on; empty for one on another host.

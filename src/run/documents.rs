@@ -1,7 +1,8 @@
 //! The documents of a project that say how it is worked on, such as `AGENTS.md`.
 //!
-//! Whoever can write there wrote them, an earlier run included: so their digests are on record, and a run warns of those that are not what they
-//! were in the run before. A document is a plain file below the directories that lead to the working directory.
+//! Anyone with write access, an earlier run included, may have changed them. The transcript records their digests, and a run warns of each
+//! document that differs from the previous run. A document is a plain file in a directory between the repository root and the working directory,
+//! or below one.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -23,10 +24,13 @@ const DOCUMENT_BYTES: usize = 32 * 1024;
 
 const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
 
-/// Bytes of a document beyond what is shown that are hashed.
+/// Bytes that are hashed after the shown part; a longer document has no digest.
 const DIGEST_BYTES: u64 = 16 << 20;
 
-/// What a model is given of the documents.
+/// Runs of the job that are looked through for the last one with documents.
+const MOST_RUNS: u32 = 20;
+
+/// The documents of one run.
 #[derive(Debug, Default)]
 pub(super) struct Documents {
     /// Their texts, each below its path, without secrets.
@@ -34,9 +38,9 @@ pub(super) struct Documents {
     pub(super) found: Vec<ProjectDocument>,
 }
 
-/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md`, and what the model's family reads besides.
+/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md` and the files in `names`.
 ///
-/// Without a repository, only those of `directory`. What cannot be read is left out. Secrets are removed before anything is cut.
+/// Without a repository, reads `directory` only. Skips unreadable files. Removes secrets before it truncates a text.
 pub(super) fn documents(
     root: Option<&Path>,
     directory: &Path,
@@ -113,7 +117,7 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     let mut file =
         std::fs::File::from(openat2(&directory, name, flags, Mode::empty(), beneath).ok()?);
     let is_plain = file.metadata().is_ok_and(|meta| {
-        // A second name of a file elsewhere would be a link by another way.
+        // A hard link could expose a file elsewhere, like a symlink.
         meta.is_file() && meta.nlink() == 1 && owner.is_known(meta.uid())
     });
     let mut bytes = Vec::new();
@@ -127,16 +131,21 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     if is_whole {
         clean.extend(stream.finish());
     }
-    // What it shows must be all that it says, and it must not end the block that it stands in.
+    // Make invisible characters visible, and do not let the text close the block around it.
     let text = escape::for_model(&String::from_utf8_lossy(&clean));
     let text = text.replace("</project_documents", "<\\/project_documents");
     (!text.trim().is_empty()).then_some(Read { text, is_whole, digest })
 }
 
-/// Returns a sentence for each document that the last run of the job was given otherwise, or not at all.
-pub(super) async fn changes(spec: &RunSpec, host: &Host, found: &[ProjectDocument]) -> Vec<String> {
+/// Returns a sentence for each document that is new or has changed since the last run of the job.
+pub(super) async fn change_warnings(
+    spec: &RunSpec,
+    host: &Host,
+    found: &[ProjectDocument],
+) -> Vec<String> {
     let Some((run_id, before)) = last_documents(spec, host).await else { return Vec::new() };
-    let is_new = |document: &&ProjectDocument| !before.contains(document);
+    let is_new =
+        |document: &&ProjectDocument| document.digest.is_none() || !before.contains(document);
     let sentence = |document: &ProjectDocument| {
         let path = escape::one_line(&document.path);
         match before.iter().any(|known| known.path == document.path) {
@@ -144,24 +153,29 @@ pub(super) async fn changes(spec: &RunSpec, host: &Host, found: &[ProjectDocumen
                 "`{path}` has changed since the run {run_id}; the model is given the new text"
             ),
             false => {
-                format!("`{path}` was not there in the run {run_id}; the model is given its text")
+                format!("`{path}` is new since the run {run_id}; the model is given its text")
             }
         }
     };
     found.iter().filter(is_new).map(sentence).collect()
 }
 
-/// Returns the documents of the last run of the job; `None` without such a run, or where its first line cannot be read.
+/// Returns the documents of the last run of the job that has them on record.
 async fn last_documents(spec: &RunSpec, host: &Host) -> Option<(String, Vec<ProjectDocument>)> {
     let job = Some(spec.job.name.to_string());
-    let filter = RunFilter { job, limit: 2, ..RunFilter::default() };
+    let filter = RunFilter { job, limit: MOST_RUNS, ..RunFilter::default() };
     let rows = host.index.get().await.ok()?.runs(filter).await.ok()?;
-    let own = spec.run_id.as_str();
-    let last = rows.into_iter().map(|row| row.run_id).find(|run_id| run_id.as_str() != own)?;
-    let run = host.state.find_run(&RunId::parse(&last).ok()?)?;
+    rows.into_iter()
+        .map(|row| row.run_id)
+        .filter(|run_id| run_id.as_str() != spec.run_id.as_str())
+        .find_map(|run_id| documents_of(host, &run_id).map(|documents| (run_id, documents)))
+}
+
+fn documents_of(host: &Host, run_id: &str) -> Option<Vec<ProjectDocument>> {
+    let run = host.state.find_run(&RunId::parse(run_id).ok()?)?;
     let first = read_lines::<ReadEvent>(&run.transcript()).ok()?.next()?.ok()?;
     match known(&first)? {
-        Event::SessionStart(start) => Some((last, start.documents.clone())),
+        Event::SessionStart(start) => start.documents.clone(),
         _ => None,
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
 use super::briefing::{documents, models, prompt};
-use super::documents::changes;
+use super::documents::change_warnings;
 use super::ended::{Ended, ended_early, session_end};
 use super::preflight::{connect, may_begin, preflight};
 use super::record::RunSink;
@@ -125,14 +125,14 @@ pub async fn execute(
         Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.is_answered()));
     let documents = documents(&spec, &around);
     let mut start = session_start(&spec, &toolbox, &around);
-    start.documents.clone_from(&documents.found);
+    start.documents = Some(documents.found.clone());
     sink.record(Event::SessionStart(Box::new(start)))
         .await
         .map_err(|error| RunError::Record(error.0))?;
     if spec.is_queued {
         leave_queue(&spec.run_id, &host).await;
     }
-    for message in changes(&spec, &host, &documents.found).await {
+    for message in change_warnings(&spec, &host, &documents.found).await {
         let event = Event::warning("project_document", message);
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
     }
@@ -181,17 +181,22 @@ pub async fn execute(
     }
     let by = stopped.borrow().as_ref().and_then(|stop| stop.by.clone());
     let end = session_end(&result, started, by, &around.redactor);
-    Ok(finish(&spec.run_id, &host, &sink, mark, end).await)
+    let ended = finish(&spec.run_id, &host, &sink, mark, end).await;
+    if spec.is_queued {
+        // Where it could not leave at its start, as on a full disk.
+        leave_queue(&spec.run_id, &host).await;
+    }
+    Ok(ended)
 }
 
-/// Takes a run whose first line is written out of the queue; not before, so that a crash in between leaves a trace of it.
+/// Removes a run from the queue. Call it after the first line is written, so that a crash in between does not lose the run.
 async fn leave_queue(run_id: &RunId, host: &Host) {
     let left = match host.ledger.get().await {
         Ok(ledger) => ledger.dequeue(run_id.clone()).await,
         Err(error) => Err(error),
     };
     if let Err(error) = left {
-        tracing::warn!(%run_id, %error, "a run that has begun stays in the queue of the ledger");
+        tracing::warn!(%run_id, %error, "failed to remove a started run from the queue");
     }
 }
 
@@ -376,7 +381,7 @@ pub(super) fn session_start(
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),
-        documents: Vec::new(),
+        documents: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The repository that the working directory is in.
 //!
-//! Whoever can write there wrote it, so that nothing of it is followed or executed: git is asked only for what runs none of the programs that a
+//! The repository is untrusted: we do not follow its links or execute its files. We run only git commands that do not start a program that the
 //! repository can name.
 
 use std::ffi::OsStr;

@@ -92,7 +92,9 @@ pub fn tool_surroundings(
         web_search: config.settings.web_search.clone(),
         todos: Default::default(),
         skills: job.skills.clone(),
-        finds_below: profile_of(config, job).shown("glob").is_some_and(|glob| glob.name == "find"),
+        glob_paths_are_relative: profile_of(config, job)
+            .shown("glob")
+            .is_some_and(|glob| glob.name == "find"),
         shell: (bash, profile_of(config, job).shell_timeout.min(job.limits.tool_timeout)),
     }))
 }

@@ -1,4 +1,5 @@
-//! Ends a run whose temporary directory takes more than `limits.max_tmp_bytes`: it lies on the file system of the state.
+//! Ends a run whose temporary directory takes more than `limits.max_tmp_bytes`: the directory shares the file system of the
+//! state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use tokio::task::AbortHandle;
 use crate::domain::{RunId, Stop, StopReason};
 use crate::store::StateDir;
 
-/// How often the free space is looked at, a single system call.
-const LOOK: Duration = Duration::from_secs(1);
+/// Time between two checks of the free space; a check is one system call.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Looks after which the directory is counted, whatever the free space is: others may have freed some.
-const MOST_LOOKS: u32 = 30;
+/// Checks after which the directory is measured in any case: another process may have freed as much space as the run took.
+const CHECKS_PER_MEASUREMENT: u32 = 30;
 
-/// Part of the limit by which the free space must have become less before the directory is counted again.
-const PARTS: u64 = 16;
+/// The directory is measured again once the free space fell by the limit divided by this number.
+const REMEASURE_DIVISOR: u64 = 16;
 
 /// Watches a run until it is dropped.
 pub(super) struct TemporaryWatch {
@@ -41,10 +42,16 @@ impl TemporaryWatch {
         let (sender, stop) = watch::channel(outer.borrow().clone());
         let task = tokio::spawn(async move {
             let given = tokio::select! {
-                given = outer.wait_for(Option::is_some) => given.ok().and_then(|stop| stop.clone()),
-                () = is_over(state, run_id, most) => Some(StopReason::BudgetExceeded.into()),
+                given = outer.wait_for(Option::is_some) => match given {
+                    Ok(stop) => stop.clone(),
+                    // Who could stop the run is gone, and with it the daemon.
+                    Err(_) => Some(StopReason::Interrupted.into()),
+                },
+                () = wait_until_over(state, run_id, most) => {
+                    Some(StopReason::BudgetExceeded.into())
+                }
             };
-            // Nobody listens to a run that has ended.
+            // The receiver is gone if the run has ended.
             let _ = sender.send(given);
             // The channel stays open as long as the run looks at it.
             sender.closed().await;
@@ -53,30 +60,37 @@ impl TemporaryWatch {
     }
 }
 
-/// Returns as soon as the directory takes more than `most` bytes.
-async fn is_over(state: StateDir, run_id: RunId, most: u64) {
-    let (mut counted_at, mut looks) = (u64::MAX, 0);
-    let mut interval = tokio::time::interval(LOOK);
+/// Returns as soon as the directory takes more than `most` bytes, or cannot be measured twice in a row.
+async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
+    let (mut measured_at, mut checks, mut has_failed) = (u64::MAX, 0, false);
+    let mut interval = tokio::time::interval(CHECK_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
         let free = free_bytes(state.root());
-        looks += 1;
-        if counted_at.saturating_sub(free) < most / PARTS && looks < MOST_LOOKS {
+        checks += 1;
+        let has_room = measured_at.saturating_sub(free) < most / REMEASURE_DIVISOR;
+        if has_room && checks < CHECKS_PER_MEASUREMENT && !has_failed {
             continue;
         }
-        (counted_at, looks) = (free, 0);
+        (measured_at, checks) = (free, 0);
         let (state, run_id) = (state.clone(), run_id.clone());
         let id = run_id.clone();
-        let counted =
+        let measured =
             tokio::task::spawn_blocking(move || state.temporary_bytes(&run_id, most)).await;
-        match counted {
-            Ok(Ok(Some(_))) => {}
+        match measured {
+            Ok(Ok(Some(_))) => has_failed = false,
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {
-                tracing::warn!(run_id = %id, %error, "the temporary directory of a run cannot be counted");
+                tracing::warn!(run_id = %id, %error, "failed to measure the temporary directory of a run");
+                // A tree that changes while it is read may fail once.
+                if std::mem::replace(&mut has_failed, true) {
+                    return;
+                }
             }
-            Err(error) => tracing::error!(run_id = %id, %error, "counting a directory panicked"),
+            Err(error) => {
+                tracing::error!(run_id = %id, %error, "the measurement of the temporary directory panicked");
+            }
         }
     }
 }

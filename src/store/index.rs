@@ -249,8 +249,8 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
     rows.map(|json| parse(&json?)).collect()
 }
 
-/// Returns what `runs` lists, newest first. A run goes from the queue to the open runs and from there to the index: whoever reads them in this
-/// order meets each run at least once.
+/// Returns the rows that `runs` lists, newest first. A run moves from the queue to the open runs and then to the index; read the three in this
+/// order, so that you do not miss a run.
 #[must_use]
 pub fn all_runs(
     queue: &[QueuedRun],

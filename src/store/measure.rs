@@ -1,14 +1,14 @@
-//! Measures the space that a tree takes. Something hostile may have made it.
+//! Measures the disk space of a directory tree. The tree is untrusted. A file that was unlinked and is still open is not counted.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, openat, openat2, statat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fstat, openat, openat2, statat,
 };
 use rustix::io::Errno;
 
@@ -16,13 +16,18 @@ use rustix::io::Errno;
 const MOST_ENTRIES: usize = 1_000_000;
 
 /// Returns the bytes that the tree at `path` takes on its file system; `None` if they are more than `most`, or if the tree is too large or too
-/// deep to be measured. Nothing at `path` takes nothing. Follows no link, and counts a file with several names once.
+/// deep to be measured. Returns 0 if `path` does not exist. Does not follow links, and counts a file with several names once.
 ///
 /// *Errors*: a directory cannot be read. Blocks.
 pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = match openat(CWD, path, flags, Mode::empty()) {
+    let open_root = || openat(CWD, path, flags, Mode::empty());
+    let root = match open_root() {
         Err(Errno::NOENT) => return Ok(Some(0)),
+        Err(Errno::ACCESS) => {
+            make_readable(&openat(CWD, path, flags | OFlags::PATH, Mode::empty())?)?;
+            open_root()?
+        }
         opened => opened?,
     };
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
@@ -34,14 +39,16 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
             // It was removed meanwhile, or is another file system.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             Err(Errno::NAMETOOLONG) => return Ok(None),
-            // A directory that is closed to its own user hides nothing. `fchmodat` follows links; what was opened as a directory is not one.
             Err(Errno::ACCESS) => {
-                let place = openat2(&root, &relative, flags | OFlags::PATH, Mode::empty(), how)?;
-                chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
+                let flags_of_place = flags | OFlags::PATH;
+                make_readable(&openat2(&root, &relative, flags_of_place, Mode::empty(), how)?)?;
                 openat2(&root, &relative, flags, Mode::empty(), how)?
             }
             opened => opened?,
         };
+        if !Mode::from_raw_mode(fstat(&directory)?.st_mode).contains(Mode::XUSR) {
+            make_readable(&directory)?;
+        }
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;
             let name = entry.file_name();
@@ -66,6 +73,13 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
         }
     }
     Ok(Some(bytes))
+}
+
+/// Lets the owner of a directory look into it: a tool must not hide files by closing a directory to its own user.
+fn make_readable(directory: &OwnedFd) -> io::Result<()> {
+    // `fchmodat` would follow a link that took the directory's place, and `fchmod` refuses a descriptor that is only a place.
+    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    chmod(path, Mode::RWXU).map_err(Into::into)
 }
 
 #[cfg(test)]

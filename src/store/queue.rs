@@ -55,13 +55,13 @@ impl Ledger {
         .await
     }
 
-    /// Takes a run that begins out of the queue.
+    /// Removes a run that has a record from the queue, and the row that says how it ended there, if there is one.
     ///
     /// *Errors*: [`DbError`].
     pub async fn dequeue(&self, run_id: RunId) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction
-                .prepare_cached("DELETE FROM queue WHERE run_id = ?1 AND ended_at IS NULL")?
+                .prepare_cached("DELETE FROM queue WHERE run_id = ?1")?
                 .execute([run_id.as_str()])
                 .map(drop)
         })

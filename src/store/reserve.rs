@@ -1,7 +1,7 @@
 //! Space that a database keeps for the time when its file system is full (STATE-4).
 //!
-//! The reserve is a file beside the database. While the file system has room for no more than a few writes, it gets smaller, one piece before
-//! each write, so that who fills the disk does not stop the ledger at once.
+//! The reserve is a file beside the database. While the file system has room for no more than a few writes, the reserve shrinks by
+//! one piece before each write, so that a full disk does not stop the ledger at once.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -32,7 +32,7 @@ pub(super) struct Reserve {
 impl Reserve {
     /// Opens the reserve at `path`, and makes it whole where there is plenty of space.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: the file cannot be opened, or is a symlink.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -67,7 +67,7 @@ impl Reserve {
         };
         match done {
             Ok(()) => self.bytes = wanted,
-            Err(error) => tracing::debug!(%error, "the reserve of the ledger cannot be changed"),
+            Err(error) => tracing::debug!(%error, "failed to resize the reserve of the ledger"),
         }
     }
 }

@@ -1,28 +1,28 @@
 //! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text (`{}` takes some hundred), so a limit in bytes
 //! does not bound the memory.
 
-/// Measures JSON text byte by byte. Text that is not JSON gets figures without a meaning: the parser refuses it afterwards.
+/// Measures JSON text byte by byte. For text that is not JSON, the counts are meaningless; the parser rejects it later.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Measure {
     separators: usize,
     depth: usize,
-    is_string: bool,
-    is_escaped: bool,
+    in_string: bool,
+    after_backslash: bool,
 }
 
 impl Measure {
     pub(crate) fn take(&mut self, byte: u8) {
-        if self.is_string {
+        if self.in_string {
             match byte {
-                _ if self.is_escaped => self.is_escaped = false,
-                b'\\' => self.is_escaped = true,
-                b'"' => self.is_string = false,
+                _ if self.after_backslash => self.after_backslash = false,
+                b'\\' => self.after_backslash = true,
+                b'"' => self.in_string = false,
                 _ => {}
             }
             return;
         }
         match byte {
-            b'"' => self.is_string = true,
+            b'"' => self.in_string = true,
             b',' => self.separators += 1,
             b'[' | b'{' => {
                 self.separators += 1;

@@ -1,6 +1,7 @@
 //! A tool of `tools.yaml` in a run.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -22,6 +23,9 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, DomainRules, PathRefusal, PathRules, Touch};
 use crate::process::{Exit, Spawner, resolved};
 use crate::text::redact::Redactor;
+
+/// Bytes of a literal file argument that are hashed.
+const DIGEST_BYTES: u64 = 16 << 20;
 
 /// What a run gives its tools.
 pub struct ToolSurroundings {
@@ -56,7 +60,7 @@ pub struct ToolSurroundings {
     /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
     pub shell: (Option<PathBuf>, Duration),
     /// Whether `glob` names files relative to the searched directory, as the `find` of some families does.
-    pub finds_below: bool,
+    pub glob_paths_are_relative: bool,
     /// The skills of the job.
     pub skills: Vec<Arc<Skill>>,
     /// What is to be done in the run.
@@ -101,6 +105,23 @@ fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
     };
     let path = Path::new(&call.working_dir).join(value);
     std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
+}
+
+/// Returns the digest of a file; for one that is large or that we may not read, its identity, size and times.
+///
+/// *Errors*: it cannot be looked at.
+async fn facts_of_file(path: &Path) -> Result<String, CallError> {
+    let failed = |error: std::io::Error| {
+        CallError::new(ErrorKind::Io, format!("{} cannot be looked at: {error}.", path.display()))
+    };
+    let meta = std::fs::metadata(path).map_err(failed)?;
+    if meta.len() <= DIGEST_BYTES
+        && let Ok(digest) = digest_of_file(path.to_path_buf()).await
+    {
+        return Ok(digest);
+    }
+    let changed = (meta.ctime(), meta.ctime_nsec());
+    Ok(format!("{}:{} {} bytes, {changed:?}", meta.dev(), meta.ino(), meta.len()))
 }
 
 impl ToolSurroundings {
@@ -301,11 +322,15 @@ impl AgentTool for DeclaredTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let mut files = String::new();
         if self.around.execution.is_local() {
-            let mut paths: Vec<PathBuf> = self.tool.program.path.iter().cloned().collect();
-            paths.extend(self.tool.command.literals().filter_map(|text| literal_file(call, text)));
-            for path in paths {
+            if let Some(path) = &self.tool.program.path {
                 let digest = digest_of_file(path.clone()).await?;
                 files.push_str(&format!("{}={digest} ", path.display()));
+            }
+            let literals: Vec<PathBuf> =
+                self.tool.command.literals().filter_map(|text| literal_file(call, text)).collect();
+            for path in literals {
+                let facts = facts_of_file(&path).await?;
+                files.push_str(&format!("{}={facts} ", path.display()));
             }
         }
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();

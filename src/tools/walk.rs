@@ -52,7 +52,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Opens it for reading; `None` if it is not a plain file any more, or another name of a closed one.
+    /// Opens the entry for reading; `None` if it is no longer a plain file or is a hard link to a closed one.
     ///
     /// *Errors*: it cannot be opened.
     pub(super) fn open(&self) -> io::Result<Option<File>> {
@@ -81,7 +81,7 @@ pub(super) struct Walk<'a> {
     pub(super) depth: usize,
     /// Whether entries come in the same order each time, as long as nothing changes; slower.
     pub(super) is_steady: bool,
-    /// Tells that the walk must end. It is asked before each entry, ignored ones included.
+    /// Tells whether the walk must end; called before each entry, ignored ones included.
     pub(super) is_over: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -90,7 +90,7 @@ struct Ignores {
     own: Gitignore,
     above: Option<Arc<Ignores>>,
     bytes: usize,
-    budget: Arc<Budget>,
+    budget: Arc<WalkTotals>,
 }
 
 impl Drop for Ignores {
@@ -101,7 +101,7 @@ impl Drop for Ignores {
 
 /// The ignore files of a walk that are in memory, and what the walk leaves out.
 #[derive(Default)]
-struct Budget {
+struct WalkTotals {
     bytes: AtomicUsize,
     ignore_files: AtomicUsize,
     unreadable: AtomicUsize,
@@ -117,17 +117,14 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns lines for the model, each with its end; empty where nothing was left out.
+    /// Returns lines for the model, each ending with LF; empty if the walk was complete.
     pub(super) fn note(self) -> String {
         let mut note = String::new();
         if self.ignore_files > 0 {
-            note += &format!(
-                "[{} .gitignore files are too large and were not obeyed]\n",
-                self.ignore_files
-            );
+            note += &format!("[.gitignore files not applied (too large): {}]\n", self.ignore_files);
         }
         if self.unreadable > 0 {
-            note += &format!("[{} directories cannot be read]\n", self.unreadable);
+            note += &format!("[directories that cannot be read: {}]\n", self.unreadable);
         }
         note
     }
@@ -162,7 +159,7 @@ struct Queue {
 impl Walk<'_> {
     /// Shows every entry to `visit`, in no order, from several threads.
     pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) -> LeftOut {
-        let budget = Arc::new(Budget::default());
+        let budget = Arc::new(WalkTotals::default());
         let closed: Vec<(u64, u64)> = self
             .rules
             .denied
@@ -197,7 +194,7 @@ impl Walk<'_> {
         queue: &Mutex<Queue>,
         changed: &Condvar,
         closed: &[(u64, u64)],
-        budget: &Arc<Budget>,
+        budget: &Arc<WalkTotals>,
         visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
     ) {
         let lock = || queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +224,7 @@ impl Walk<'_> {
         &self,
         waiting: &Waiting,
         closed: &[(u64, u64)],
-        budget: &Arc<Budget>,
+        budget: &Arc<WalkTotals>,
         visit: &(dyn Fn(&Entry<'_>) -> Next + Sync),
     ) -> (Vec<Waiting>, Next) {
         let mut found = Vec::new();
@@ -283,7 +280,7 @@ impl Walk<'_> {
     }
 
     /// Returns the ignore rules of the allowed directories above the root of the walk.
-    fn ignores_above(&self, budget: &Arc<Budget>) -> Option<Arc<Ignores>> {
+    fn ignores_above(&self, budget: &Arc<WalkTotals>) -> Option<Arc<Ignores>> {
         // What lies above a tree that was fetched was not.
         let is_here = self.root.tree.is_none();
         let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores && is_here)?;
@@ -311,7 +308,7 @@ fn ignores_of(
     directory: BorrowedFd<'_>,
     path: &Path,
     above: Option<Arc<Ignores>>,
-    budget: &Arc<Budget>,
+    budget: &Arc<WalkTotals>,
 ) -> Option<Arc<Ignores>> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;

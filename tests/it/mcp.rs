@@ -138,7 +138,7 @@ fn what_cannot_be_used_is_left_out_and_told() {
 
 // proves MCP-5
 #[test]
-fn a_list_of_tools_without_an_end_is_not_parsed() {
+fn a_tool_list_with_too_many_values_is_not_parsed() {
     let place = place("many", ECHO, "    double_confirmation: false\n");
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     let told = warnings(&place).join("\n");

@@ -122,7 +122,7 @@ fn a_document_that_changed_since_the_last_run_is_told() {
     std::fs::write(temp.path().join("CLAUDE.md"), "New.").unwrap();
     let told = warnings(&run(&place));
     assert!(told[0].contains("AGENTS.md` has changed since the run 01"), "{told:?}");
-    assert!(told[1].contains("CLAUDE.md` was not there in the run 01"), "{told:?}");
+    assert!(told[1].contains("CLAUDE.md` is new since the run 01"), "{told:?}");
     assert_eq!(warnings(&run(&place)), [""; 0]);
 }
 

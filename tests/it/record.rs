@@ -80,3 +80,20 @@ fn output_that_nobody_takes_is_a_failure() {
     let status = place.command(&["-o", "json", "runs"]).stdout(full).status().unwrap();
     assert_eq!(status.code(), Some(1));
 }
+
+/// A record without a row is still a record: the daemon's listing does not decide whether it is there.
+// proves LOG-2
+#[test]
+fn a_record_that_no_listing_holds_is_still_verified() {
+    let place = place();
+    let (id, directory) = run(&place);
+    let transcript = directory.join("transcript.jsonl");
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    std::fs::write(&transcript, text.replacen('{', "x", 1)).unwrap();
+    assert_eq!(place.dutyd(&["reindex"]).code, 0);
+    let _daemon = place.serve();
+    let verified = place.dutyd(&["verify", &id]);
+    assert_eq!(verified.code, 1, "{verified:?}");
+    let raw = place.dutyd(&["show", &id, "--raw"]);
+    assert!(raw.code == 0 && raw.stdout.contains("session_end"), "{raw:?}");
+}

@@ -54,7 +54,7 @@ impl Machine {
                     events,
                 )
             }
-            // From outside, only the temporary directory is over its limit.
+            // The temporary directory is the only budget that is checked outside the loop.
             StopReason::BudgetExceeded => {
                 let most = self.rules.limits.max_tmp_bytes;
                 events.push(Event::TurnLimit { limit: "max_tmp_bytes".to_owned(), value: most });

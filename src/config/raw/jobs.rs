@@ -272,7 +272,7 @@ pub(crate) struct RawLimits {
     /// Bytes of an output that are kept. 64MiB if not set.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_output_bytes: Option<String>,
-    /// Bytes of the run's temporary directory. A run that takes more is ended. 1GiB if not set.
+    /// Bytes of the run's temporary directory, inclusive; more ends the run. Defaults to 1GiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_tmp_bytes: Option<String>,
     /// Read calls of one response that run at once. 4 if not set.

@@ -54,7 +54,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// Adds lines to the note. Each must have its end.
+    /// Adds lines to the note; each must end with LF.
     fn add_note(&mut self, lines: &str) {
         if !lines.is_empty() && !self.text.is_empty() && !self.text.ends_with('\n') {
             self.text.push('\n');

@@ -33,20 +33,20 @@ const PATTERN_BYTES: usize = 16 << 10;
 /// Bytes of a compiled pattern.
 const COMPILED_BYTES: usize = 4 << 20;
 
-/// Bytes of the table that the fast matcher of one thread keeps; with a pattern that needs more, the slow one goes on.
+/// Bytes of the lazy DFA's cache, per thread; a pattern that needs more falls back to the NFA.
 const TABLE_BYTES: usize = 2 << 20;
 
-/// States of a compiled pattern: the slow matcher looks at each of them for each byte.
+/// States of a compiled pattern: the NFA matcher looks at each of them for each byte.
 const PATTERN_STATES: usize = 50_000;
 
-/// States, once for each end of each group: what the slow matcher of one thread holds, in words.
-const PATTERN_SLOTS: usize = 250_000;
+/// States times capture slots: the memory of the NFA matcher, per thread, in machine words.
+const PATTERN_MEMORY_WORDS: usize = 250_000;
 
 /// Bytes of one line that are held in memory; a longer one ends the search of its file.
 const LINE_BYTES: usize = 16 << 20;
 
-/// Steps of the slow matcher on one line, some seconds of work: a search is asked only between lines whether its time is up.
-const LINE_STEPS: usize = 500_000_000;
+/// Steps of the NFA matcher on one line, a few seconds of work: we check the deadline only between lines.
+const LINE_STEPS: usize = 2_000_000_000;
 
 /// Bytes of what is found after which a search stops.
 const FOUND_BYTES: u64 = 4 << 20;
@@ -146,7 +146,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let limit = asked.limit.unwrap_or(1000);
     let mut answer = Answer::default();
     for (_, _, path) in found.iter().take(limit) {
-        let name = match work.around.finds_below {
+        let name = match work.around.glob_paths_are_relative {
             true => shown(path.as_os_str()),
             false => named(work, &root.path.join(path)),
         };
@@ -185,14 +185,14 @@ fn matcher(asked: &Grep) -> Result<(RegexMatcher, usize), CallError> {
     if asked.literal {
         return Ok((compiled, LINE_BYTES));
     }
-    let syntax = syntax::Config::new().case_insensitive(asked.case_insensitive);
+    let syntax = syntax::Config::new().case_insensitive(asked.case_insensitive).utf8(false);
     let states = NFA::compiler()
         .syntax(syntax)
         .configure(NFA::config().nfa_size_limit(Some(COMPILED_BYTES)))
         .build(&asked.pattern)
         .map_err(|error| invalid(format!("the pattern cannot be used: {error}")))?;
     let (count, slots) = (states.states().len(), states.group_info().slot_len());
-    if count > PATTERN_STATES || count.saturating_mul(slots) > PATTERN_SLOTS {
+    if count > PATTERN_STATES || count.saturating_mul(slots) > PATTERN_MEMORY_WORDS {
         return Err(invalid("the pattern is too large: repeat less, use fewer groups".to_owned()));
     }
     Ok((compiled, LINE_BYTES.min(LINE_STEPS / count.max(1))))
@@ -336,7 +336,7 @@ impl Search<'_> {
         let unfinished = self.unfinished.load(Ordering::Relaxed);
         if unfinished > 0 {
             answer.add_note(&format!(
-                "[{unfinished} files were not searched to the end: they cannot be read, or have a line of more than {} bytes]\n",
+                "[files not searched to the end: {unfinished} (unreadable, or with a line of more than {} bytes)]\n",
                 self.line_bytes
             ));
         }

@@ -15,7 +15,7 @@ use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::lines::{Limited, Refused};
+use super::lines::{LimitedReader, RefusalReason};
 use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
@@ -71,7 +71,7 @@ pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
     ending: Option<PipedEnd>,
-    refused: Refused,
+    refused: RefusalReason,
 }
 
 impl Connection {
@@ -93,7 +93,7 @@ impl Connection {
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
                 let service = served.map_err(|_| silent())?.map_err(|e| e.to_string())?;
                 let (process, ending) = (Mutex::new(None), None);
-                Ok(Self { service, process, ending, refused: Refused::default() })
+                Ok(Self { service, process, ending, refused: RefusalReason::default() })
             }
             McpTransport::Stdio { program, args, env, sandbox } => {
                 let path: PathBuf = program
@@ -124,7 +124,7 @@ impl Connection {
                 let started = around.spawner.start_piped(&spec, &around.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
                 let ending = process.ending();
-                let (output, refused) = Limited::new(output);
+                let (output, refused) = LimitedReader::new(output);
                 let served = serve_client(Client, (output, input));
                 let error = match tokio::time::timeout(PATIENCE, served).await {
                     Ok(Ok(service)) => {
@@ -266,7 +266,7 @@ pub(super) struct Listing {
 
 type Page = (Vec<Result<Described, String>>, Option<String>);
 
-/// Reads the tools of a page one by one, so that one that cannot be read does not take the others with it.
+/// Reads the tools of a page one by one, so that an unreadable tool does not hide the others.
 fn read_page(listed: ServerResult) -> Result<Page, String> {
     let value = match listed {
         ServerResult::ListToolsResult(listed) => {

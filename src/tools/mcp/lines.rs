@@ -1,7 +1,7 @@
 //! Limits each message of an MCP server before it is parsed: the messages of a server process are JSON, one a line.
 //!
-//! The library parses a message whole and without a limit. What is nested deeper than its parser goes would cost the whole message; such a value
-//! is replaced by `null` here.
+//! The library parses a whole message without a limit, and its parser rejects a message that is nested too deeply. We replace such a deep value
+//! with `null`, so that the rest of the message is usable.
 
 use std::io;
 use std::pin::Pin;
@@ -20,28 +20,28 @@ const MESSAGE_BYTES: usize = 16 << 20;
 const MESSAGE_VALUES: usize = 100_000;
 
 /// Levels of lists and objects. The parser's own limit is 128.
-const DEEPEST: usize = 120;
+const MOST_LEVELS: usize = 120;
 
 /// Bytes that are read at once.
 const PIECE: usize = 64 << 10;
 
-/// Why reading was given up, once it was.
-pub(super) type Refused = Arc<OnceLock<&'static str>>;
+/// The limit that a message exceeded, set once.
+pub(super) type RefusalReason = Arc<OnceLock<&'static str>>;
 
 /// A reader that fails at a message over the limits.
-pub(super) struct Limited<R> {
+pub(super) struct LimitedReader<R> {
     inner: R,
-    /// Bytes that passed and were not taken yet.
+    /// Checked bytes that the caller has not read yet.
     ready: BytesMut,
     piece: Vec<u8>,
     measure: Measure,
     line_bytes: usize,
-    refused: Refused,
+    refused: RefusalReason,
 }
 
-impl<R> Limited<R> {
-    pub(super) fn new(inner: R) -> (Self, Refused) {
-        let refused = Refused::default();
+impl<R> LimitedReader<R> {
+    pub(super) fn new(inner: R) -> (Self, RefusalReason) {
+        let refused = RefusalReason::default();
         let limited = Self {
             inner,
             ready: BytesMut::new(),
@@ -71,8 +71,10 @@ impl<R> Limited<R> {
                 "it sent a message of more than 100,000 values"
             } else {
                 match (before, self.measure.depth()) {
-                    (DEEPEST, now) if now > DEEPEST => self.ready.extend_from_slice(b"null"),
-                    (before, _) if before > DEEPEST => {}
+                    (MOST_LEVELS, now) if now > MOST_LEVELS => {
+                        self.ready.extend_from_slice(b"null")
+                    }
+                    (before, _) if before > MOST_LEVELS => {}
                     _ => self.ready.extend_from_slice(&[*byte]),
                 }
                 continue;
@@ -84,7 +86,7 @@ impl<R> Limited<R> {
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Limited<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for LimitedReader<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     async fn check(input: &str, expected: Result<&str, &str>) {
-        let (mut limited, refused) = Limited::new(input.as_bytes());
+        let (mut limited, refused) = LimitedReader::new(input.as_bytes());
         let mut out = String::new();
         let read = limited.read_to_string(&mut out).await;
         match expected {

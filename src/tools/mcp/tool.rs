@@ -55,10 +55,13 @@ impl McpTool {
         }
         let mut schema = described.schema.clone();
         // Providers refuse a whole request for one tool whose arguments are not an object.
-        if let Value::Object(fields) = &mut schema
-            && fields.entry("type").or_insert_with(|| "object".into()) != "object"
-        {
-            return Err("its schema does not describe an object".to_owned());
+        if let Value::Object(fields) = &mut schema {
+            let kind = fields.entry("type").or_insert_with(|| "object".into());
+            let is_listed = |kinds: &Vec<Value>| kinds.iter().any(|kind| kind == "object");
+            if kind != "object" && !kind.as_array().is_some_and(is_listed) {
+                return Err("its schema does not describe an object".to_owned());
+            }
+            *kind = "object".into();
         }
         let parameters = Parameters::of_schema(schema.clone())?;
         let clean = |text: &str| shown(&around.redactor.text(text));
