@@ -17,6 +17,7 @@ use super::format::{
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
 use crate::domain::{FinishReason, Usage};
+use crate::text::json;
 
 const NAME: &str = "anthropic";
 const VERSION: &str = "2023-06-01";
@@ -292,6 +293,15 @@ impl Reader for Answer {
         self.take_head(&body);
         self.done = true;
         Ok(())
+    }
+
+    fn size(&self) -> usize {
+        let of_block = |block: &Block| {
+            let kept: usize = block.citations.iter().map(json::bytes).sum();
+            let added = block.text.len() + block.signature.len() + block.input.len();
+            json::bytes(&block.start) + kept + added
+        };
+        self.blocks.iter().map(of_block).sum()
     }
 
     fn progress(&self) -> Progress {

@@ -17,6 +17,9 @@ const ANSWER_VALUES: usize = 300_000;
 /// Values that each event of a stream has for free: a long answer has many small events, and we keep little of each.
 const EVENT_VALUES: usize = 100;
 
+/// Bytes of a stream that may come before the size of the answer is looked at again.
+const UNCHECKED_BYTES: usize = 256 * 1024;
+
 /// Calls of one answer; more is no answer of a model.
 const MOST_CALLS: usize = 1000;
 
@@ -92,6 +95,9 @@ pub(super) trait Reader: Send {
     /// *Errors*: it is an error.
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError>;
 
+    /// Returns about how many bytes the answer has so far.
+    fn size(&self) -> usize;
+
     /// How far the answer is.
     fn progress(&self) -> Progress;
 
@@ -119,18 +125,37 @@ pub(super) fn check_values(data: &[u8]) -> Result<(), ModelError> {
     crate::text::json::check_values(data, ANSWER_VALUES).map_err(|_| too_many_values())
 }
 
-/// Counts the values of a stream.
+/// Bounds the memory that a stream takes.
 #[derive(Default)]
-pub(super) struct StreamValues(usize);
+pub(super) struct StreamSize {
+    values: usize,
+    /// Bytes of events since the size of the answer was last looked at.
+    unchecked: usize,
+}
 
-impl StreamValues {
-    /// Counts an event before it is parsed.
+impl StreamSize {
+    /// Gives an event to the reader, which adds new answer text to `text`.
     ///
-    /// *Errors*: the stream has too many values.
-    pub(super) fn take(&mut self, data: &[u8]) -> Result<(), ModelError> {
-        let values = crate::text::json::values(data);
-        self.0 = self.0.saturating_add(values.saturating_sub(EVENT_VALUES));
-        if self.0 > ANSWER_VALUES { Err(too_many_values()) } else { Ok(()) }
+    /// *Errors*: the stream has too many values or says too much, or those of the reader.
+    pub(super) fn pass(
+        &mut self,
+        data: &str,
+        reader: &mut dyn Reader,
+        text: &mut String,
+    ) -> Result<(), ModelError> {
+        let values = crate::text::json::values(data.as_bytes());
+        self.values = self.values.saturating_add(values.saturating_sub(EVENT_VALUES));
+        if self.values > ANSWER_VALUES {
+            return Err(too_many_values());
+        }
+        reader.take(data, text)?;
+        self.unchecked += data.len();
+        // The reader adds up what it holds, which is too slow for each event.
+        if self.unchecked > UNCHECKED_BYTES {
+            self.unchecked = 0;
+            super::http::check_size(reader.size())?;
+        }
+        Ok(())
     }
 }
 

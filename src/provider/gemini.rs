@@ -19,6 +19,7 @@ use super::format::{
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
 use crate::domain::{FinishReason, Usage};
+use crate::text::json;
 
 const NAME: &str = "gemini";
 
@@ -302,6 +303,10 @@ impl Reader for Answer {
         // Whole as it is, with or without a word for its end.
         self.finish.get_or_insert_default();
         Ok(())
+    }
+
+    fn size(&self) -> usize {
+        self.parts.iter().map(json::bytes).sum()
     }
 
     fn progress(&self) -> Progress {

@@ -14,11 +14,12 @@ use super::failure;
 use crate::agent::{ErrorClass, ModelError};
 use crate::clock::Clock;
 
-/// Bytes of a whole answer.
-const BODY_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes of a stream, most of which are the names of fields around short pieces of text.
+const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of one event of a stream.
-const EVENT_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of an answer: of a whole body, of one event of a stream, or of what a stream says in all. The longest answers that models give
+/// have about 1 MiB.
+pub(super) const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes of an error's body that are read.
 const ERROR_BYTES: usize = 256 * 1024;
@@ -125,7 +126,7 @@ fn with_deadline(
     }))
 }
 
-/// Gives the pieces on, up to the size of a whole answer.
+/// Gives the pieces on, up to the size of a stream.
 pub(super) fn capped<E: std::fmt::Display>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
@@ -134,21 +135,29 @@ pub(super) fn capped<E: std::fmt::Display>(
         let piece = piece
             .map_err(|error| ModelError::new(ErrorClass::StreamInterrupted, error.to_string()))?;
         all = all.saturating_add(piece.len());
-        if all > BODY_BYTES { Err(too_large("answer", BODY_BYTES)) } else { Ok(piece) }
+        if all > STREAM_BYTES { Err(too_large("stream", STREAM_BYTES)) } else { Ok(piece) }
     })
 }
 
 /// Returns all pieces in one.
 ///
-/// *Errors*: the first one.
+/// *Errors*: the first one, or that there are more than [`ANSWER_BYTES`].
 pub(super) async fn collect(
     mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
 ) -> Result<Vec<u8>, ModelError> {
     let mut body = Vec::new();
     while let Some(piece) = pieces.next().await {
         body.extend_from_slice(&piece?);
+        check_size(body.len())?;
     }
     Ok(body)
+}
+
+/// Checks the size of an answer, or of what came of it so far.
+///
+/// *Errors*: it has more than [`ANSWER_BYTES`].
+pub(super) fn check_size(bytes: usize) -> Result<(), ModelError> {
+    if bytes > ANSWER_BYTES { Err(too_large("answer", ANSWER_BYTES)) } else { Ok(()) }
 }
 
 /// Cuts pieces into lines that end with LF or CR LF; in an event stream, also with CR alone.
@@ -177,8 +186,8 @@ impl Lines {
         self.searched -= self.start;
         self.start = 0;
         self.buffer.extend_from_slice(piece);
-        if self.buffer.len() > EVENT_BYTES.saturating_add(piece.len()) {
-            return Err(too_large("line", EVENT_BYTES));
+        if self.buffer.len() > ANSWER_BYTES.saturating_add(piece.len()) {
+            return Err(too_large("line", ANSWER_BYTES));
         }
         Ok(())
     }
@@ -267,8 +276,8 @@ fn add_field(line: &[u8], data: &mut Vec<u8>) -> Result<bool, ModelError> {
             data.push(b'\n');
         }
         data.extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
-        if data.len() > EVENT_BYTES {
-            return Err(too_large("event", EVENT_BYTES));
+        if data.len() > ANSWER_BYTES {
+            return Err(too_large("event", ANSWER_BYTES));
         }
     }
     Ok(true)

@@ -190,6 +190,11 @@ impl Reader for Answer {
         self.take_line(&body, &mut String::new())
     }
 
+    fn size(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
+        self.text.len() + self.reasoning.len() + calls.sum::<usize>()
+    }
+
     fn progress(&self) -> Progress {
         if self.done { Progress::Done } else { Progress::Open }
     }

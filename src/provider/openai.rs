@@ -18,6 +18,7 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCa
 use crate::call::parse_arguments;
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, CallId, FinishReason, Turn, Usage};
+use crate::text::json;
 
 const NAME: &str = "openai";
 
@@ -365,6 +366,11 @@ impl Reader for Answer {
         self.take_response(&body)?;
         self.status.get_or_insert_with(|| "completed".to_owned());
         Ok(())
+    }
+
+    fn size(&self) -> usize {
+        let of_item = |item: &Item| json::bytes(&item.value) + item.added.len() + item.text.len();
+        self.items.values().map(of_item).sum()
     }
 
     fn progress(&self) -> Progress {

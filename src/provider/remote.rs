@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
 use super::format::{
-    Format, Framing, Progress, Reader, StreamValues, check_calls, digest_of, list, malformed, text,
+    Format, Framing, Progress, Reader, StreamSize, check_calls, digest_of, list, malformed, text,
 };
 use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
@@ -330,7 +330,7 @@ async fn read_lines(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
-    let (mut lines, mut values) = (http::Lines::default(), StreamValues::default());
+    let (mut lines, mut size) = (http::Lines::default(), StreamSize::default());
     let mut ended = false;
     while !ended && reader.progress() < Progress::Done {
         let line = match lines.next_line() {
@@ -351,9 +351,8 @@ async fn read_lines(
         if line.trim().is_empty() {
             continue;
         }
-        values.take(line.as_bytes())?;
         let mut text = String::new();
-        if let Err(error) = reader.take(line, &mut text) {
+        if let Err(error) = size.pass(line, reader, &mut text) {
             // A server that does not stream may spread one object over lines.
             let is_cut =
                 serde_json::from_str::<serde::de::IgnoredAny>(line).is_err_and(|e| e.is_eof());
@@ -384,10 +383,9 @@ async fn read_events(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
-    let (mut text, mut values) = (String::new(), StreamValues::default());
+    let (mut text, mut size) = (String::new(), StreamSize::default());
     let read = http::decode_events(pieces, |data| {
-        values.take(data.as_bytes())?;
-        reader.take(data, &mut text)?;
+        size.pass(data, reader, &mut text)?;
         if !text.is_empty() {
             deltas.delta(&text);
             text.clear();

@@ -592,6 +592,56 @@ async fn an_endless_answer_is_refused_in_bounded_memory() {
     }
 }
 
+// proves PROV-4
+#[tokio::test]
+async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
+    let said = "y".repeat(400);
+    for (format, before, piece) in [
+        (
+            WireFormat::Anthropic,
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a", "name": "b", "input": {}}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": said}}),
+        ),
+        (
+            WireFormat::Openai,
+            json!({"type": "response.created", "response": {}}),
+            json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": said}),
+        ),
+        (
+            WireFormat::OpenaiChat,
+            json!({"choices": []}),
+            json!({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "b", "arguments": said}}]}}]}),
+        ),
+        (
+            WireFormat::Gemini,
+            json!({}),
+            json!({"candidates": [{"content": {"parts": [{"text": said, "thought": true}]}}]}),
+        ),
+        (
+            WireFormat::Ollama,
+            json!({"message": {"content": ""}}),
+            json!({"message": {"content": "", "thinking": said}}),
+        ),
+    ] {
+        let line = |value: &Value| match of(format, "").framing() {
+            super::format::Framing::Events => Bytes::from(format!("data: {value}\n\n")),
+            super::format::Framing::Lines => Bytes::from(format!("{value}\n")),
+        };
+        let (before, piece) = (line(&before), line(&piece));
+        let mut given = 0;
+        let endless = futures_util::stream::iter([Ok::<_, ModelError>(before)]).chain(
+            futures_util::stream::repeat_with(|| {
+                given += piece.len();
+                Ok(piece.clone())
+            }),
+        );
+        let error =
+            read(true, Box::pin(endless), of(format, "").as_ref(), &Nobody).await.unwrap_err();
+        assert_eq!(error.message, "the answer has more than 8388608 bytes", "{format:?}");
+        assert!(given < 24 << 20, "{format:?}: {given}");
+    }
+}
+
 use futures_util::StreamExt as _;
 
 /// A line of 4 MiB in small pieces, and calls without end.

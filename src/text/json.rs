@@ -1,6 +1,8 @@
 //! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text (`{}` takes some hundred), so a limit in bytes
 //! does not bound the memory.
 
+use serde_json::Value;
+
 /// Measures JSON text byte by byte. For text that is not JSON, the counts are meaningless; the parser rejects it later.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Measure {
@@ -49,6 +51,16 @@ pub(crate) fn values(text: &[u8]) -> usize {
     let mut measure = Measure::default();
     text.iter().for_each(|byte| measure.take(*byte));
     measure.values()
+}
+
+/// Returns about how many bytes the text of a value has.
+pub(crate) fn bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    }
 }
 
 /// Checks the number of values in a JSON text.

@@ -14,6 +14,7 @@ use super::super::format::{
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use crate::call::parse_arguments;
 use crate::domain::{FinishReason, Usage};
+use crate::text::json;
 
 /// Pieces of reasoning that are kept for the server.
 const MOST_DETAILS: usize = 10_000;
@@ -314,6 +315,17 @@ impl Reader for Answer {
         self.take_chunk(&body, "message", &mut String::new())?;
         self.done = true;
         Ok(())
+    }
+
+    fn size(&self) -> usize {
+        let of_call = |call: &Call| {
+            let free_text = call.free_text.as_ref().map_or(0, String::len);
+            let extra = call.extra.as_ref().map_or(0, json::bytes);
+            call.name.len() + call.arguments.len() + free_text + extra
+        };
+        let calls: usize = self.calls.iter().map(of_call).sum();
+        let details: usize = self.reasoning_details.iter().map(json::bytes).sum();
+        self.text.len() + self.reasoning.len() + self.refusal.len() + calls + details
     }
 
     fn progress(&self) -> Progress {
