@@ -111,8 +111,7 @@ impl Context {
             load(&set, &self.environment, trust, secrets, nix::unistd::geteuid().as_raw(), now);
         loaded.config.map(Arc::new).ok_or_else(|| {
             let count = loaded.report.errors.len();
-            let errors =
-                crate::config::Report { errors: loaded.report.errors, warnings: Vec::new() };
+            let errors = crate::config::Report::of_errors(loaded.report.errors);
             CliError::usage(format!(
                 "the configuration has {count} error(s)\n{}",
                 errors.render().trim_end()

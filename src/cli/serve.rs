@@ -238,8 +238,6 @@ fn reloader(
             }
             loaded
         }
-        Err(error) => {
-            Loaded { config: None, report: Report { errors: vec![error], warnings: Vec::new() } }
-        }
+        Err(error) => Loaded { config: None, report: Report::of_errors(vec![error]) },
     })
 }

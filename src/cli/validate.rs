@@ -19,9 +19,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     let secrets = if args.no_secrets { SecretsMode::Leave } else { SecretsMode::Tolerate };
     let loaded = match set {
         Ok(set) => context.load(&set, trust, secrets),
-        Err(error) => {
-            Loaded { config: None, report: Report { errors: vec![error], warnings: Vec::new() } }
-        }
+        Err(error) => Loaded { config: None, report: Report::of_errors(vec![error]) },
     };
     let report = &loaded.report;
     let ok = report.errors.is_empty();

@@ -7,8 +7,11 @@ use serde::Serialize;
 use super::document::LINE_CHARACTERS;
 use crate::text::escape::one_line;
 
-/// Errors of a configuration that are reported.
-const MOST_ERRORS: usize = 500;
+/// Errors, and warnings, of a configuration that are reported.
+const MOST_SHOWN: usize = 500;
+
+/// Errors, and warnings, of a configuration that are kept until they are sorted. The rest is counted.
+const MOST_KEPT: usize = 2000;
 
 /// One error or warning of a configuration.
 ///
@@ -39,6 +42,8 @@ pub struct Report {
     pub errors: Vec<ConfigError>,
     /// What should be looked at.
     pub warnings: Vec<ConfigError>,
+    more_errors: usize,
+    more_warnings: usize,
 }
 
 impl ConfigError {
@@ -115,15 +120,31 @@ impl Report {
         }
     }
 
-    /// Replaces the errors beyond the first 500 with one error that counts them.
+    /// Returns a report without warnings.
+    pub(crate) fn of_errors(errors: Vec<ConfigError>) -> Self {
+        Self { errors, ..Self::default() }
+    }
+
+    pub(crate) fn add_error(&mut self, error: ConfigError) {
+        keep(&mut self.errors, &mut self.more_errors, error);
+    }
+
+    pub(crate) fn add_warning(&mut self, warning: ConfigError) {
+        keep(&mut self.warnings, &mut self.more_warnings, warning);
+    }
+
+    /// Adds what another report says.
+    pub(crate) fn merge(&mut self, other: Self) {
+        self.more_errors += other.more_errors;
+        self.more_warnings += other.more_warnings;
+        other.errors.into_iter().for_each(|error| self.add_error(error));
+        other.warnings.into_iter().for_each(|warning| self.add_warning(warning));
+    }
+
+    /// Replaces the errors beyond the first 500 with one error that counts them; the warnings likewise.
     pub(crate) fn shorten(&mut self) {
-        let more = self.errors.len().saturating_sub(MOST_ERRORS);
-        if more > 0 {
-            self.errors.truncate(MOST_ERRORS);
-            let message = format!("{more} more errors are not shown: fix these first");
-            let file = self.errors.last().map(|last| last.file.clone()).unwrap_or_default();
-            self.errors.push(ConfigError::of_file(file, message));
-        }
+        cut(&mut self.errors, self.more_errors, "errors are not shown: fix these first");
+        cut(&mut self.warnings, self.more_warnings, "warnings are not shown");
     }
 
     pub(crate) fn sort(&mut self) {
@@ -132,5 +153,18 @@ impl Report {
         self.errors.dedup();
         self.warnings.sort_by_key(key);
         self.warnings.dedup();
+    }
+}
+
+fn keep(list: &mut Vec<ConfigError>, more: &mut usize, error: ConfigError) {
+    if list.len() < MOST_KEPT { list.push(error) } else { *more += 1 }
+}
+
+fn cut(list: &mut Vec<ConfigError>, more: usize, what: &str) {
+    let more = more + list.len().saturating_sub(MOST_SHOWN);
+    if more > 0 {
+        list.truncate(MOST_SHOWN);
+        let file = list.last().map(|last| last.file.clone()).unwrap_or_default();
+        list.push(ConfigError::of_file(file, format!("{more} more {what}")));
     }
 }

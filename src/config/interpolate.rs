@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::document::Document;
-use super::{ConfigError, Environment, SecretsMode};
+use super::{Environment, Report, SecretsMode};
 use crate::call::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
 
@@ -48,8 +48,7 @@ enum Unresolved {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
-    pub(crate) errors: Vec<ConfigError>,
-    pub(crate) warnings: Vec<ConfigError>,
+    pub(crate) report: Report,
     /// References that only another process can read.
     pub(crate) unread: Vec<Unread>,
     /// Files that references name.
@@ -108,7 +107,7 @@ impl Walk<'_> {
         let shown = matches!(segments.as_slice(), [list, _, key, ..] if (*list == "tools" || *list == "jobs") && SHOWN.contains(key));
         if shown {
             if has_reference {
-                self.found.errors.push(
+                self.found.report.add_error(
                     self.document
                         .error(
                             pointer,
@@ -138,7 +137,9 @@ impl Walk<'_> {
             out.push_str(before);
             let Some((reference, tail)) = from.get(2..).and_then(|inside| inside.split_once('}'))
             else {
-                self.found.errors.push(self.document.error(pointer, "`${` is never closed by `}`"));
+                self.found
+                    .report
+                    .add_error(self.document.error(pointer, "`${` is never closed by `}`"));
                 return None;
             };
             rest = tail;
@@ -166,7 +167,7 @@ impl Walk<'_> {
                     let warning = self.document.error(pointer, message.clone());
                     let place = (warning.file.clone(), warning.line, warning.column);
                     self.found.unresolved.push(place);
-                    self.found.warnings.push(warning);
+                    self.found.report.add_warning(warning);
                     let reference = format!("${{{reference}}}");
                     out.push_str(&reference);
                     self.found.unread.push(Unread { reference, message });
@@ -175,7 +176,7 @@ impl Walk<'_> {
                 Err(Unresolved::Wrong(message) | Unresolved::Unread(message)) => {
                     let error = self.document.error(pointer, message);
                     self.found.unresolved.push((error.file.clone(), error.line, error.column));
-                    self.found.errors.push(error);
+                    self.found.report.add_error(error);
                     return None;
                 }
             }
@@ -203,7 +204,7 @@ impl Walk<'_> {
             return;
         }
         if value.len() < SHORTEST_SECRET {
-            self.found.warnings.push(self.document.error(
+            self.found.report.add_warning(self.document.error(
                 pointer,
                 format!("the secret `{name}` has fewer than {SHORTEST_SECRET} characters and cannot be kept out of outputs"),
             ));
@@ -298,7 +299,7 @@ mod tests {
             "timezone: ${ZONE}\nmodels:\n  m:\n    api_key: ${KEY}\n    headers: {x: 'Bearer ${KEY}'}\n    base_url: 'http://a/$${b}'\n",
             &[("ZONE", "Europe/Berlin"), ("KEY", "sk-1234567")],
         );
-        assert_eq!(found.errors, []);
+        assert_eq!(found.report.errors, []);
         assert_eq!(value["timezone"], "Europe/Berlin");
         assert_eq!(value["models"]["m"]["headers"]["x"], "Bearer sk-1234567");
         assert_eq!(value["models"]["m"]["base_url"], "http://a/${b}");
@@ -315,7 +316,8 @@ mod tests {
             "tools:\n  - args: ['${KEY}']\n    env: {A_TOKEN: literal1, B: '${KEY}', C: '${NONE}'}\n",
             &[("KEY", "secret-value")],
         );
-        let messages: Vec<_> = found.errors.iter().map(|e| (e.line, e.message.as_str())).collect();
+        let messages: Vec<_> =
+            found.report.errors.iter().map(|e| (e.line, e.message.as_str())).collect();
         assert_eq!(messages.len(), 2, "{messages:?}");
         assert!(messages[0].1.contains("shown here"));
         assert!(messages[1].1.contains("NONE is not set"));
@@ -329,6 +331,6 @@ mod tests {
         let text = format!("models: {{m: {{api_key: '${{file:{}}}'}}}}\n", file.display());
         assert_eq!(run("config", &text, &[]).0["models"]["m"]["api_key"], "file-secret");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(run("config", &text, &[]).1.errors[0].message.contains("chmod o-r"));
+        assert!(run("config", &text, &[]).1.report.errors[0].message.contains("chmod o-r"));
     }
 }

@@ -222,8 +222,7 @@ impl Loader<'_> {
         report
             .errors
             .retain(|error| !unresolved.contains(&(error.file.clone(), error.line, error.column)));
-        report.errors.extend(found.errors);
-        report.warnings.extend(found.warnings);
+        report.merge(found.report);
         let redactor = Redactor::new(&found.secrets);
         for error in report.errors.iter_mut().chain(&mut report.warnings) {
             error.message = redactor.text(&error.message).into_owned();
@@ -238,11 +237,11 @@ impl Loader<'_> {
     }
 
     fn error(&self, error: ConfigError) {
-        self.report.borrow_mut().errors.push(error);
+        self.report.borrow_mut().add_error(error);
     }
 
     fn warning(&self, warning: ConfigError) {
-        self.report.borrow_mut().warnings.push(warning);
+        self.report.borrow_mut().add_warning(warning);
     }
 
     fn fault(&self, document: &Document, pointer: &str, fault: Fault) -> ConfigError {

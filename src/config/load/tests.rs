@@ -153,6 +153,17 @@ fn a_file_full_of_errors_is_reported_in_part() {
 }
 
 #[test]
+fn errors_are_counted_once_there_are_thousands() {
+    let jobs = "- {name: 'A b', promt: x}\n".repeat(9000);
+    let jobs = format!("version: 1\njobs:\n{jobs}");
+    let loaded = load_texts(&[("tools.yaml", TOOLS), ("jobs.yaml", &jobs)]);
+    let errors = &loaded.report.errors;
+    // 9,000 jobs that cannot be read, 199 that the schema explains besides, and a line that says so.
+    assert!(errors.len() == 501, "{}", errors.len());
+    assert_eq!(errors[500].message, "8701 more errors are not shown: fix these first");
+}
+
+#[test]
 fn a_later_key_is_never_read_and_ignored() {
     for (file, text, word) in [
         (
