@@ -78,6 +78,7 @@ fn what_stands_in_one_place_stands_nowhere_else() {
             &[
                 "process/group_hold.rs",
                 "process/fork_server.rs",
+                "process/memory.rs",
                 "process/sandbox.rs",
                 "process/shim.rs",
             ],

@@ -60,6 +60,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    crate::process::share_heap();
     // Whatever this process makes belongs to its user alone (SEC-3), whatever the umask was that it got.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let color = !cli.no_color;
