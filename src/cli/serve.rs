@@ -63,6 +63,7 @@ async fn run(
     .await?;
     watch_signals(daemon.commands.clone())
         .map_err(|error| CliError::failed(format!("signals cannot be watched: {error}")))?;
+    crate::process::return_freed();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log.note("ready");
     daemon.run().await;
@@ -236,6 +237,7 @@ fn reloader(
             if let Some(config) = &loaded.config {
                 redactor.add(&config.secrets);
             }
+            crate::process::return_freed();
             loaded
         }
         Err(error) => Loaded { config: None, report: Report::of_errors(vec![error]) },

@@ -32,8 +32,8 @@ const PER_LOOK: usize = 1000;
 /// Fires that are handed out at once, so that a clock that jumps by years needs no memory for all of them.
 const PER_TAKE: usize = 100_000;
 
-/// The scheduler's channel; each look sends at most [`PER_LOOK`] messages.
-const CHANNEL: usize = 4 * PER_LOOK;
+/// Messages in each channel of the scheduler. A look sends a few messages at most, about one job.
+const CHANNEL: usize = 64;
 
 /// A due time of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,9 +195,11 @@ impl MetaDataStorage for Store {
     fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
         let horizon = self.clock.now() + LOOKAHEAD;
         let claimed = self.lock().claim(horizon);
+        // The message only wakes the supervisor, who takes all that is due: one is enough.
         answer(
             claimed
-                .iter()
+                .first()
+                .into_iter()
                 .map(|fire| JobAndNextTick {
                     id: Some(occurrence_id(fire).into()),
                     job_type: JobType::OneShot as i32,

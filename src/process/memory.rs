@@ -1,7 +1,7 @@
 //! How the C library keeps memory that was freed.
 #![cfg_attr(
     target_env = "gnu",
-    expect(unsafe_code, reason = "sets an option of the C library; the use says why it is sound")
+    expect(unsafe_code, reason = "calls of the C library; each use says why it is sound")
 )]
 
 /// Makes all threads share one heap. glibc gives each thread one of its own and keeps what was freed there, so that the peaks of one run after
@@ -10,4 +10,11 @@ pub fn share_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the option is a number, and the call takes the allocator's lock.
     let _ = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
+}
+
+/// Returns freed memory to the system. Loading a configuration frees many times what it keeps, and glibc would hold it for ever.
+pub fn return_freed() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes the allocator's lock, and only free pages are returned.
+    let _ = unsafe { nix::libc::malloc_trim(0) };
 }

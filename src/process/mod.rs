@@ -24,7 +24,7 @@ pub(crate) use feeder::MARK_START;
 pub use feeder::{FEEDER_VERB, HUNG_UP, run_feeder};
 pub use fork_server::{ForkServer, run_fork_server};
 pub use leftover::{end_leftovers, is_tool};
-pub use memory::share_heap;
+pub use memory::{return_freed, share_heap};
 pub use piped::{Piped, PipedEnd, PipedEnded};
 pub use real_path::{path_of, real_path};
 pub use sandbox::{

@@ -1,5 +1,6 @@
 //! When a job is due: one or more cron expressions in a zone, or an interval counted from the epoch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -60,7 +61,8 @@ pub struct Schedule {
 
 #[derive(Debug, Clone)]
 enum Rule {
-    Cron(Vec<(String, Cron)>),
+    /// Shared by all copies: a parsed expression takes 5 KB.
+    Cron(Arc<[(String, Cron)]>),
     Every(Duration),
 }
 
@@ -78,7 +80,7 @@ impl Schedule {
             .map(|expression| {
                 parse(expression, zone, now).map(|cron| (expression.trim().to_owned(), cron))
             })
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<_, _>>()?;
         Ok(Self { zone, rule: Rule::Cron(crons) })
     }
 
@@ -152,7 +154,7 @@ impl Schedule {
         let crons = texts
             .iter()
             .map(|text| text.as_str().and_then(|text| Some((text.to_owned(), read(text).ok()?))))
-            .collect::<Option<Vec<_>>>()?;
+            .collect::<Option<_>>()?;
         Some(Self { zone, rule: Rule::Cron(crons) })
     }
 
