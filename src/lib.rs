@@ -1,7 +1,7 @@
 //! dutyd runs language-model agents on a schedule, unattended, on machines that matter.
 //!
 //! `ARCHITECTURE.md` tells how data flows through these modules. Each may import only from those above it in this list:
-//! `domain`, `text`, `call`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
+//! `domain`, `text`, `argv`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
 //! `server`, `cli`; `tests/tidy.rs` enforces it.
 
 #![cfg_attr(
@@ -10,7 +10,7 @@
 )]
 
 pub mod agent;
-pub mod call;
+pub mod argv;
 pub mod cli;
 pub mod clock;
 pub mod config;

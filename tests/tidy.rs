@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Each folder may import only from those before it. *Source*: `ARCHITECTURE.md`.
 const ORDER: &[&str] = &[
-    "domain", "text", "call", "schedule", "config", "gate", "agent", "provider", "process",
+    "domain", "text", "argv", "schedule", "config", "gate", "agent", "provider", "process",
     "tools", "store", "sinks", "run", "daemon", "server", "cli",
 ];
 

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use dutyd::call::{ARGV_BYTES_LIMIT, CommandLine, Declaration, parse_arguments};
+use dutyd::argv::{ARGV_BYTES_LIMIT, CommandLine, Declaration, parse_arguments};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 

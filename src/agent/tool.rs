@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::shown::{ShownAs, ToolDefinition};
-use crate::call::ArgumentConditions;
+use crate::argv::ArgumentConditions;
 use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
 use crate::gate::Touch;
 

@@ -13,7 +13,7 @@ use super::error::CliError;
 use super::explain::REFUSED;
 use super::output;
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall};
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Trust};
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
 use crate::gate::Decision;

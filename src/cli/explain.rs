@@ -9,7 +9,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::config::Trust;
 use crate::domain::DecisionKind;
 use crate::run::{ExplainError, Explanation, explain as explain_call};

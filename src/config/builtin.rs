@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::call::Parameters;
+use crate::argv::Parameters;
 use crate::domain::Category;
 
 /// A built-in tool.

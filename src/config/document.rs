@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, ScalarStyle};
 
 use super::ConfigError;
-use crate::call::pointer_segment;
+use crate::argv::pointer_segment;
 
 /// Errors of one file that are reported.
 pub(super) const MOST_ERRORS: usize = 200;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::document::Document;
 use super::{Environment, Report, SecretsMode};
-use crate::call::pointer_segment;
+use crate::argv::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
 
 /// Keys below `tools[]` and `jobs[]` whose values are shown to models and to other users of the host.

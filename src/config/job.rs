@@ -16,7 +16,7 @@ use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
 use super::{AllowedHost, Environment, ExecutionPlace, McpServer, SandboxMode, Settings, Skill};
-use crate::call::{ArgumentConditions, Fault};
+use crate::argv::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
 use crate::text::template::Template;

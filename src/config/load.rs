@@ -23,7 +23,7 @@ use super::{
     ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SandboxMode,
     SchemaName, Security, Settings, Tool, Trust,
 };
-use crate::call::Fault;
+use crate::argv::Fault;
 use crate::domain::{JobName, ToolName};
 use crate::text::redact::{Redactor, Secret};
 

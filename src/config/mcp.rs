@@ -8,7 +8,7 @@ use super::settings::is_hijacking;
 use super::tool::Program;
 use super::web::{is_exposed, web_address};
 use super::{Environment, ToolSandbox};
-use crate::call::{Fault, pointer_segment};
+use crate::argv::{Fault, pointer_segment};
 use crate::domain::Category;
 
 /// Between the names of a server and of its tool.

@@ -356,7 +356,7 @@ fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&
         complain("", format!("`api_key` is missing: {host} answers nobody without one"));
     }
     for (name, value) in raw.headers.iter().flatten() {
-        let place = || format!("/headers/{}", crate::call::pointer_segment(name));
+        let place = || format!("/headers/{}", crate::argv::pointer_segment(name));
         if reqwest::header::HeaderName::try_from(name.as_str()).is_err() {
             complain(&place(), format!("`{name}` is no name of a header"));
         }

@@ -145,7 +145,7 @@ impl FileSchema {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
                 let known = self.known_keys(error.schema_path().as_str());
                 for name in unexpected.iter().take(MOST_ERRORS) {
-                    let below = format!("{pointer}/{}", crate::call::pointer_segment(name));
+                    let below = format!("{pointer}/{}", crate::argv::pointer_segment(name));
                     errors.push(if later::is_later_key(&place, name) {
                         document
                             .key_error(&below, format!("`{name}` is not in this version"))

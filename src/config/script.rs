@@ -55,7 +55,7 @@ impl Script {
             for (pointer, call) in &calls {
                 for (name, value) in call.args.iter().flatten() {
                     if let Some(text) = value.as_str() {
-                        check(format!("{pointer}/{}", crate::call::pointer_segment(name)), text);
+                        check(format!("{pointer}/{}", crate::argv::pointer_segment(name)), text);
                     }
                 }
             }

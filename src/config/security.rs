@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
 use super::web::hosts;
 use super::{AllowedHost, Environment};
-use crate::call::Fault;
+use crate::argv::Fault;
 use crate::text::near::nearest;
 
 /// Closed to every tool, besides the keys of the host and of its users. `~` is the daemon's home.

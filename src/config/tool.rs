@@ -11,7 +11,7 @@ use super::later::EDITOR;
 use super::raw::RawTool;
 use super::settings::is_hijacking;
 use super::{Builtin, Environment, ToolSandbox};
-use crate::call::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
+use crate::argv::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
 use crate::domain::{Category, ToolName};
 use crate::text::quantity;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use url::{Host, Url};
 
 use super::raw::{RawHost, RawInternalHost, RawWebSearch};
-use crate::call::Fault;
+use crate::argv::Fault;
 
 /// Where searches go if the operator says nothing.
 const SEARCH: &str = "https://api.exa.ai";

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::bash::{CommandRules, Judgement, Severity};
 use super::domain::DomainRules;
 use super::path::{Access, PathRefusal, PathRules};
-use crate::call::ArgumentConditions;
+use crate::argv::ArgumentConditions;
 use crate::config::{Autonomy, Listed, Policy, Rate, ReadPolicy};
 use crate::domain::{Category, DecisionKind};
 
@@ -405,7 +405,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::call::{CommandLine, Declaration};
+    use crate::argv::{CommandLine, Declaration};
     use crate::domain::ToolName;
 
     fn object(value: Value) -> Map<String, Value> {

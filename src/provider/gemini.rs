@@ -432,7 +432,7 @@ mod tests {
         assert!(answer.take(&chunk(far), &mut new).is_err());
         answer.finish = Some("MAX_TOKENS".to_owned());
         let cut = Box::new(answer).finish().unwrap();
-        assert!(crate::call::parse_arguments(&cut.calls[0].arguments).is_err(), "{:?}", cut.calls);
+        assert!(crate::argv::parse_arguments(&cut.calls[0].arguments).is_err(), "{:?}", cut.calls);
         assert_eq!(cut.calls[0].arguments, r#"{"name":"web","to":[3]"#);
     }
 }

@@ -15,7 +15,7 @@ use super::format::{
     images, is_named, kept, list, malformed, number, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, CallId, FinishReason, Turn, Usage};
 use crate::text::json;

@@ -11,7 +11,7 @@ use super::failure;
 use super::format::digest_of;
 use super::remote::{of, read};
 use crate::agent::{DeltaSink, ErrorClass, Model as _, ModelError, ModelReply, ModelRequest};
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::clock::SystemClock;
 use crate::config::{Remote, WireFormat};
 use crate::domain::{

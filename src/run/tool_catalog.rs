@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::execute::Host;
 use super::surroundings::{gate_rules, path_rules};
-use crate::call::{ArgumentConditions, Parameters};
+use crate::argv::{ArgumentConditions, Parameters};
 use crate::config::{
     Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,
 };

@@ -17,7 +17,7 @@ use super::files::Files;
 use super::output::OutputStore;
 use super::process::{Process, append, digest_of_file, ended_by_us};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
-use crate::call::{ArgumentConditions, Names};
+use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Skill, Tool, WebSearch};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, DomainRules, PathRefusal, PathRules, Touch};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Machine;
 use crate::agent::model::{ModelReply, RequestedCall};
 use crate::agent::tool::Toolbox;
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::domain::{Arguments, AssistantTurn, CallId, Event, FinishReason, ToolCall};
 
 impl Machine {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 
 use super::{Autonomy, Check, Listed, Policy, ReadPolicy};
-use crate::call::{ArgumentConditions, Fault};
+use crate::argv::{ArgumentConditions, Fault};
 use crate::config::later::EDITOR;
 use crate::config::raw::{
     RawAutonomy, RawJob, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,

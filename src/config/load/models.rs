@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Checked, Loader};
-use crate::call::pointer_segment;
+use crate::argv::pointer_segment;
 use crate::config::document::{self, Document};
 use crate::config::raw::{RawScript, RawSettings};
 use crate::config::schema::FileSchema;
@@ -42,7 +42,7 @@ impl Loader<'_> {
         let mut names = BTreeSet::new();
         let Some(file) = file else { return (models, names) };
         for (name, raw) in raw.models.iter().flatten() {
-            let pointer = format!("/models/{}", crate::call::pointer_segment(name));
+            let pointer = format!("/models/{}", crate::argv::pointer_segment(name));
             names.insert(name.clone());
             let complain = |below: &str, message: String| {
                 self.error(file.document.error(&format!("{pointer}{below}"), message))
@@ -54,7 +54,7 @@ impl Loader<'_> {
             }
         }
         for (name, model) in &models {
-            let pointer = format!("/models/{}/fallback", crate::call::pointer_segment(name));
+            let pointer = format!("/models/{}/fallback", crate::argv::pointer_segment(name));
             for (at, fallback) in model.fallback.iter().enumerate() {
                 let message = if fallback == name {
                     format!("`{name}` cannot stand in for itself")

@@ -12,7 +12,7 @@ use super::super::format::{
     Progress, Reader, check_calls, drop_nameless, is_first, is_named, list, malformed, parse,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
-use crate::call::parse_arguments;
+use crate::argv::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
 

@@ -12,7 +12,7 @@ use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES, keep_images};
 use super::connection::{Answered, Connection};
 use super::{Described, shown};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
-use crate::call::Parameters;
+use crate::argv::Parameters;
 use crate::config::{McpServer, McpTransport};
 use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::text::truncate::{Keep, ViewLimit};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::call::{Fault, pointer_segment};
+use crate::argv::{Fault, pointer_segment};
 
 /// Returns a fault for each keyword that leaves no value: the tool could never be called, or the condition never hold.
 pub(super) fn check_satisfiable(

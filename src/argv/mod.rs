@@ -6,7 +6,7 @@
 mod arguments;
 mod command_line;
 mod condition;
-mod interpreter;
+mod injection;
 mod parameters;
 mod pattern;
 mod programs;

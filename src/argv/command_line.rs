@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::parameters::{DEFAULT_STRING_BYTES, Parameter, Parameters, plain_number};
-use super::{Fault, interpreter, pointer_segment};
+use super::{Fault, injection, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
 use crate::text::escape::is_deceptive;
 use crate::text::near::nearest;
@@ -379,7 +379,7 @@ impl CommandLine {
         };
         for line in self.lines() {
             let templates: Vec<&Template> = line.iter().map(|(_, template)| *template).collect();
-            let read = interpreter::read(program, &templates);
+            let read = injection::read(program, &templates);
             for (pointer, template) in read.positions.iter().filter_map(|at| line.get(*at)) {
                 name(pointer, template, faults);
             }
@@ -415,7 +415,7 @@ impl CommandLine {
     /// Returns the script that an interpreter is given, if it is the same in every call.
     #[must_use]
     pub fn script(&self, program: &str) -> Option<&str> {
-        interpreter::read(program, &self.args.iter().collect::<Vec<_>>()).script
+        injection::read(program, &self.args.iter().collect::<Vec<_>>()).script
     }
 }
 
