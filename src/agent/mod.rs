@@ -7,7 +7,6 @@
 mod approval;
 mod counters;
 mod machine;
-mod marker;
 mod model;
 mod plan;
 mod prompt;
@@ -16,10 +15,10 @@ mod session;
 mod shown;
 mod sink;
 mod tool;
+mod untrusted;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
 pub use machine::{Action, CallOutcome, End, Input, Machine, Planned, Rules, Step};
-pub use marker::{Marker, unwrap as unmarked};
 pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
@@ -29,3 +28,4 @@ pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError};
 pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, Toolbox};
+pub use untrusted::{Marker, unwrap as unmarked};

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::approval::Approver;
 use super::counters::Counters;
 use super::machine::{Action, End, Input, Machine};
-use super::marker::Marker;
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use super::plan::Changes;
 use super::sink::{EventSink, RecordError};
+use super::untrusted::Marker;
 use crate::config::Price;
 use crate::domain::{Event, LiveEvent, Stop, StopReason};
 

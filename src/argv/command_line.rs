@@ -11,7 +11,7 @@ use super::parameters::{DEFAULT_STRING_BYTES, Parameter, Parameters, plain_numbe
 use super::{Fault, injection, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
 use crate::text::escape::is_deceptive;
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 use crate::text::template::{Piece, Template};
 
 /// Bytes of a call's arguments in all (ARG-7).

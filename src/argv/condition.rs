@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::parameters::{Parameters, build, check_applies, judged_formats, tighten};
 use super::{Fault, pointer_segment};
 use crate::text::escape::one_line;
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 
 /// A compiled condition.
 #[derive(Debug, Clone)]

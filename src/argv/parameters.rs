@@ -24,8 +24,8 @@ use bounds::check_satisfiable;
 
 use super::{Fault, pattern, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
-use crate::text::near::nearest;
 use crate::text::redact::MARKER;
+use crate::text::suggest::nearest;
 
 /// The bytes that a text may have where `maxLength` does not say otherwise (ARG-7).
 pub const DEFAULT_STRING_BYTES: usize = 4096;

@@ -24,7 +24,7 @@ const SHOWN: usize = 400;
 pub(crate) async fn approvals(context: &Context) -> Result<ExitCode, CliError> {
     let waiting: Vec<ApprovalRequest> = Client::require(context)?.list("/approvals", &()).await?;
     output::value(context.form, &waiting, || {
-        let texts: Vec<String> = waiting.iter().map(story).collect();
+        let texts: Vec<String> = waiting.iter().map(described).collect();
         if texts.is_empty() { "nothing waits\n".to_owned() } else { texts.join("\n") }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -56,7 +56,7 @@ async fn answer(
 }
 
 /// Returns a request as a person reads it: made from what would run.
-fn story(request: &ApprovalRequest) -> String {
+fn described(request: &ApprovalRequest) -> String {
     let mut text = format!(
         "{}\n  job {}, tool {} ({}): {}\n",
         request.approval_id, request.job, request.tool, request.category, request.reason
@@ -140,7 +140,7 @@ impl Approver for Terminal {
     }
 
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
-        output::note(&format!("\n{}", story(&request)));
+        output::note(&format!("\n{}", described(&request)));
         let approved = self.yes("Run this?").await;
         ApprovalAnswer { approved, by: "terminal".to_owned(), reason: None }
     }
@@ -208,7 +208,7 @@ mod tests {
             reason: "because".to_owned(),
             expires_at: DateTime::UNIX_EPOCH,
         };
-        let told = story(&request);
+        let told = described(&request);
         assert!(told.contains("argv[0] /bin/rm\n"), "{told}");
         assert!(!told.contains(['\u{1b}', '\u{202e}']), "{told}");
         assert_eq!(told.lines().filter(|line| line.starts_with("  argv[2]")).count(), 1, "{told}");

@@ -75,7 +75,7 @@ pub(crate) enum Verb {
     Runs(RunsArgs),
     /// Stop a run
     Cancel(CancelArgs),
-    /// Show a run as a story, the result first
+    /// Show what a run did, the result first
     Show(ShowArgs),
     /// Check that a run's record is what was written: its hash chain, its files, its end
     Verify(VerifyArgs),

@@ -12,7 +12,7 @@ use crate::domain::{Event, RunId};
 use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
 use crate::store::{ReadLine, RunDir, StateDir, known, read_lines};
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 
 /// What every verb needs.
 pub(crate) struct Context {

@@ -14,8 +14,8 @@ use super::args::DemoArgs;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::render::Renderer;
 use super::serve::Daemon;
-use super::story::Story;
 use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode, Trust, load};
 use crate::daemon::Command;
 use crate::run::Host;
@@ -228,7 +228,7 @@ fn conclude(state: &StateDir, directory: &Path) {
 
 /// Tells the runs as they happen, each line under its job.
 async fn show(mut events: Receiver<Observed>, color: bool) {
-    let story = Story::new(color);
+    let renderer = Renderer::new(color);
     let mut jobs = std::collections::BTreeMap::new();
     loop {
         match events.recv().await {
@@ -243,8 +243,11 @@ async fn show(mut events: Receiver<Observed>, color: bool) {
                     continue;
                 }
                 let job = jobs.get(&run_id).map(String::as_str).unwrap_or_default();
-                let told: String =
-                    story.tell(&line).lines().map(|line| format!("{job:<12} {line}\n")).collect();
+                let told: String = renderer
+                    .event(&line)
+                    .lines()
+                    .map(|line| format!("{job:<12} {line}\n"))
+                    .collect();
                 output::raw(told.as_bytes());
             }
             Ok(Observed::Live { .. }) => {}

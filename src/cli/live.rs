@@ -4,21 +4,21 @@ use serde_json::Value;
 
 use super::args::OutputForm;
 use super::output;
-use super::story::Story;
+use super::render::Renderer;
 use crate::store::RawLine;
 use crate::text::escape::for_terminal;
 
 /// What has been shown of a run.
 pub(crate) struct Shown {
     form: OutputForm,
-    story: Story,
+    renderer: Renderer,
     /// Whether the answer that is being made was shown up to now.
     in_answer: bool,
 }
 
 impl Shown {
     pub(crate) fn new(form: OutputForm, color: bool) -> Self {
-        Self { form, story: Story::new(color), in_answer: false }
+        Self { form, renderer: Renderer::new(color), in_answer: false }
     }
 
     /// Shows a line of the transcript, or an event that never gets there.
@@ -38,9 +38,9 @@ impl Shown {
             line.event.get("type").and_then(Value::as_str) == Some("assistant_text_end");
         let text = match std::mem::take(&mut self.in_answer) {
             // Its text stands there already.
-            true if is_answer => format!("\n{}", self.story.calls(line)),
-            true => format!("\n{}", self.story.tell(line)),
-            false => self.story.tell(line),
+            true if is_answer => format!("\n{}", self.renderer.calls(line)),
+            true => format!("\n{}", self.renderer.event(line)),
+            false => self.renderer.event(line),
         };
         output::raw(text.as_bytes());
     }
@@ -53,9 +53,9 @@ impl Shown {
             return;
         }
         if !std::mem::replace(&mut self.in_answer, true) {
-            output::raw(Story::MARGIN.as_bytes());
+            output::raw(Renderer::MARGIN.as_bytes());
         }
-        let piece = for_terminal(piece).replace('\n', &format!("\n{}", Story::MARGIN));
+        let piece = for_terminal(piece).replace('\n', &format!("\n{}", Renderer::MARGIN));
         output::raw(piece.as_bytes());
     }
 }

@@ -15,8 +15,8 @@ use crate::run::{least_rights, tool_surroundings};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger};
 use crate::text::escape::one_line;
-use crate::text::near::nearest;
 use crate::text::redact::Redactor;
+use crate::text::suggest::nearest;
 use crate::tools::{Pins, RunningServer};
 
 /// The exit code when a server cannot be used, or is not what was accepted.

@@ -45,7 +45,7 @@ pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
 pub(crate) async fn plan(context: &Context, args: &PlanArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Record).await?;
     let plan = find(&source, &args.plan).await?;
-    output::value(context.form, &plan, || story(&plan))?;
+    output::value(context.form, &plan, || described(&plan))?;
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
@@ -78,7 +78,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         return Err(CliError::not_found(format!("the plan has no step {only}")));
     }
     if !args.yes && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        output::text(&story(&plan));
+        output::text(&described(&plan));
         if !Terminal::new().yes("Apply this?").await {
             output::note("nothing was done");
             return Ok(ExitCode::from(NOT_DONE));
@@ -104,7 +104,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         apply_plan(spec, context.host(Observers::default()), plan, args.only, cancel).await;
     signals.abort();
     let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
-    output::value(context.form, &applied.plan, || story(&applied.plan))?;
+    output::value(context.form, &applied.plan, || described(&applied.plan))?;
     let error = applied.refused.as_ref().or(applied.ended.end.error.as_ref());
     if let Some(error) = error {
         let what = if applied.refused.is_some() { "nothing was done" } else { "not all was done" };
@@ -147,7 +147,7 @@ async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
     first.ok_or_else(|| CliError::not_found(format!("there is no plan `{wanted}`")))
 }
 
-fn story(plan: &Plan) -> String {
+fn described(plan: &Plan) -> String {
     let mut text = format!("plan {} of {}: {}\n", plan.plan_id, plan.job, plan.state.as_str());
     for kept in &plan.steps {
         let step = &kept.step;

@@ -16,14 +16,14 @@ use super::context::Context;
 use super::error::CliError;
 use super::live::Shown;
 use super::output;
+use super::render::Renderer;
 use super::source::{self, Daemon, Source, Wanted};
-use super::story::Story;
 use crate::config::Trust;
 use crate::daemon::RunRequest;
 use crate::domain::{Event, Outcome, Person, SessionEnd, Stop, StopReason};
 use crate::run::{Ended, RunSpec, TriggerFacts, execute};
 use crate::sinks::{Observed, Observers};
-use crate::store::{ReadEvent, ReadLine, RunRow};
+use crate::store::{ReadEvent, ReadLine, RunSummary};
 
 /// The exit code of a run that a person stopped.
 pub(crate) const CANCELLED: u8 = 130;
@@ -118,7 +118,7 @@ async fn run_in_daemon(
             return Ok(ExitCode::from(CANCELLED));
         }
     }
-    let row = || async { client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await };
+    let row = || async { client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await };
     let Some(end) = end else {
         // It may have ended before it began.
         let row = row().await.ok().filter(|row| row.outcome.is_some());
@@ -143,7 +143,7 @@ async fn run_in_daemon(
 
 fn told(context: &Context, end: &SessionEnd) -> String {
     let value = serde_json::to_value(end).unwrap_or_default();
-    format!("\n{}", Story::new(context.color).result(&value))
+    format!("\n{}", Renderer::new(context.color).result(&value))
 }
 
 /// Says what to do with a plan that the run left.

@@ -10,7 +10,7 @@ use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::config::Trust;
 use crate::server::RunsQuery;
-use crate::store::{self, Index, Ledger, RunFilter, RunRow, all_runs};
+use crate::store::{self, Index, Ledger, RunFilter, RunSummary, all_runs};
 
 pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
@@ -30,7 +30,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
         limit: Some(args.limit.saturating_add(1)),
     };
     let source = source::find(context, Wanted::Record).await?;
-    let mut rows: Vec<RunRow> = match &source {
+    let mut rows: Vec<RunSummary> = match &source {
         Source::Daemon(daemon) => daemon.client.list("/runs", &query).await?,
         Source::Files(_) => of_files(context, query.filter().map_err(CliError::usage)?)?,
     };
@@ -49,11 +49,11 @@ pub(crate) async fn row_without_record(
     context: &Context,
     source: &Source,
     name: &str,
-) -> Result<Option<RunRow>, CliError> {
+) -> Result<Option<RunSummary>, CliError> {
     let row = match source {
         Source::Daemon(daemon) => {
             let run_id = daemon.run_id(name).await?;
-            match daemon.client.get::<RunRow>(&format!("/runs/{run_id}"), &()).await {
+            match daemon.client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await {
                 Ok(row) => Some(row),
                 // Its record may be there all the same, damaged or not in the index.
                 Err(error) if error.kind == ErrorKind::NotFound => None,
@@ -71,7 +71,7 @@ pub(crate) async fn row_without_record(
     Ok(row.filter(|row| row.started_at.is_none()))
 }
 
-fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunRow>, CliError> {
+fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunSummary>, CliError> {
     let state = &context.dirs.state;
     let queue = Ledger::read_file(state, |reader| reader.queue()).map_err(source::of_database)?;
     let open = context.state().open_rows();
@@ -101,7 +101,7 @@ pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
     context.job(&config, job).map(drop)
 }
 
-fn table(rows: &[RunRow]) -> String {
+fn table(rows: &[RunSummary]) -> String {
     let header = [
         "run",
         "job",

@@ -141,7 +141,7 @@ impl Daemon {
             let is_ours = move |run_id: &str| {
                 RunId::parse(run_id).is_ok_and(|run_id| state.find_run(&run_id).is_some())
             };
-            let left = tokio::task::spawn_blocking(move || groups.end_leftovers(is_ours)).await;
+            let left = tokio::task::spawn_blocking(move || groups.end_orphans(is_ours)).await;
             if let Ok(left @ 1..) = left {
                 tracing::warn!(
                     left,

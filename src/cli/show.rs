@@ -9,11 +9,11 @@ use super::args::{OutputForm, ShowArgs};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::render::Renderer;
 use super::runs::row_without_record;
 use super::source::{self, Source, Wanted};
-use super::story::Story;
 use crate::domain::Event;
-use crate::store::{RawLine, ReadLine, RunRow, VerifyReport, known};
+use crate::store::{RawLine, ReadLine, RunSummary, VerifyReport, known};
 use crate::text::escape::one_line;
 
 /// A record, whichever way it came.
@@ -48,7 +48,7 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
         output::raw(people(context, &record)?.as_bytes());
     } else {
         let lines: Vec<ReadLine> = parsed(&record)?;
-        let row = RunRow::fold(&lines).ok_or_else(|| {
+        let row = RunSummary::fold(&lines).ok_or_else(|| {
             CliError::failed(format!("the record of {} holds no run", record.run_id))
         })?;
         let events: Vec<Value> = parsed(&record)?;
@@ -58,7 +58,7 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
 }
 
 /// Returns the error for a run of which there is only a row.
-pub(crate) fn no_record_error(row: &RunRow) -> CliError {
+pub(crate) fn no_record_error(row: &RunSummary) -> CliError {
     let why = if row.ended_at.is_some() { "it ended in the queue" } else { "it has not begun" };
     CliError::not_found(format!("the run `{}` has no record: {why}", row.run_id))
 }
@@ -101,19 +101,19 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
 }
 
 fn people(context: &Context, record: &Record) -> Result<String, CliError> {
-    let story = Story::new(context.color);
+    let renderer = Renderer::new(context.color);
     let lines: Vec<ReadLine> = parsed(record)?;
     let raw: Vec<RawLine> = parsed(record)?;
     let mut out = format!("run {}\n", record.run_id);
     let has_ended = |line: &ReadLine| matches!(known(line), Some(Event::SessionEnd(_)));
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
-        Some(end) => out.push_str(&story.result(&end.event)),
+        Some(end) => out.push_str(&renderer.result(&end.event)),
         None if record.is_live => out.push_str("still running\n"),
         None => out.push_str("not ended: the next start of the daemon ends it as interrupted\n"),
     }
     out.push('\n');
     for line in &raw {
-        out.push_str(&story.tell(line));
+        out.push_str(&renderer.event(line));
     }
     if let Some(path) = &record.path {
         out.push_str(&format!("\n{}\n", path.display()));

@@ -18,7 +18,7 @@ use crate::daemon::StatusReport;
 use crate::domain::RunId;
 use crate::process::person;
 use crate::server::RunsQuery;
-use crate::store::{DbError, RunRow};
+use crate::store::{DbError, RunSummary};
 
 /// What a verb is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,7 +162,7 @@ impl Daemon {
             job,
             ..RunsQuery::default()
         };
-        let rows: Vec<RunRow> = self.client.list("/runs", &query).await?;
+        let rows: Vec<RunSummary> = self.client.list("/runs", &query).await?;
         match rows.as_slice() {
             [row] if !name.is_empty() => Ok(row.run_id.clone()),
             [_, _, ..] => Err(several(name)),

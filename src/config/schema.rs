@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::document::{Document, MOST_ERRORS};
 use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
-use super::{ConfigError, later};
+use super::{ConfigError, reserved};
 use crate::domain::{Event, Line};
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 
 /// What a schema describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,13 +140,13 @@ impl FileSchema {
         value: &mut Value,
     ) {
         let pointer = error.instance_path().as_str();
-        let place = later::place_of(self.name.as_str(), pointer);
+        let place = reserved::place_of(self.name.as_str(), pointer);
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
                 let known = self.known_keys(error.schema_path().as_str());
                 for name in unexpected.iter().take(MOST_ERRORS) {
                     let below = format!("{pointer}/{}", crate::argv::pointer_segment(name));
-                    errors.push(if later::is_later_key(&place, name) {
+                    errors.push(if reserved::is_reserved_key(&place, name) {
                         document
                             .key_error(&below, format!("`{name}` is not in this version"))
                             .with_hint("take it out; nothing would obey it")
@@ -243,14 +243,14 @@ fn wrong_value(
     kinds: &[&str],
 ) -> ConfigError {
     if let Some(text) = found.as_str()
-        && later::is_later_value(place, text)
+        && reserved::is_reserved_value(place, text)
     {
         let only = choices.join(" or ");
         return document
             .error(pointer, format!("`{text}` is not in this version"))
             .with_hint(format!("write {only}"));
     }
-    if found.is_object() && later::is_later_mapping(place) {
+    if found.is_object() && reserved::is_reserved_mapping(place) {
         return document
             .error(pointer, "a mapping here is not in this version")
             .with_hint(format!("write {}", kinds.join(" or ")));
@@ -266,15 +266,15 @@ fn wrong_value(
     );
     let error = document
         .error(pointer, format!("expected {}, found {}", expected.join(" or "), describe(found)));
-    let later = later::values(place);
-    let known = choices.iter().map(String::as_str).chain(later.iter().copied());
+    let reserved = reserved::values(place);
+    let known = choices.iter().map(String::as_str).chain(reserved.iter().copied());
     match found.as_str().and_then(|text| nearest(text, known)) {
-        Some(near) if later.contains(&near) => {
+        Some(near) if reserved.contains(&near) => {
             error.with_hint(format!("did you mean `{near}`? It is not in this version"))
         }
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-        None if !later.is_empty() => {
-            error.with_hint(format!("known, but not in this version: {}", later.join(", ")))
+        None if !reserved.is_empty() => {
+            error.with_hint(format!("known, but not in this version: {}", reserved.join(", ")))
         }
         None => error,
     }

@@ -6,7 +6,7 @@ use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
 use super::web::hosts;
 use super::{AllowedHost, Environment};
 use crate::argv::Fault;
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 
 /// Closed to every tool, besides the keys of the host and of its users. `~` is the daemon's home.
 const DENIED: &[&str] = &[

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::environment::{RELATIVE_PATH, is_absolute_search_path};
-use super::later::EDITOR;
 use super::raw::RawTool;
+use super::reserved::EDITOR;
 use super::settings::is_hijacking;
 use super::{Builtin, Environment, ToolSandbox};
 use crate::argv::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};

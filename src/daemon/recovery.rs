@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use std::io;
 
 use crate::domain::{Event, RunId, SessionEnd};
-use crate::process::end_leftovers;
+use crate::process::end_orphans;
 use crate::run::{Ended, Host};
 use crate::store::{
-    ReadLine, RecordEnd, RunDir, RunRow, Transcript, TranscriptFacts, known, last_line, read_lines,
-    repair_tail,
+    ReadLine, RecordEnd, RunDir, RunSummary, Transcript, TranscriptFacts, known, last_line,
+    read_lines, repair_tail,
 };
 use crate::text::redact::Redactor;
 
@@ -34,7 +34,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
     let state = &host.state;
     let abandoned = state.abandoned()?;
     let marks: BTreeSet<String> = abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
-    let killed = tokio::task::spawn_blocking(move || end_leftovers(&marks)).await.unwrap_or(0);
+    let killed = tokio::task::spawn_blocking(move || end_orphans(&marks)).await.unwrap_or(0);
     if killed > 0 {
         tracing::warn!(killed, "killed orphaned tool processes of the previous daemon");
     }
@@ -65,7 +65,7 @@ async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Rec
     };
     let cut_bytes = repair_tail(&run.transcript()).map_err(|error| error.to_string())?;
     let lines = lines(&run)?;
-    let Some(row) = RunRow::fold(&lines) else { return Ok(Recovered { cut_bytes, ..nothing }) };
+    let Some(row) = RunSummary::fold(&lines) else { return Ok(Recovered { cut_bytes, ..nothing }) };
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
@@ -85,7 +85,7 @@ async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Rec
 async fn write_end(
     host: &Host,
     run: &RunDir,
-    (row, lines): (&RunRow, &[ReadLine]),
+    (row, lines): (&RunSummary, &[ReadLine]),
     cut_bytes: u64,
     redactor: &Redactor,
 ) -> Result<(), String> {
@@ -131,7 +131,7 @@ fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
 }
 
 /// Returns the end of a run that was cut: what it had used up by its last line.
-fn session_end(row: &RunRow, lines: &[ReadLine]) -> SessionEnd {
+fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
     let names = lines.iter().filter_map(known).filter_map(|event| match event {
         Event::ToolCallStart(start) => Some(start.name.clone()),
         _ => None,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, ConfigError, Job};
 use crate::domain::Outcome;
 use crate::schedule::jitter;
-use crate::store::RunRow;
+use crate::store::RunSummary;
 
 /// The last run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,7 +124,7 @@ pub struct StatusReport {
 #[must_use]
 pub fn job_rows(
     config: &Config,
-    last_runs: &BTreeMap<String, RunRow>,
+    last_runs: &BTreeMap<String, RunSummary>,
     now: DateTime<Utc>,
 ) -> Vec<JobRow> {
     config

@@ -118,7 +118,7 @@ impl ControlGroups {
     /// Ends what a daemon before this one left in the groups of its runs; `is_ours` knows them by their ids. Returns how many processes that
     /// were. Blocks, at most 2 s a group.
     #[must_use]
-    pub fn end_leftovers(&self, is_ours: impl Fn(&str) -> bool) -> u64 {
+    pub fn end_orphans(&self, is_ours: impl Fn(&str) -> bool) -> u64 {
         let of_runs = below(&self.directory).into_iter().filter(|directory| {
             let name = directory.file_name().and_then(|name| name.to_str());
             name.and_then(|name| name.strip_prefix(RUN_PREFIX)).is_some_and(&is_ours)

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::ended::{Ended, ended_early, session_end};
 use super::execute::{Begun, Host, RunError, begin, finish, session_start};
+use super::mcp::Servers;
 use super::preflight::connect;
-use super::record::RunSink;
-use super::servers::Servers;
+use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::surroundings::{gate_rules, toolbox};
 use crate::agent::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::execute::Host;
+use super::mcp::Servers;
 use super::preflight::{connect, preflight};
-use super::servers::Servers;
 use super::surroundings::{tool_surroundings, toolbox};
 use crate::config::{Config, Job};
 use crate::domain::{PreflightItem, RunId};

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::agent::{End, SessionResult};
 use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
-use crate::store::RunRow;
+use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
 
@@ -22,7 +22,7 @@ pub struct Ended {
     /// Whether that line is in the transcript.
     pub recorded: bool,
     /// The run as it stands in lists; `None` if its first line was never written.
-    pub row: Option<RunRow>,
+    pub row: Option<RunSummary>,
 }
 
 impl Ended {

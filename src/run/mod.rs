@@ -9,10 +9,10 @@ mod check;
 mod documents;
 mod ended;
 mod execute;
+mod mcp;
 mod preflight;
 mod project;
-mod record;
-mod servers;
+mod sink;
 mod spec;
 mod surroundings;
 mod temporary;
@@ -23,8 +23,8 @@ pub use approvals::{AnswerError, Approvals, SocketApprover};
 pub use check::{CheckItem, CheckReport, check};
 pub use ended::Ended;
 pub use execute::{Host, RunError, execute};
+pub use mcp::{Servers, least_rights};
 pub use preflight::{connect, preflight};
-pub use servers::{Servers, least_rights};
 pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use surroundings::{
     UNIT_DIRECTORIES, gate_rules, path_rules, tool_surroundings, toolbox, tools,

@@ -14,7 +14,7 @@ use crate::config::{
 };
 use crate::domain::{CallError, Category, DecisionKind, ToolName};
 use crate::gate::{Decision, Facts, GateRules, PathRules, Spent, decide, is_visible};
-use crate::text::near::nearest;
+use crate::text::suggest::nearest;
 use crate::tools::{JudgedCall, declared_touches, prepare_builtin};
 
 /// There is no tool of this name.

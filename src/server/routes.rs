@@ -29,7 +29,7 @@ use crate::process::person;
 use crate::run::{AnswerError, Approvals, Host};
 use crate::sinks::Observers;
 use crate::store::{
-    Index, Ledger, LedgerReader, RunFilter, RunRow, RunState, SlotRow, StateDir, all_runs,
+    Index, Ledger, LedgerReader, RunFilter, RunState, RunSummary, SlotRow, StateDir, all_runs,
 };
 
 /// Rows of a list, where the caller names no number.
@@ -186,7 +186,7 @@ impl Api {
         answer.await.map_err(|_| gone(()))
     }
 
-    async fn rows(&self, filter: RunFilter) -> Result<Vec<RunRow>, Problem> {
+    async fn rows(&self, filter: RunFilter) -> Result<Vec<RunSummary>, Problem> {
         let queue = self.ledger(|reader| reader.queue()).await?;
         let open = self.state.open_rows();
         let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
@@ -209,7 +209,7 @@ impl Api {
         Err(missing(format!("there is no job `{job}`")))
     }
 
-    async fn last_runs(&self) -> Result<BTreeMap<String, RunRow>, Problem> {
+    async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, Problem> {
         self.index.last_runs().await.map_err(internal)
     }
 
@@ -417,14 +417,14 @@ fn code_of(error: &CommandError) -> StatusCode {
     }
 }
 
-async fn runs(State(api): State<Api>, Query(query): Query<RunsQuery>) -> Answer<List<RunRow>> {
+async fn runs(State(api): State<Api>, Query(query): Query<RunsQuery>) -> Answer<List<RunSummary>> {
     let filter = query
         .filter()
         .map_err(|message| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, message))?;
     api.rows(filter).await.map(List::whole)
 }
 
-async fn run(State(api): State<Api>, Path(id): Path<String>) -> Answer<RunRow> {
+async fn run(State(api): State<Api>, Path(id): Path<String>) -> Answer<RunSummary> {
     let filter = RunFilter { prefix: Some(id.clone()), limit: 1, ..RunFilter::default() };
     let run_id = api.run_id(&id)?;
     let found = api.rows(filter).await?.into_iter().find(|row| row.run_id == run_id.as_str());

@@ -8,7 +8,7 @@ use rusqlite::{Connection, params};
 use super::db::{Db, DbError, Shape, in_memory, read_only};
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
-use super::run_row::{QueuedRun, RunRow, RunState};
+use super::run_summary::{QueuedRun, RunState, RunSummary};
 use crate::domain::Outcome;
 
 const SHAPE: Shape = Shape {
@@ -68,7 +68,7 @@ impl Index {
     /// Takes in the row of a run that has ended.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn take(&self, row: RunRow) -> Result<(), DbError> {
+    pub async fn take(&self, row: RunSummary) -> Result<(), DbError> {
         self.db.write(move |transaction| insert(transaction, &row)).await
     }
 
@@ -98,28 +98,28 @@ impl Index {
     /// Returns runs, newest first.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunRow>, DbError> {
+    pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunSummary>, DbError> {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
     /// Returns the last run of each job.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn last_runs(&self) -> Result<BTreeMap<String, RunRow>, DbError> {
+    pub async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, DbError> {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
     /// Returns the last run of each job of a state directory.
     ///
     /// *Errors*: [`DbError`].
-    pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunRow>, DbError> {
+    pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunSummary>, DbError> {
         Self::read(state, last_of_each)
     }
 
     /// Returns runs of a state directory.
     ///
     /// *Errors*: [`DbError`].
-    pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunRow>, DbError> {
+    pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunSummary>, DbError> {
         Self::read(state, |connection| select(connection, filter))
     }
 
@@ -159,15 +159,15 @@ fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
 }
 
 /// Returns the row of a run; `None` if its transcript cannot be read.
-pub(super) fn fold(run: &RunDir) -> Option<RunRow> {
+pub(super) fn fold(run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
-    RunRow::fold(&lines)
+    RunSummary::fold(&lines)
 }
 
 /// Returns the row of a run for the index; `None` for one that is open: its end brings it in. A record that nothing ends any more is shown as cut.
-fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunRow> {
+fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
-    let row = RunRow::fold(&lines)?;
+    let row = RunSummary::fold(&lines)?;
     if row.outcome.is_some() {
         return Some(row);
     }
@@ -175,7 +175,7 @@ fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunRow> {
     (!state.is_open(run.run_id())).then(|| row.cut(last))
 }
 
-fn insert(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
+fn insert(connection: &Connection, row: &RunSummary) -> rusqlite::Result<()> {
     let json = serde_json::to_string(row)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     connection
@@ -192,7 +192,7 @@ fn insert(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
         .map(drop)
 }
 
-fn last_of_each(connection: &Connection) -> rusqlite::Result<BTreeMap<String, RunRow>> {
+fn last_of_each(connection: &Connection) -> rusqlite::Result<BTreeMap<String, RunSummary>> {
     let mut query = connection.prepare_cached(
         "SELECT job, row FROM runs WHERE run_id IN (SELECT max(run_id) FROM runs GROUP BY job)",
     )?;
@@ -201,7 +201,7 @@ fn last_of_each(connection: &Connection) -> rusqlite::Result<BTreeMap<String, Ru
     rows.map(|row| row.and_then(|(job, json)| Ok((job, parse(&json)?)))).collect()
 }
 
-fn parse(json: &str) -> rusqlite::Result<RunRow> {
+fn parse(json: &str) -> rusqlite::Result<RunSummary> {
     serde_json::from_str(json).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
     })
@@ -210,7 +210,7 @@ fn parse(json: &str) -> rusqlite::Result<RunRow> {
 impl RunFilter {
     /// Tells whether a run is asked for, its number aside.
     #[must_use]
-    pub fn admits(&self, row: &RunRow) -> bool {
+    pub fn admits(&self, row: &RunSummary) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| found == Some(wanted))
         };
@@ -226,7 +226,7 @@ impl RunFilter {
     }
 }
 
-fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<RunRow>> {
+fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<RunSummary>> {
     let mut query = connection.prepare_cached(
         "SELECT row FROM runs WHERE (?1 IS NULL OR job = ?1) AND (?2 IS NULL OR outcome = ?2) AND (?3 IS NULL OR verdict = ?3)
          AND (?4 IS NULL OR started_at >= ?4) AND (?5 IS NULL OR started_at <= ?5)
@@ -254,14 +254,14 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
 #[must_use]
 pub fn all_runs(
     queue: &[QueuedRun],
-    open: Vec<RunRow>,
-    ended: Vec<RunRow>,
+    open: Vec<RunSummary>,
+    ended: Vec<RunSummary>,
     filter: &RunFilter,
-) -> Vec<RunRow> {
+) -> Vec<RunSummary> {
     let mut known: std::collections::BTreeSet<String> =
         ended.iter().map(|row| row.run_id.clone()).collect();
     let mut rows = ended;
-    let others = open.into_iter().chain(queue.iter().map(RunRow::queued));
+    let others = open.into_iter().chain(queue.iter().map(RunSummary::queued));
     rows.extend(others.filter(|row| known.insert(row.run_id.clone()) && filter.admits(row)));
     rows.sort_by(|a, b| b.run_id.cmp(&a.run_id));
     rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));

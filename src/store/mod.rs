@@ -14,7 +14,7 @@ mod reader;
 mod remove;
 mod reserve;
 mod run_dir;
-mod run_row;
+mod run_summary;
 mod shared;
 mod transcript;
 mod verify;
@@ -25,7 +25,7 @@ pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, Slot, SlotRow, SlotState};
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use run_dir::{OpenMark, RunDir, StateDir};
-pub use run_row::{QueuedRun, RunRow, RunState, moment};
+pub use run_summary::{QueuedRun, RunState, RunSummary, moment};
 pub use shared::{SharedIndex, SharedLedger};
 pub use transcript::{Appended, Transcript, TranscriptFacts, last_line, repair_tail};
 pub use verify::{

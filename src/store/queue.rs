@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension as _, Row, params};
 
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
-use super::run_row::QueuedRun;
+use super::run_summary::QueuedRun;
 use super::verify::RecordEnd;
 use crate::domain::{RunId, StopReason, Trigger};
 

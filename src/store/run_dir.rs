@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use super::files::{append_private, create_private_dir, make_private};
 use super::measure::disk_bytes;
 use super::remove::remove_tree;
-use super::run_row::RunRow;
+use super::run_summary::RunSummary;
 use crate::domain::{CallId, RunId};
 
 /// The state directory.
@@ -213,7 +213,7 @@ impl StateDir {
 
     /// Returns the rows of the open runs, as their transcripts tell them now.
     #[must_use]
-    pub fn open_rows(&self) -> Vec<RunRow> {
+    pub fn open_rows(&self) -> Vec<RunSummary> {
         std::fs::read_dir(self.open_marks())
             .into_iter()
             .flatten()

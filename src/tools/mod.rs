@@ -7,12 +7,12 @@ mod builtin;
 mod cages;
 mod declared;
 mod environment;
+mod exec;
 mod files;
 mod image;
 mod mcp;
 mod output;
 mod place;
-mod process;
 mod remote_files;
 mod walk;
 

@@ -70,8 +70,8 @@ fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
     );
     let verified = place.json(&["verify", last["run_id"].as_str().unwrap()]);
     assert_eq!(verified["ok"], true);
-    let story = place.dutyd(&["show", last["run_id"].as_str().unwrap()]).stdout;
-    assert!(story.contains("effect_unknown"), "{story}");
+    let shown = place.dutyd(&["show", last["run_id"].as_str().unwrap()]).stdout;
+    assert!(shown.contains("effect_unknown"), "{shown}");
     let before = slots(&place).len();
     wait_until(|| slots(&place).len() > before + 1, || place.log());
     daemon.signal(Signal::SIGTERM);

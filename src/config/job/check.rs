@@ -9,17 +9,17 @@ use chrono_tz::Tz;
 
 use super::{Autonomy, Check, Listed, Policy, ReadPolicy};
 use crate::argv::{ArgumentConditions, Fault};
-use crate::config::later::EDITOR;
 use crate::config::raw::{
     RawAutonomy, RawJob, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
 };
+use crate::config::reserved::EDITOR;
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
 use crate::config::{Builtin, ExecutionPlace, MCP_SEPARATOR, Skill};
 use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
-use crate::text::near::nearest;
 use crate::text::quantity;
+use crate::text::suggest::nearest;
 use crate::text::template::Template;
 
 impl Check<'_> {

@@ -10,7 +10,7 @@ use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
 use crate::domain::{Outcome, RunId, StopReason};
 use crate::schedule::Schedule;
-use crate::store::{DbError, ReadLine, RunRow, Slot, SlotState, read_lines};
+use crate::store::{DbError, ReadLine, RunSummary, Slot, SlotState, read_lines};
 
 /// A schedule as the ledger keeps it: job, record, zone.
 type Kept = (String, String, String);
@@ -217,7 +217,7 @@ impl Supervisor {
                 .and_then(|run| read_lines(&run.transcript()).ok())
                 .map(|lines| lines.map_while(Result::ok).collect())
                 .unwrap_or_default();
-            let (state, reason) = match RunRow::fold(&lines) {
+            let (state, reason) = match RunSummary::fold(&lines) {
                 Some(row) => {
                     let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
                     let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::ToolSurroundings;
-use super::super::process::{Process, append, digest_of_file, ended_by_us};
+use super::super::exec::{Process, append, digest_of_file, ended_by_us};
 use super::{TEXT_BYTES, parsed};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::{Builtin, ToolSandbox};

@@ -13,7 +13,7 @@ use crate::domain::{
 ///
 /// *Shape*: `{"run_id":"…","job":"…","trigger":"schedule","started_at":"…","ended_at":null,"outcome":null,…}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RunRow {
+pub struct RunSummary {
     /// The run.
     pub run_id: String,
     /// Its job.
@@ -109,7 +109,7 @@ impl RunState {
     }
 }
 
-impl RunRow {
+impl RunSummary {
     /// Returns the row of a run that begins.
     #[must_use]
     pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {

@@ -47,12 +47,12 @@ const VALUES: &[(&str, &[&str])] = &[
 const MAPPINGS: &[&str] = &["config.models.*.api_key", "jobs.jobs[].skills[]"];
 
 /// Tells whether `key` of the object at `place` is one of a later version.
-pub(crate) fn is_later_key(place: &str, key: &str) -> bool {
+pub(crate) fn is_reserved_key(place: &str, key: &str) -> bool {
     KEYS.iter().any(|(known, keys)| *known == place && keys.contains(&key))
 }
 
 /// Tells whether `value` at `place` is one of a later version.
-pub(crate) fn is_later_value(place: &str, value: &str) -> bool {
+pub(crate) fn is_reserved_value(place: &str, value: &str) -> bool {
     values(place).contains(&value)
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn values(place: &str) -> &'static [&'static str] {
 }
 
 /// Tells whether a mapping at `place` is one of a later version.
-pub(crate) fn is_later_mapping(place: &str) -> bool {
+pub(crate) fn is_reserved_mapping(place: &str) -> bool {
     MAPPINGS.contains(&place)
 }
 
@@ -90,9 +90,9 @@ mod tests {
 
     #[test]
     fn places_are_found_by_pointer() {
-        assert!(is_later_key(&place_of("jobs", "/jobs/3"), "verify"));
-        assert!(is_later_key(&place_of("config", ""), "retention"));
-        assert!(is_later_value(&place_of("jobs", "/jobs/0/overlap"), "buffer_all"));
-        assert!(!is_later_key(&place_of("jobs", "/jobs/0"), "colour"));
+        assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "verify"));
+        assert!(is_reserved_key(&place_of("config", ""), "retention"));
+        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/overlap"), "buffer_all"));
+        assert!(!is_reserved_key(&place_of("jobs", "/jobs/0"), "colour"));
     }
 }

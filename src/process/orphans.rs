@@ -1,6 +1,6 @@
-//! Shims of runs whose daemon is dead.
+//! Ends the orphaned shims of runs whose daemon is dead.
 //!
-//! A shim ends by itself when its lifeline does; this waits for it, and kills what does not.
+//! A shim ends by itself when its lifeline does. We wait for that, and kill a shim that does not end.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 ///
 /// Blocks; at most about 4 s.
 #[must_use]
-pub fn end_leftovers(run_ids: &BTreeSet<String>) -> u64 {
+pub fn end_orphans(run_ids: &BTreeSet<String>) -> u64 {
     let until = Instant::now() + GRACE + PATIENCE;
     let found = shims(run_ids);
     let mut left = found.clone();

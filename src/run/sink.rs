@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::agent::{EventSink, RecordError};
 use crate::domain::{Event, LiveEvent, RunId, SessionEnd};
 use crate::sinks::{Observed, Observers};
-use crate::store::{RecordEnd, RunRow, Transcript};
+use crate::store::{RecordEnd, RunSummary, Transcript};
 use crate::text::redact::{Redacted, Redactor, StreamRedactor};
 
 /// The one entry point of a run's events.
@@ -19,7 +19,7 @@ pub(super) struct RunSink {
     /// Of the answer that is being made.
     pub(super) deltas: Mutex<StreamRedactor>,
     /// The run as it stands in lists, from its first line on.
-    pub(super) row: Mutex<Option<RunRow>>,
+    pub(super) row: Mutex<Option<RunSummary>>,
 }
 
 #[async_trait]
@@ -33,7 +33,7 @@ impl EventSink for RunSink {
         let appended = self.transcript.append(event).await.map_err(RecordError)?;
         let mut row = self.row();
         if let Some(start) = start {
-            *row = Some(RunRow::begun(&self.run_id, &start, appended.ts));
+            *row = Some(RunSummary::begun(&self.run_id, &start, appended.ts));
         }
         if let (Some(row), Some(decision)) = (row.as_mut(), decision) {
             row.decided(decision);
@@ -48,7 +48,7 @@ impl EventSink for RunSink {
 }
 
 impl RunSink {
-    fn row(&self) -> MutexGuard<'_, Option<RunRow>> {
+    fn row(&self) -> MutexGuard<'_, Option<RunSummary>> {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -58,7 +58,7 @@ impl RunSink {
     pub(super) async fn record_end(
         &self,
         end: &Redacted<SessionEnd>,
-    ) -> Result<(RecordEnd, Option<RunRow>), RecordError> {
+    ) -> Result<(RecordEnd, Option<RunSummary>), RecordError> {
         let event = Event::SessionEnd(Box::new(SessionEnd::clone(end)));
         let appended = self.transcript.append(event).await.map_err(RecordError)?;
         let row = self.row().clone().map(|mut row| {

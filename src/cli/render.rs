@@ -1,4 +1,4 @@
-//! A transcript as a story for people: one event, a line or a few.
+//! Renders a transcript for people: a line or a few for each event.
 //!
 //! Everything from a model or a tool is escaped; long texts are folded in the middle with their size, never cut off in silence.
 
@@ -16,10 +16,10 @@ const SHOWN_LINES: usize = 24;
 /// Characters of a line of a text.
 const SHOWN_CHARACTERS: usize = 240;
 
-/// Writes lines of a story.
-pub(crate) struct Story {
+/// Renders events.
+pub(crate) struct Renderer {
     color: bool,
-    /// Whether system prompts are told too.
+    /// Whether system prompts are shown too.
     pub(crate) with_system_prompt: bool,
 }
 
@@ -33,7 +33,7 @@ enum Tone {
     Faint,
 }
 
-impl Story {
+impl Renderer {
     /// What stands before each line of a text.
     pub(crate) const MARGIN: &'static str = "                | ";
 
@@ -41,8 +41,8 @@ impl Story {
         Self { color, with_system_prompt: false }
     }
 
-    /// Returns what one event tells; empty if nothing.
-    pub(crate) fn tell(&self, line: &RawLine) -> String {
+    /// Returns the lines of an event; empty if it has none.
+    pub(crate) fn event(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
         let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();

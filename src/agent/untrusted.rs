@@ -1,4 +1,4 @@
-//! What a tool returned, marked as data.
+//! Delimits untrusted content: what a tool returned is marked as data.
 //!
 //! The value in the mark is derived from the call and a secret of the run, so that nothing that was written before the call can close it, and a
 //! resumed run says the same again. What is marked is shown with its invisible characters (LLM-1, LLM-3). We do not rely on it: the gate does
