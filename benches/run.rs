@@ -25,7 +25,7 @@ use dutyd::process::{ForkServer, ProcessSpec, Spawner};
 use dutyd::run::{Host, RunSpec, TriggerFacts, execute};
 use dutyd::sinks::Observers;
 use dutyd::store::StateDir;
-use dutyd::tools::Cages;
+use dutyd::tools::SandboxProfiles;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -115,15 +115,15 @@ fn process(criterion: &mut Criterion) {
         working_dir: PathBuf::from("/"),
         stdin: None,
         timeout: Duration::from_secs(10),
-        cage: None,
+        sandbox: None,
     };
     let cancel = tokio_util::sync::CancellationToken::new();
     let temp = tempfile::tempdir().unwrap();
     let rules = PathRules { writable: vec![temp.path().to_owned()], ..PathRules::default() };
-    let cages = Cages::new(SandboxMode::Enforce, rules, temp.path().to_owned(), true);
-    let cage = cages.of(Category::Read, &ToolSandbox::default(), temp.path()).unwrap();
-    let caged = ProcessSpec { cage, ..spec.clone() };
-    for (name, spec) in [("a process of /bin/true", spec), ("the same in a cage", caged)] {
+    let sandboxes = SandboxProfiles::new(SandboxMode::Enforce, rules, temp.path().to_owned(), true);
+    let sandbox = sandboxes.of(Category::Read, &ToolSandbox::default(), temp.path()).unwrap();
+    let sandboxed = ProcessSpec { sandbox, ..spec.clone() };
+    for (name, spec) in [("a process of /bin/true", spec), ("the same in a sandbox", sandboxed)] {
         criterion.bench_function(name, |bencher| {
             bencher.iter(|| {
                 runtime.block_on(spawner.run(&spec, &cancel, &mut |_| Ok(()))).unwrap();

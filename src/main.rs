@@ -10,8 +10,8 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::tools::CONVERTER_VERB) {
         return dutyd::tools::run_converter(std::env::args().nth(2).as_deref());
     }
-    if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::FEEDER_VERB) {
-        let code = dutyd::process::run_feeder(std::env::args_os().skip(2));
+    if std::env::args_os().nth(1).is_some_and(|verb| verb == dutyd::process::RELAY_VERB) {
+        let code = dutyd::process::run_relay(std::env::args_os().skip(2));
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     dutyd::cli::main()

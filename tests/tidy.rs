@@ -68,7 +68,7 @@ fn a_folder_imports_only_from_those_before_it() {
 #[test]
 fn what_stands_in_one_place_stands_nowhere_else() {
     let rules: &[(&str, &[&str])] = &[
-        ("Command::new(", &["process/feeder.rs", "process/fork_server.rs"]),
+        ("Command::new(", &["process/exec_relay.rs", "process/fork_server.rs"]),
         ("Connection::open", &["store/db.rs"]),
         ("Utc::now(", &["clock.rs"]),
         ("SystemTime::now(", &["clock.rs"]),

@@ -6,7 +6,7 @@
 //! child.
 
 mod control_group;
-mod feeder;
+mod exec_relay;
 mod fork_server;
 mod group_hold;
 mod memory;
@@ -20,15 +20,16 @@ mod tree;
 mod wire;
 
 pub use control_group::{ControlGroups, control_groups_mount};
-pub(crate) use feeder::MARK_START;
-pub use feeder::{FEEDER_VERB, HUNG_UP, run_feeder};
+pub(crate) use exec_relay::MARK_START;
+pub use exec_relay::{HUNG_UP, RELAY_VERB, run_relay};
 pub use fork_server::{ForkServer, run_fork_server};
 pub use memory::{return_freed, share_heap};
 pub use orphans::{end_orphans, is_tool};
 pub use piped::{Piped, PipedEnd, PipedEnded};
 pub use real_path::{path_of, real_path};
 pub use sandbox::{
-    Cage, Confinement, SandboxError, landlock_abi, resolved, sandbox_gaps, sandbox_support,
+    SandboxError, SandboxPolicy, SandboxProfile, landlock_abi, resolved, sandbox_gaps,
+    sandbox_support,
 };
 pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 

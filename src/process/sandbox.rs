@@ -1,7 +1,7 @@
 //! What the kernel refuses to a tool: Landlock for files and signals, seccomp for sockets and what Landlock does not know.
 //!
-//! A [`Cage`] is built once in the daemon, from paths; a shim's child puts it on just before it executes the tool, and nothing can take it off
-//! again. Rules stand on what was there when the cage was built: a file that appears later beside a denied one cannot be read.
+//! A [`SandboxProfile`] is built once in the daemon, from paths; a shim's child puts it on just before it executes the tool, and nothing can take it off
+//! again. Rules stand on what was there when the sandbox was built: a file that appears later beside a denied one cannot be read.
 //!
 //! *Source*: `landlock(7)`; `seccomp(2)`; `design/gate.md`, "What a process gets".
 #![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
@@ -34,7 +34,7 @@ const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random",
 
 /// What the processes of a tool may touch. All paths are absolute and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confinement {
+pub struct SandboxPolicy {
     /// Trees that are closed; everything else may be read.
     pub closed: Vec<PathBuf>,
     /// Trees that may be read although they lie in a closed one.
@@ -51,9 +51,9 @@ pub struct Confinement {
     pub capabilities: u64,
 }
 
-/// A confinement as the kernel takes it.
+/// A policy as the kernel takes it.
 #[derive(Debug, Clone)]
-pub struct Cage {
+pub struct SandboxProfile {
     ruleset: Option<Arc<OwnedFd>>,
     filter: Filter,
     capabilities: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Filter {
     ipc: bool,
 }
 
-/// Why a cage cannot be built.
+/// Why a sandbox cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The kernel has no Landlock, or too old a one.
@@ -92,7 +92,7 @@ pub fn landlock_abi() -> Option<u32> {
     u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
-/// The first Landlock version that keeps signals within a cage.
+/// The first Landlock version that keeps signals within a sandbox.
 const SIGNAL_ABI: u32 = 6;
 
 /// Returns what a kernel that can hold tools cannot hold them to; empty if nothing.
@@ -111,17 +111,17 @@ pub fn sandbox_support() -> Result<u32, SandboxError> {
     }
 }
 
-impl Cage {
-    /// Builds a cage. `is_strict`: it must hold all of `confinement`; else as much as the kernel can.
+impl SandboxProfile {
+    /// Builds a sandbox. `is_strict`: it must hold all of `policy`; else as much as the kernel can.
     ///
     /// *Errors*: [`SandboxError`].
-    pub fn build(confinement: &Confinement, is_strict: bool) -> Result<Self, SandboxError> {
+    pub fn build(policy: &SandboxPolicy, is_strict: bool) -> Result<Self, SandboxError> {
         if is_strict {
             sandbox_support()?;
         }
-        let Confinement { metadata, network, ipc, capabilities, .. } = *confinement;
+        let SandboxPolicy { metadata, network, ipc, capabilities, .. } = *policy;
         let filter = Filter { metadata, network, ipc };
-        let ruleset = Option::<OwnedFd>::from(ruleset(confinement)?).map(Arc::new);
+        let ruleset = Option::<OwnedFd>::from(ruleset(policy)?).map(Arc::new);
         Ok(Self { ruleset, filter, capabilities })
     }
 
@@ -147,23 +147,23 @@ fn write_rights() -> BitFlags<AccessFs> {
     AccessFs::from_all(ABI::V3) & !(AccessFs::MakeBlock | AccessFs::MakeChar)
 }
 
-fn ruleset(confinement: &Confinement) -> Result<RulesetCreated, SandboxError> {
+fn ruleset(policy: &SandboxPolicy) -> Result<RulesetCreated, SandboxError> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(ABI::V3))?
         .scope(Scope::from_all(ABI::V6))?
         .create()?;
-    let mut closed: Vec<&Path> = confinement.closed.iter().map(PathBuf::as_path).collect();
+    let mut closed: Vec<&Path> = policy.closed.iter().map(PathBuf::as_path).collect();
     closed.push(Path::new("/dev"));
     allow(&mut rules, Path::new("/"), &closed, read_rights())?;
     for path in DEVICES {
         let rights = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir;
         allow(&mut rules, Path::new(path), &[], rights)?;
     }
-    for path in &confinement.readable {
+    for path in &policy.readable {
         allow(&mut rules, path, &beneath(path, &closed), read_rights())?;
     }
-    for path in &confinement.writable {
+    for path in &policy.writable {
         allow(&mut rules, path, &beneath(path, &closed), write_rights())?;
     }
     Ok(rules)
@@ -377,7 +377,7 @@ impl Filter {
         let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
             NEVER.iter().chain(metadata).map(|number| (*number, Vec::new())).collect();
         if !self.network {
-            // Local sockets as well: behind one of them is a daemon that starts processes without a cage.
+            // Local sockets as well: behind one of them is a daemon that starts processes without a sandbox.
             rules.insert(libc::SYS_socket, Vec::new());
         }
         if !self.ipc {

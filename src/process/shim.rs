@@ -86,11 +86,11 @@ pub(super) fn run(
     let (input, errors) = (next(order.piped), next(order.piped));
     let group = next(order.grouped);
     let Ready { signals, null, filters } = ready;
-    let cage = Cage { filters, order: &order, ruleset, group };
+    let restrictions = Restrictions { filters, order: &order, ruleset, group };
     let input = if order.piped { Input::Pipe(input.zip(errors)) } else { Input::Null(null) };
     // What came while it waited was not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
-    let report = match start(&order, input, output, &cage) {
+    let report = match start(&order, input, output, &restrictions) {
         Ok((leader, hold)) => {
             watch(leader, hold, Duration::from_millis(order.timeout_ms), &lifeline, &signals)
         }
@@ -126,14 +126,14 @@ enum Input {
 }
 
 /// What the tool's process puts on.
-struct Cage<'a> {
+struct Restrictions<'a> {
     filters: Filters,
     order: &'a Order,
     ruleset: Option<OwnedFd>,
     group: Option<OwnedFd>,
 }
 
-impl Cage<'_> {
+impl Restrictions<'_> {
     /// Joins the control group of the run.
     fn enter(&self) -> Result<(), Errno> {
         match &self.group {
@@ -216,7 +216,7 @@ fn start(
     order: &Order,
     input: Input,
     output: OwnedFd,
-    cage: &Cage<'_>,
+    restrictions: &Restrictions<'_>,
 ) -> Result<(Pid, Option<GroupHold>), (Step, Errno)> {
     let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
     // Each message stays one; the end of the stream is the exec.
@@ -227,7 +227,7 @@ fn start(
     match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
         ForkResult::Child => {
             drop(shim);
-            let (step, errno) = become_tool(&prepared, &output, cage, &tool);
+            let (step, errno) = become_tool(&prepared, &output, restrictions, &tool);
             let step = Step::ALL.iter().position(|known| *known == step).unwrap_or(0);
             let mut message = vec![u8::try_from(step).unwrap_or(0)];
             message.extend((errno as i32).to_be_bytes());
@@ -280,10 +280,10 @@ fn follow_start(
 fn become_tool(
     prepared: &Prepared,
     output: &OwnedFd,
-    cage: &Cage<'_>,
+    restrictions: &Restrictions<'_>,
     shim: &OwnedFd,
 ) -> (Step, Errno) {
-    match put_in_place(prepared, output, cage, shim) {
+    match put_in_place(prepared, output, restrictions, shim) {
         Err(failure) => failure,
         Ok(()) => (Step::Exec, exec(prepared)),
     }
@@ -292,12 +292,12 @@ fn become_tool(
 fn put_in_place(
     prepared: &Prepared,
     output: &OwnedFd,
-    cage: &Cage<'_>,
+    restrictions: &Restrictions<'_>,
     shim: &OwnedFd,
 ) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
-    cage.enter().map_err(|errno| (Step::Group, errno))?;
+    restrictions.enter().map_err(|errno| (Step::Group, errno))?;
     umask(Mode::from_bits_truncate(0o077));
     chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
     dup2_stdin(prepared.stdin.as_fd()).map_err(failed)?;
@@ -318,7 +318,7 @@ fn put_in_place(
     nix::sys::prctl::set_no_new_privs().map_err(failed)?;
     reset_signals();
     // After everything that needs more rights than the tool.
-    cage.put_on(shim).map_err(|errno| (Step::Sandbox, errno))?;
+    restrictions.put_on(shim).map_err(|errno| (Step::Sandbox, errno))?;
     SigSet::empty().thread_set_mask().map_err(failed)
 }
 

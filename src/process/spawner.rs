@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
-use super::sandbox::Cage;
+use super::sandbox::SandboxProfile;
 use super::wire::{Ending, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name, tree};
 
@@ -41,7 +41,7 @@ pub struct ProcessSpec {
     /// After this it is ended.
     pub timeout: Duration,
     /// What holds it; `None` is nothing.
-    pub cage: Option<Cage>,
+    pub sandbox: Option<SandboxProfile>,
 }
 
 /// How a process ended. Nothing of it is alive but for `survivors`.
@@ -143,7 +143,7 @@ impl Spawner {
     ) -> Result<Shim, SpawnFailure> {
         let order =
             frame(&order(spec, piped, self.group.is_some())).map_err(SpawnFailure::Order)?;
-        let ruleset = spec.cage.as_ref().and_then(Cage::ruleset);
+        let ruleset = spec.sandbox.as_ref().and_then(SandboxProfile::ruleset);
         let group = self.group.as_ref().map(|group| group.procs());
         let started = self.server.start(&self.name, &order, (ruleset, group), piped).await;
         started.map_err(|error| SpawnFailure::refused("starting the shim", &error))
@@ -231,11 +231,11 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         stdin: spec.stdin.clone(),
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
-        filter: spec.cage.as_ref().map(Cage::filter),
-        capabilities: spec.cage.as_ref().map_or(0, Cage::capabilities),
+        filter: spec.sandbox.as_ref().map(SandboxProfile::filter),
+        capabilities: spec.sandbox.as_ref().map_or(0, SandboxProfile::capabilities),
         piped,
         grouped,
-        landlock: spec.cage.as_ref().is_some_and(|cage| cage.ruleset().is_some()),
+        landlock: spec.sandbox.as_ref().is_some_and(|sandbox| sandbox.ruleset().is_some()),
     }
 }
 

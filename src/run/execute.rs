@@ -376,7 +376,7 @@ pub(super) fn session_start(
         environment: around.execution.name(),
         sandbox: SandboxFacts {
             mode: spec.job.sandbox.as_str().to_owned(),
-            landlock_abi: landlock_abi().filter(|_| around.holds()),
+            landlock_abi: landlock_abi().filter(|_| around.is_sandboxed()),
             cgroup: around.spawner.group().map(str::to_owned),
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -137,7 +137,7 @@ fn program(tool: &Tool, around: &ToolSurroundings) -> (bool, String) {
     let rules = &around.paths;
     let closed = rules.denied.iter().chain(&rules.own);
     let open: Vec<PathBuf> = rules.writable.iter().chain(&rules.readable).cloned().collect();
-    match tool.closed_file(closed, &open).filter(|_| around.holds()) {
+    match tool.closed_file(closed, &open).filter(|_| around.is_sandboxed()) {
         Some((file, folder)) => (
             false,
             format!(

@@ -167,7 +167,7 @@ async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -
         working_dir: root.to_path_buf(),
         stdin: None,
         timeout: GIT_TIMEOUT,
-        cage: None,
+        sandbox: None,
     };
     let mut output = Vec::new();
     let exit = spawner

@@ -18,8 +18,8 @@ use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
-    BashTool, BuiltinTool, Cages, DeclaredTool, ExecutionEnvironment, KeptFile, Local, OutputStore,
-    Remote, ToolSurroundings, WebFetchTool, WebSearchTool,
+    BashTool, BuiltinTool, DeclaredTool, ExecutionEnvironment, KeptFile, Local, OutputStore,
+    Remote, SandboxProfiles, ToolSurroundings, WebFetchTool, WebSearchTool,
 };
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
@@ -45,7 +45,7 @@ pub fn tool_surroundings(
     };
     let temporary = host.state.make_temporary(run_id)?;
     if let Some(run) = &outputs {
-        // Before the first cage is built, which allows what is there.
+        // Before the first sandbox is built, which allows what is there.
         create_private_dir(&run.outputs())?;
     }
     let mut env: BTreeMap<String, String> = config
@@ -60,7 +60,7 @@ pub fn tool_surroundings(
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
     // What runs on this host for a job whose tools work elsewhere has nothing to write here.
-    let caged = match is_local {
+    let sandboxed = match is_local {
         true => rules.clone(),
         false => PathRules {
             working_dir: temporary.clone(),
@@ -86,7 +86,7 @@ pub fn tool_surroundings(
         redactor,
         execution: execution(config, job, host, run_id)?,
         elsewhere: Default::default(),
-        cages: Cages::new(job.sandbox, caged, temporary, job.network),
+        sandboxes: SandboxProfiles::new(job.sandbox, sandboxed, temporary, job.network),
         paths: rules,
         domains: domain_rules(config, job),
         web_search: config.settings.web_search.clone(),

@@ -11,11 +11,11 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::builtin::judged_addresses;
-use super::cages::Cages;
 use super::environment::ExecutionEnvironment;
 use super::exec::{Process, append, digest_of_file, ended_by_us};
 use super::files::Files;
 use super::output::OutputStore;
+use super::sandbox_profile::SandboxProfiles;
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Skill, Tool, WebSearch};
@@ -48,7 +48,7 @@ pub struct ToolSurroundings {
     /// Where programs are started.
     pub execution: Arc<dyn ExecutionEnvironment>,
     /// How processes are held.
-    pub cages: Cages,
+    pub sandboxes: SandboxProfiles,
     /// Where files may lie.
     pub paths: PathRules,
     /// The same with every tree as it is resolved where the tools work, if that is not this host; found at the first use.
@@ -136,8 +136,8 @@ impl ToolSurroundings {
 
     /// Tells whether the kernel holds the programs of tools.
     #[must_use]
-    pub fn holds(&self) -> bool {
-        self.cages.are_on() && self.execution.is_local()
+    pub fn is_sandboxed(&self) -> bool {
+        self.sandboxes.are_on() && self.execution.is_local()
     }
 }
 
@@ -313,7 +313,7 @@ impl AgentTool for DeclaredTool {
             argv: std::iter::once(program).chain(rendered.args).collect(),
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
-            sandboxed: self.around.holds(),
+            sandboxed: self.around.is_sandboxed(),
             touches,
             lines: 0,
         })

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
 use crate::config::ExecutionPlace;
-use crate::process::{FEEDER_VERB, MARK_START, Piped, ProcessSpec};
+use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB};
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
 
@@ -171,7 +171,7 @@ impl ExecutionEnvironment for Remote {
         let mark = nonce();
         let script = script(&spec, own, &mark);
         let client = self.client.display().to_string();
-        let mut argv = vec!["dutyd".to_owned(), FEEDER_VERB.to_owned(), mark, client];
+        let mut argv = vec!["dutyd".to_owned(), RELAY_VERB.to_owned(), mark, client];
         argv.extend(self.arguments(false));
         argv.extend(self.command(LOADER));
         ProcessSpec {
@@ -181,7 +181,7 @@ impl ExecutionEnvironment for Remote {
             working_dir: PathBuf::from("/"),
             stdin: Some(format!("{}\n{script}", script.len())),
             // Nothing here can hold what runs there.
-            cage: None,
+            sandbox: None,
             ..spec
         }
     }
@@ -206,7 +206,7 @@ impl ExecutionEnvironment for Remote {
             working_dir: PathBuf::from("/"),
             stdin: None,
             timeout: Duration::from_secs(24 * 3600),
-            cage: None,
+            sandbox: None,
         };
         let started = around.spawner.start_piped(&spec, &around.redactor).await;
         let (process, mut output, input) = started.map_err(|error| error.to_string())?;
@@ -282,7 +282,7 @@ pub(super) async fn ask(
         working_dir: asked.working_dir.to_path_buf(),
         stdin: asked.stdin.clone(),
         timeout: asked.time,
-        cage: None,
+        sandbox: None,
     };
     let spec = around.execution.process(spec, &[]);
     let mut output = Vec::new();
@@ -397,7 +397,7 @@ mod tests {
             working_dir: "/srv/it's".into(),
             stdin: None,
             timeout: CONNECT,
-            cage: None,
+            sandbox: None,
         }
     }
 
@@ -420,7 +420,7 @@ mod tests {
                 !spec.argv.iter().any(|word| word.contains("uptime") || word.contains("s3cret"))
             );
             assert!(spec.stdin.unwrap().contains("'uptime' '-h; rm x'"));
-            assert_eq!(spec.argv[..2], ["dutyd", FEEDER_VERB]);
+            assert_eq!(spec.argv[..2], ["dutyd", RELAY_VERB]);
             assert_eq!(spec.argv[3], "/usr/bin/client");
             spec.argv[4..].join(" ")
         };

@@ -1,4 +1,4 @@
-//! One process of a tool: started in its cage, its output collected, its end told.
+//! One process of a tool: started in its sandbox, its output collected, its end told.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,12 +35,12 @@ impl Process<'_> {
         context: &CallContext,
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
-        let cage = match around.holds() {
-            true => around.cages.of(self.category, self.sandbox, &working_dir),
+        let sandbox = match around.is_sandboxed() {
+            true => around.sandboxes.of(self.category, self.sandbox, &working_dir),
             false => Ok(None),
         };
-        let cage = match cage {
-            Ok(cage) => cage,
+        let sandbox = match sandbox {
+            Ok(sandbox) => sandbox,
             Err(error) => {
                 let message =
                     format!("The tool was not started, because it cannot be held: {error}.");
@@ -55,7 +55,7 @@ impl Process<'_> {
             working_dir,
             stdin: call.stdin.clone(),
             timeout: self.timeout,
-            cage,
+            sandbox,
         };
         let spec = around.execution.process(spec, &self.env);
         let mut collector = Collector::new(

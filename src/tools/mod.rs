@@ -4,7 +4,6 @@
 //! outputs are kept is behind [`OutputStore`].
 
 mod builtin;
-mod cages;
 mod declared;
 mod environment;
 mod exec;
@@ -14,14 +13,15 @@ mod mcp;
 mod output;
 mod place;
 mod remote_files;
+mod sandbox_profile;
 mod walk;
 
 pub use builtin::{
     BashTool, BuiltinTool, CONVERTER_VERB, JudgedCall, WebFetchTool, WebSearchTool,
     prepare_builtin, run_converter,
 };
-pub use cages::Cages;
 pub use declared::{DeclaredTool, ToolSurroundings, declared_touches};
 pub use environment::{Connection, ExecutionEnvironment, Local, Remote, missing_programs};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};
+pub use sandbox_profile::SandboxProfiles;

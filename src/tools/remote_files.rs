@@ -262,7 +262,7 @@ impl<'a> RemoteFiles<'a> {
         if !matches!(code, 0 | 1) {
             return Err(self.refused(real, code, &output));
         }
-        let mirror = tempfile::tempdir_in(self.around.cages.temporary()).map_err(|e| io(&e))?;
+        let mirror = tempfile::tempdir_in(self.around.sandboxes.temporary()).map_err(|e| io(&e))?;
         let skipped = unpack(&self.around.execution.name(), &output, mirror.path())?;
         Ok(Tree { directory: mirror, skipped })
     }

@@ -23,7 +23,7 @@ fn spec(program: &str, args: &[&str]) -> ProcessSpec {
         working_dir: PathBuf::from("/"),
         stdin: None,
         timeout: Duration::from_secs(30),
-        cage: None,
+        sandbox: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! `bash`: a command line, judged by the gate from its syntax, run in the cage of a write tool.
+//! `bash`: a command line, judged by the gate from its syntax, run in the sandbox of a write tool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ impl AgentTool for BashTool {
             argv: argv.into(),
             working_dir: self.around.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.around.holds(),
+            sandboxed: self.around.is_sandboxed(),
             arguments,
         })
     }

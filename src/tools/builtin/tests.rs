@@ -8,7 +8,7 @@ use crate::config::SandboxMode;
 use crate::gate::PathRules;
 use crate::process::{ForkServer, Spawner};
 use crate::text::redact::Redactor;
-use crate::tools::Cages;
+use crate::tools::SandboxProfiles;
 
 fn around(directory: &Path) -> ToolSurroundings {
     let working_dir = directory.canonicalize().unwrap();
@@ -21,7 +21,7 @@ fn around(directory: &Path) -> ToolSurroundings {
     ToolSurroundings {
         spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
         env: Default::default(),
-        cages: Cages::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
+        sandboxes: SandboxProfiles::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
         working_dir,
         timeout: Duration::from_secs(60),
         output_limit: None,

@@ -103,10 +103,10 @@ impl Connection {
                 // A server runs on this host, wherever the tools of the job do.
                 let working_dir = match around.execution.is_local() {
                     true => around.working_dir.as_path(),
-                    false => around.cages.temporary(),
+                    false => around.sandboxes.temporary(),
                 };
-                let cage = around
-                    .cages
+                let sandbox = around
+                    .sandboxes
                     .of(rights, sandbox, working_dir)
                     .map_err(|error| format!("it cannot be held: {error}"))?;
                 let mut all = around.env.clone();
@@ -119,7 +119,7 @@ impl Connection {
                     working_dir: working_dir.to_path_buf(),
                     stdin: None,
                     timeout: lifetime,
-                    cage,
+                    sandbox,
                 };
                 let started = around.spawner.start_piped(&spec, &around.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;

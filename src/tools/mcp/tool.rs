@@ -101,7 +101,7 @@ impl AgentTool for McpTool {
             argv: Vec::new(),
             working_dir: self.around.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.is_process && self.around.cages.are_on(),
+            sandboxed: self.is_process && self.around.sandboxes.are_on(),
             touches: Vec::new(),
             lines: 0,
         })

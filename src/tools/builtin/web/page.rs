@@ -1,7 +1,7 @@
 //! From an answer's bytes to what a model reads of them.
 //!
 //! A hostile page can exhaust the stack or the memory of whoever parses it, so that this is done by a process of its own: this very binary,
-//! started like a tool, in the cage of a read tool without a network.
+//! started like a tool, in the sandbox of a read tool without a network.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -136,9 +136,9 @@ async fn convert(
         CallError::new(ErrorKind::Tool, message)
     };
     let offline = ToolSandbox { network: false, ..ToolSandbox::default() };
-    let temporary = around.cages.temporary().to_path_buf();
-    let cage = around
-        .cages
+    let temporary = around.sandboxes.temporary().to_path_buf();
+    let sandbox = around
+        .sandboxes
         .of(Category::Read, &offline, &temporary)
         .map_err(|error| failed(&format!("the process cannot be held: {error}")))?;
     let spec = ProcessSpec {
@@ -150,7 +150,7 @@ async fn convert(
         // Control characters say nothing in a page.
         stdin: Some(page.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")),
         timeout: TIME,
-        cage,
+        sandbox,
     };
     let mut text = Vec::new();
     let mut keep = |chunk: &[u8]| {

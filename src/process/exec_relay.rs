@@ -1,8 +1,8 @@
-//! The feeder: starts a client of another host or container, gives it all of its own input, and then holds that input open.
+//! The exec relay: starts a client of another host or container, gives it all of its own input, and then holds that input open.
 //!
-//! What runs over there takes the end of its input for the end of the call, so that nothing of it outlives the feeder, which dies with its shim.
-//! Its last words are a mark and the exit code of the program, which the feeder takes out of the output: what a client itself exits with says
-//! nothing of the program.
+//! The remote side takes the end of its input for the end of the call. So nothing there outlives the relay, which dies with its shim. The remote
+//! side ends its output with a mark and the exit code of the program, and the relay takes both out of the output: the exit code of the client
+//! itself says nothing about the program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-/// The argument by which this binary is started as the feeder; the mark, the client and its arguments follow.
-pub const FEEDER_VERB: &str = "__feed";
+/// The argument by which this binary is started as the relay; the mark, the client and its arguments follow.
+pub const RELAY_VERB: &str = "__relay";
 
-/// What ends the feeder where the exit code of the program did not come: programs over there end with a code, also those that a signal ends.
+/// What ends the relay where the exit code of the program did not come: programs over there end with a code, also those that a signal ends.
 pub const HUNG_UP: i32 = Signal::HUP.as_raw();
 
 /// Bytes that are passed on at once.
@@ -25,11 +25,11 @@ const CODE_BYTES: usize = 4;
 /// What the mark begins with on the wire: no line of text does, so that none waits for what could follow.
 pub(crate) const MARK_START: char = '\u{1e}';
 
-/// Runs this process as the feeder; returns the exit code of the program. Where that did not come, it ends by [`HUNG_UP`].
+/// Runs this process as the relay; returns the exit code of the program. Where that did not come, it ends by [`HUNG_UP`].
 #[must_use]
-pub fn run_feeder(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
+pub fn run_relay(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     let (Some(mark), Some(client)) = (arguments.next(), arguments.next()) else { return hang_up() };
-    let code = feed(&mark.to_string_lossy(), &client, arguments);
+    let code = relay(&mark.to_string_lossy(), &client, arguments);
     code.ok().flatten().unwrap_or_else(hang_up)
 }
 
@@ -40,7 +40,7 @@ fn hang_up() -> i32 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "it runs below a shim, which leaves no orphan")]
-fn feed(
+fn relay(
     mark: &str,
     client: &OsStr,
     arguments: impl Iterator<Item = std::ffi::OsString>,

@@ -1,4 +1,4 @@
-//! The cages of a run's tools: one for each set of rights, built at the first call that needs it.
+//! The sandbox profiles of a run: one per set of rights, built on first use.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::sync::{Mutex, PoisonError};
 use crate::config::{SandboxMode, ToolSandbox};
 use crate::domain::Category;
 use crate::gate::PathRules;
-use crate::process::{Cage, Confinement, SandboxError, resolved};
+use crate::process::{SandboxError, SandboxPolicy, SandboxProfile, resolved};
 
 /// What the processes of a run may touch, and how they are held to it.
 #[derive(Debug)]
-pub struct Cages {
+pub struct SandboxProfiles {
     mode: SandboxMode,
     rules: PathRules,
     temporary: PathBuf,
     /// Whether the job has a network at all.
     network: bool,
-    built: Mutex<Vec<(Confinement, Cage)>>,
+    built: Mutex<Vec<(SandboxPolicy, SandboxProfile)>>,
 }
 
-impl Cages {
-    /// Returns the cages of a run. Every process of it may write `temporary`.
+impl SandboxProfiles {
+    /// Returns the profiles of a run. Every process of the run may write `temporary`.
     #[must_use]
     pub fn new(mode: SandboxMode, rules: PathRules, temporary: PathBuf, network: bool) -> Self {
         Self { mode, rules, temporary, network, built: Mutex::default() }
@@ -38,7 +38,7 @@ impl Cages {
         &self.temporary
     }
 
-    /// Returns the cage of a tool; `None` where the sandbox is off.
+    /// Returns the sandbox of a tool; `None` where the sandbox is off.
     ///
     /// *Errors*: [`SandboxError`]; the tool must not be started then.
     pub fn of(
@@ -46,18 +46,18 @@ impl Cages {
         category: Category,
         own: &ToolSandbox,
         working_dir: &Path,
-    ) -> Result<Option<Cage>, SandboxError> {
+    ) -> Result<Option<SandboxProfile>, SandboxError> {
         if self.mode == SandboxMode::Off {
             return Ok(None);
         }
-        let wanted = self.confinement(category, own, working_dir);
+        let wanted = self.policy(category, own, working_dir);
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, cage)) = built.iter().find(|(known, _)| *known == wanted) {
-            return Ok(Some(cage.clone()));
+        if let Some((_, sandbox)) = built.iter().find(|(known, _)| *known == wanted) {
+            return Ok(Some(sandbox.clone()));
         }
-        let cage = Cage::build(&wanted, self.mode == SandboxMode::Enforce)?;
-        built.push((wanted, cage.clone()));
-        Ok(Some(cage))
+        let sandbox = SandboxProfile::build(&wanted, self.mode == SandboxMode::Enforce)?;
+        built.push((wanted, sandbox.clone()));
+        Ok(Some(sandbox))
     }
 
     /// Tells whether `sandbox.read` of a tool may open a path: a denied one, or one below the configuration directory, but nothing else of ours.
@@ -69,12 +69,7 @@ impl Cages {
         !own.any(is_ours) && (is_below_config || !self.rules.own.iter().take(1).any(is_ours))
     }
 
-    fn confinement(
-        &self,
-        category: Category,
-        own: &ToolSandbox,
-        working_dir: &Path,
-    ) -> Confinement {
+    fn policy(&self, category: Category, own: &ToolSandbox, working_dir: &Path) -> SandboxPolicy {
         let real = |path: &PathBuf| resolved(path).unwrap_or_else(|_| path.clone());
         let opened: Vec<PathBuf> =
             own.read.iter().map(real).filter(|path| self.may_open(path)).collect();
@@ -97,7 +92,7 @@ impl Cages {
         readable.extend(opened);
         writable.retain(|path| !is_denied(path));
         writable.push(self.temporary.clone());
-        Confinement {
+        SandboxPolicy {
             closed,
             readable,
             writable,
