@@ -123,7 +123,7 @@ impl CommandLine {
                 for piece in template.pieces() {
                     match piece {
                         Piece::Literal(literal) => text.push_str(literal),
-                        Piece::Place(name) => {
+                        Piece::Placeholder(name) => {
                             text.push_str(
                                 &arguments.get(name).and_then(scalar).unwrap_or_default(),
                             );
@@ -145,7 +145,7 @@ impl CommandLine {
             let mut after_option = false;
             for (at, template) in templates.iter().enumerate() {
                 options_ended |= template.literal() == Some("--");
-                if let Some(Piece::Place(name)) = template.pieces().first()
+                if let Some(Piece::Placeholder(name)) = template.pieces().first()
                     && !options_ended
                     && !after_option
                     && self.parameters.get(name).is_some_and(|p| p.dash_possible)
@@ -214,7 +214,7 @@ impl CommandLine {
             let before = element.len();
             match piece {
                 Piece::Literal(text) => element.push_str(text),
-                Piece::Place(name) => {
+                Piece::Placeholder(name) => {
                     let text = arguments.get(name).and_then(scalar).ok_or_else(|| {
                         invalid(format!("`{name}` is missing. Give it and call again."))
                     })?;
@@ -226,7 +226,7 @@ impl CommandLine {
                 first = Some(piece);
             }
         }
-        if let Some(Piece::Place(name)) = first
+        if let Some(Piece::Placeholder(name)) = first
             && !*options_ended
         {
             self.check_dash(name, &element, arguments)?;
@@ -438,8 +438,8 @@ fn invalid(message: String) -> CallError {
 /// Tells whether a template gives the program one value as it is: alone, or as the value of an option.
 fn is_whole(template: &Template) -> bool {
     match template.pieces() {
-        [Piece::Place(_)] => true,
-        [Piece::Literal(text), Piece::Place(_)] => text.ends_with(['=', '@']),
+        [Piece::Placeholder(_)] => true,
+        [Piece::Literal(text), Piece::Placeholder(_)] => text.ends_with(['=', '@']),
         _ => false,
     }
 }

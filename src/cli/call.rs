@@ -292,7 +292,7 @@ pub(crate) fn anything(config: &Config, also: Option<&KnownTool<'_>>) -> Result<
         allowed_domains: Vec::new(),
         sandbox: config.settings.security.sandbox,
         network: true,
-        environment: crate::config::ExecutionPlace::Local,
+        environment: crate::config::ExecutionTarget::Local,
         skills: Vec::new(),
         approval: crate::config::Approval::default(),
         mode: crate::config::Mode::Act,

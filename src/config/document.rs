@@ -28,15 +28,15 @@ const NODE_LIMIT: usize = 600_000;
 
 /// A line and a column, both from 1, the column in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Spot {
-    key: Option<Place>,
-    value: Place,
+    key: Option<Location>,
+    value: Location,
 }
 
 /// A parsed file.
@@ -78,10 +78,10 @@ impl Document {
     fn error_at(
         &self,
         pointer: &str,
-        place: Option<Place>,
+        place: Option<Location>,
         message: impl Into<String>,
     ) -> ConfigError {
-        let place = place.unwrap_or(Place { line: 1, column: 1 });
+        let place = place.unwrap_or(Location { line: 1, column: 1 });
         error_in(&self.file, &self.lines, place, field_of(pointer), message.into())
     }
 }
@@ -89,7 +89,7 @@ impl Document {
 fn error_in(
     file: &str,
     lines: &[String],
-    place: Place,
+    place: Location,
     field: String,
     message: String,
 ) -> ConfigError {
@@ -157,7 +157,7 @@ pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
             errors.push(error_in(
                 file,
                 &lines,
-                Place { line: 1, column: 1 },
+                Location { line: 1, column: 1 },
                 String::new(),
                 "the file is empty".to_owned(),
             ));
@@ -172,21 +172,21 @@ pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
 #[derive(Debug, Clone)]
 struct Node {
     kind: Kind,
-    place: Place,
+    place: Location,
 }
 
 #[derive(Debug, Clone)]
 enum Kind {
     Scalar(Value),
     Seq(Vec<Node>),
-    Map(Vec<(String, Place, Node)>),
+    Map(Vec<(String, Location, Node)>),
 }
 
 impl Node {
     fn into_value(
         self,
         pointer: String,
-        key: Option<Place>,
+        key: Option<Location>,
         spots: &mut HashMap<String, Spot>,
     ) -> Value {
         let value = match self.kind {
@@ -222,14 +222,14 @@ impl Node {
 enum Open {
     Seq {
         items: Vec<Node>,
-        place: Place,
+        place: Location,
         anchor: usize,
     },
     Map {
-        entries: Vec<(String, Place, Node)>,
+        entries: Vec<(String, Location, Node)>,
         seen: HashMap<String, usize>,
-        place: Place,
-        key: Option<(String, Place)>,
+        place: Location,
+        key: Option<(String, Location)>,
         anchor: usize,
     },
 }
@@ -241,7 +241,7 @@ struct Builder {
     documents: usize,
     nodes: usize,
     anchors: HashMap<usize, Node>,
-    problems: Vec<(Place, String)>,
+    problems: Vec<(Location, String)>,
 }
 
 impl Builder {
@@ -256,7 +256,7 @@ impl Builder {
         }
     }
 
-    fn build(mut self, text: &str) -> (Option<Node>, Vec<(Place, String)>) {
+    fn build(mut self, text: &str) -> (Option<Node>, Vec<(Location, String)>) {
         for item in Parser::new_from_str_with_options(text, options()) {
             let (event, span) = match item {
                 Ok(item) => item,
@@ -279,7 +279,7 @@ impl Builder {
     }
 
     /// Returns where the mistake stands, and what it is; the parser may notice it elsewhere.
-    fn located(&self, text: &str, error: &yaml::ScanError) -> (Place, String) {
+    fn located(&self, text: &str, error: &yaml::ScanError) -> (Location, String) {
         let noticed = place(*error.marker());
         let cause = match error.kind() {
             ErrorKind::TabInPlainScalar => self
@@ -299,7 +299,7 @@ impl Builder {
     }
 
     /// Returns the tab that indents a line below the plain scalar at `scalar`.
-    fn tab_below(&self, text: &str, scalar: Place) -> Option<Place> {
+    fn tab_below(&self, text: &str, scalar: Location) -> Option<Location> {
         let indent = self.open.last().map_or(1, |open| match open {
             Open::Seq { place, .. } | Open::Map { place, .. } => place.column,
         });
@@ -308,14 +308,14 @@ impl Builder {
             let content = line.trim_start();
             let is_tab = line.chars().nth(column) == Some('\t');
             (is_tab && !content.is_empty() && !content.starts_with('#'))
-                .then_some(Place { line: at + 1, column: column + 1 })
+                .then_some(Location { line: at + 1, column: column + 1 })
         })
     }
 
     /// Takes one event.
     ///
     /// *Errors*: what makes the rest of the file meaningless.
-    fn take(&mut self, event: Event<'_>, at: Place, is_empty: bool) -> Result<(), String> {
+    fn take(&mut self, event: Event<'_>, at: Location, is_empty: bool) -> Result<(), String> {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
@@ -378,7 +378,7 @@ impl Builder {
         matches!(self.open.last(), Some(Open::Map { key: None, .. }))
     }
 
-    fn take_key(&mut self, name: String, is_plain: bool, at: Place) -> Result<(), String> {
+    fn take_key(&mut self, name: String, is_plain: bool, at: Location) -> Result<(), String> {
         if is_plain && name == "<<" {
             self.problems
                 .push((at, "the merge key `<<` is not allowed: write the keys out".to_owned()));
@@ -440,15 +440,15 @@ fn options() -> yaml::Options {
 }
 
 /// Returns where the quote opens that is open at the beginning of `line`; `None` if none is.
-fn open_quote(text: &str, line: usize) -> Option<Place> {
+fn open_quote(text: &str, line: usize) -> Option<Location> {
     let before: String = text.split_inclusive('\n').take(line.saturating_sub(1)).collect();
     let error =
         Parser::new_from_str_with_options(before.trim_end(), options()).find_map(Result::err)?;
     (*error.kind() == ErrorKind::UnclosedQuotedScalar).then(|| place(*error.marker()))
 }
 
-fn place(marker: Marker) -> Place {
-    Place { line: marker.line(), column: marker.col() + 1 }
+fn place(marker: Marker) -> Location {
+    Location { line: marker.line(), column: marker.col() + 1 }
 }
 
 /// Returns what a plain scalar means in the YAML 1.2 core schema, without octal look-alikes and non-finite numbers, which stay text.

@@ -168,7 +168,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// Returns why others could have written `path`, with the command that mends it; `None` if they could not.
-pub(crate) fn distrust(path: &Path, own_uid: u32) -> Option<ConfigError> {
+pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).ok()?;
     if is_read_only_mount(path) {
@@ -198,7 +198,7 @@ pub(crate) fn distrust(path: &Path, own_uid: u32) -> Option<ConfigError> {
 }
 
 /// Returns why others could replace what lies in the directory `above`; `None` if they could not. In one with the sticky bit, only owners can.
-pub(crate) fn distrust_above(above: &Path, own_uid: u32) -> Option<ConfigError> {
+pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<ConfigError> {
     const STICKY: u32 = 0o1000;
     let meta = std::fs::metadata(above).ok()?;
     let mode = meta.mode() & 0o7777;
@@ -262,7 +262,7 @@ mod tests {
         let uid = rustix::process::getuid().as_raw();
         let with_mode = |mode: u32| {
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
-            distrust(&file, uid)
+            check_ownership(&file, uid)
         };
         assert_eq!(with_mode(0o644), None);
         assert!(with_mode(0o664).unwrap().message.contains("its group can write"));
@@ -282,13 +282,13 @@ mod tests {
         let above = |mode: u32| {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(dir.path(), permissions).unwrap();
-            distrust_above(dir.path(), uid).is_some()
+            check_ownership_above(dir.path(), uid).is_some()
         };
         assert_eq!(
             [0o755, 0o1777, 0o700, 0o775, 0o777].map(above),
             [false, false, false, true, true]
         );
-        assert!(distrust_above(dir.path(), uid + 1).is_some());
-        assert!(distrust(&file, uid + 1).is_some() == (uid != 0));
+        assert!(check_ownership_above(dir.path(), uid + 1).is_some());
+        assert!(check_ownership(&file, uid + 1).is_some() == (uid != 0));
     }
 }

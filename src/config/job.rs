@@ -15,7 +15,7 @@ use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
-use super::{AllowedHost, Environment, ExecutionPlace, McpServer, SandboxMode, Settings, Skill};
+use super::{AllowedHost, Environment, ExecutionTarget, McpServer, SandboxMode, Settings, Skill};
 use crate::argv::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::Schedule;
@@ -208,7 +208,7 @@ pub struct Job {
     /// Whether its tools have a network.
     pub network: bool,
     /// Where the programs of its tools are started.
-    pub environment: ExecutionPlace,
+    pub environment: ExecutionTarget,
     /// Whether its runs change things.
     pub mode: Mode,
     /// How a person is asked.

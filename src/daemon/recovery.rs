@@ -21,7 +21,7 @@ pub struct Recovered {
     pub run_id: RunId,
     /// Whether its transcript had begun.
     pub began: bool,
-    /// Whether it had ended, and only its mark was left.
+    /// Whether it had ended, and only its lock file was left.
     pub had_ended: bool,
     /// Bytes of a torn last line that were cut off.
     pub cut_bytes: u64,
@@ -29,7 +29,7 @@ pub struct Recovered {
 
 /// Ends every open run that no living process holds. Processes that the dead daemon left are gone when this returns.
 ///
-/// *Errors*: the marks cannot be read. A transcript that cannot be ended is logged and stays open for the next start.
+/// *Errors*: the lock files cannot be read. A transcript that cannot be ended is logged and stays open for the next start.
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
     let state = &host.state;
     let abandoned = state.abandoned()?;
@@ -42,12 +42,12 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
         tracing::warn!(%error, "what earlier runs left in their temporary directories cannot be taken away");
     }
     let mut recovered = Vec::new();
-    for (run_id, mark) in abandoned {
+    for (run_id, lock) in abandoned {
         match end_run(host, &run_id, redactor).await {
             Ok(run) => {
                 recovered.push(run);
-                if let Err(error) = mark.close() {
-                    tracing::warn!(%run_id, %error, "the mark of an ended run cannot be taken away");
+                if let Err(error) = lock.close() {
+                    tracing::warn!(%run_id, %error, "cannot remove the lock file of an ended run");
                 }
             }
             Err(error) => tracing::error!(%run_id, %error, "an interrupted run cannot be ended"),

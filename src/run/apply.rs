@@ -47,7 +47,7 @@ pub async fn apply(
     only: Option<u64>,
     cancel: CancellationToken,
 ) -> Result<Applied, RunError> {
-    let Begun { mark, sink, around, started, .. } = begin(&spec, &host)?;
+    let Begun { lock, sink, around, started, .. } = begin(&spec, &host)?;
     let mut servers =
         Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &around).await;
     let of_servers = std::mem::take(&mut servers.tools);
@@ -103,7 +103,7 @@ pub async fn apply(
         result.survivors = left;
     }
     let end = session_end(&result, started, spec.trigger.by.clone(), &around.redactor);
-    let ended = finish(&spec.run_id, &host, &work.sink, mark, end).await;
+    let ended = finish(&spec.run_id, &host, &work.sink, lock, end).await;
     let refused = refused.map(|why| around.redactor.text(&why).into_owned());
     Ok(Applied { ended, plan: work.plan, refused })
 }

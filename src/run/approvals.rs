@@ -88,9 +88,9 @@ impl SocketApprover {
 }
 
 /// Takes a request away whose asker has gone.
-struct Withdrawn<'a>(&'a Approvals, String);
+struct PendingGuard<'a>(&'a Approvals, String);
 
-impl Drop for Withdrawn<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         if state.waiting.remove(&self.1).is_some() {
@@ -109,7 +109,7 @@ impl Approver for SocketApprover {
         let (sender, answer) = oneshot::channel();
         let id = request.approval_id.clone();
         self.approvals.lock().waiting.insert(id.clone(), (request, sender));
-        let _withdrawn = Withdrawn(&self.approvals, id);
+        let _pending = PendingGuard(&self.approvals, id);
         match answer.await {
             Ok(answer) => answer,
             // Nobody can answer any more.

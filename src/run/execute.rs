@@ -34,7 +34,7 @@ use crate::gate::GateRules;
 use crate::process::{ControlGroups, ForkServer, landlock_abi};
 use crate::sinks::{Observed, Observers};
 use crate::store::{
-    OpenMark, RunDir, SharedIndex, SharedLedger, StateDir, Transcript, TranscriptFacts,
+    RunDir, RunLock, SharedIndex, SharedLedger, StateDir, Transcript, TranscriptFacts,
 };
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::ToolSurroundings;
@@ -89,7 +89,7 @@ impl Host {
 /// Why a run could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its directory, mark or transcript cannot be made.
+    /// Its directory, lock file or transcript cannot be made.
     #[error("the run cannot be recorded in {path}: {error}")]
     State {
         /// The state directory.
@@ -113,7 +113,7 @@ pub async fn execute(
     host: Host,
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
-    let Begun { mark, directory, sink, around, started } = begin(&spec, &host)?;
+    let Begun { lock, directory, sink, around, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
     let mut servers = tokio::select! {
         servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.is_answered()), &host, &around) => servers,
@@ -181,7 +181,7 @@ pub async fn execute(
     }
     let by = stopped.borrow().as_ref().and_then(|stop| stop.by.clone());
     let end = session_end(&result, started, by, &around.redactor);
-    let ended = finish(&spec.run_id, &host, &sink, mark, end).await;
+    let ended = finish(&spec.run_id, &host, &sink, lock, end).await;
     if spec.is_queued {
         // Where it could not leave at its start, as on a full disk.
         leave_queue(&spec.run_id, &host).await;
@@ -200,13 +200,13 @@ async fn leave_queue(run_id: &RunId, host: &Host) {
     }
 }
 
-/// Ends a run: its last line, where its record ends in the ledger, its row in the index, and then its mark goes. If one of the first two fails, the
-/// mark stays, so that the next start fills in what is missing.
+/// Ends a run: writes its last line, its end into the ledger and its row into the index, then removes its lock file. If one of the first two
+/// fails, the lock file stays, and the next start fills in what is missing.
 pub(super) async fn finish(
     run_id: &RunId,
     host: &Host,
     sink: &RunSink,
-    mark: OpenMark,
+    lock: RunLock,
     end: Redacted<SessionEnd>,
 ) -> Ended {
     if let Err(error) = host.state.remove_temporary(run_id).await {
@@ -234,8 +234,8 @@ pub(super) async fn finish(
     }
     match kept {
         Ok(()) => {
-            if let Err(error) = mark.close() {
-                tracing::warn!(%run_id, %error, "the mark of a run that has ended stays; the next start takes it away");
+            if let Err(error) = lock.close() {
+                tracing::warn!(%run_id, %error, "cannot remove the lock file of an ended run; the next start removes it");
             }
         }
         Err(error) => {
@@ -277,7 +277,7 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
 
 /// A run whose directory, transcript and surroundings are made.
 pub(super) struct Begun {
-    pub(super) mark: OpenMark,
+    pub(super) lock: RunLock,
     pub(super) directory: RunDir,
     pub(super) sink: Arc<RunSink>,
     pub(super) around: Arc<ToolSurroundings>,
@@ -293,7 +293,7 @@ pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
     let state_error =
         |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
     host.state.create().map_err(state_error)?;
-    let mark = host.state.mark_open(&spec.run_id).map_err(state_error)?;
+    let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
     let directory =
         host.state.create_run(&spec.run_id, run_date(&spec.run_id, began)).map_err(state_error)?;
     let redactor = Redactor::new(&spec.config.secrets);
@@ -315,7 +315,7 @@ pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
         redactor,
     )
     .map_err(state_error)?;
-    Ok(Begun { mark, directory, sink, around, started })
+    Ok(Begun { lock, directory, sink, around, started })
 }
 
 /// Returns the moment that names a run's directory: that of its id.

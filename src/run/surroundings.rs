@@ -10,7 +10,7 @@ use base64::Engine as _;
 use super::execute::Host;
 use crate::agent::{AgentTool, ShownAs, Toolbox};
 use crate::config::{
-    Builtin, Config, ExecutionPlace, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY, Shown,
+    Builtin, Config, ExecutionTarget, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY, Shown,
 };
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
@@ -68,7 +68,7 @@ pub fn tool_surroundings(
             readable: Vec::new(),
             ..path_rules(
                 config,
-                &Job { environment: ExecutionPlace::Local, ..job.clone() },
+                &Job { environment: ExecutionTarget::Local, ..job.clone() },
                 host,
                 None,
             )
@@ -114,7 +114,7 @@ fn execution(
     // A server on this host could talk to the other one through a connection that is shared.
     let mut servers = config.mcp_servers.values();
     let is_alone = !servers.any(|server| matches!(server.transport, McpTransport::Stdio { .. }));
-    let socket = match is_alone && matches!(job.environment, ExecutionPlace::Ssh(_)) {
+    let socket = match is_alone && matches!(job.environment, ExecutionTarget::Ssh(_)) {
         true => Some(host.state.make_connections()?.join(run_id.as_str())),
         false => None,
     };

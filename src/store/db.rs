@@ -56,13 +56,13 @@ pub enum DbError {
 
 /// How a database is kept.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct Schema {
     pub(super) migrations: &'static [&'static str],
     /// `FULL` where a committed row must outlive a power cut, else `NORMAL`.
     pub(super) synchronous: &'static str,
 }
 
-impl Shape {
+impl Schema {
     fn version(self) -> i64 {
         i64::try_from(self.migrations.len()).unwrap_or(i64::MAX)
     }
@@ -85,14 +85,14 @@ impl Db {
     /// *Errors*: [`DbError`].
     pub(super) fn open(
         path: &Path,
-        shape: Shape,
+        schema: Schema,
         mut reserve: Option<Reserve>,
     ) -> Result<(Self, Option<PathBuf>), DbError> {
-        let ((mut connection, was_upgraded), aside) = match prepare(path, shape) {
+        let ((mut connection, was_upgraded), aside) = match prepare(path, schema) {
             Ok(prepared) => (prepared, None),
             Err(DbError::Sqlite { error, .. }) if is_damage(&error) => {
                 let aside = set_aside(path);
-                (prepare(path, shape)?, Some(aside))
+                (prepare(path, schema)?, Some(aside))
             }
             Err(error) => return Err(error),
         };
@@ -146,14 +146,14 @@ impl Db {
 /// A connection that only reads.
 pub(super) struct Reading {
     pub(super) connection: Connection,
-    /// Whether the file has an older shape, so that this is a copy in memory which was brought up to date: its writer will do so with the file.
+    /// Whether the file has an older schema, so that this is a copy in memory which was brought up to date: its writer will do so with the file.
     pub(super) was_upgraded: bool,
 }
 
 /// Returns a connection that only reads; `None` if there is no such database yet.
 ///
 /// *Errors*: [`DbError`].
-pub(super) fn read_only(path: &Path, shape: Shape) -> Result<Option<Reading>, DbError> {
+pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, DbError> {
     // Not by opening it: closing the descriptor would drop the locks that SQLite holds in this process.
     match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
         Ok(()) => {}
@@ -174,26 +174,26 @@ pub(super) fn read_only(path: &Path, shape: Shape) -> Result<Option<Reading>, Db
     let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
     let connection = opened.map_err(failed)?;
     let found = version(&connection).map_err(failed)?;
-    let known = shape.version();
+    let known = schema.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
     if found == known {
         return Ok(Some(Reading { connection, was_upgraded: false }));
     }
-    in_memory(Some(&connection), shape)
+    in_memory(Some(&connection), schema)
         .map(|connection| Some(Reading { connection, was_upgraded: true }))
         .map_err(failed)
 }
 
-/// Returns a database of the newest shape in memory; with the rows of `of`.
-pub(super) fn in_memory(of: Option<&Connection>, shape: Shape) -> rusqlite::Result<Connection> {
+/// Returns a database of the newest schema in memory; with the rows of `of`.
+pub(super) fn in_memory(of: Option<&Connection>, schema: Schema) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     if let Some(of) = of {
         let copy = rusqlite::backup::Backup::new(of, &mut connection)?;
         copy.run_to_completion(i32::MAX, std::time::Duration::ZERO, None)?;
     }
-    migrate(&connection, shape)?;
+    migrate(&connection, schema)?;
     Ok(connection)
 }
 
@@ -201,13 +201,13 @@ fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Brings a database to the newest shape, in whatever transaction the caller holds.
-fn migrate(connection: &Connection, shape: Shape) -> rusqlite::Result<()> {
+/// Brings a database to the newest schema, in whatever transaction the caller holds.
+fn migrate(connection: &Connection, schema: Schema) -> rusqlite::Result<()> {
     let found = usize::try_from(version(connection)?).unwrap_or(0);
-    for migration in shape.migrations.iter().skip(found) {
+    for migration in schema.migrations.iter().skip(found) {
         connection.execute_batch(migration)?;
     }
-    connection.pragma_update(None, "user_version", shape.version())
+    connection.pragma_update(None, "user_version", schema.version())
 }
 
 /// A database with a write-ahead log fails at its first read, not when it is opened.
@@ -241,7 +241,7 @@ fn immutable_uri(path: &Path) -> String {
 }
 
 /// Returns the connection, and whether an older schema was brought up to date.
-fn prepare(path: &Path, shape: Shape) -> Result<(Connection, bool), DbError> {
+fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
     let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
     // Made by us first, so that it is private from birth; SQLite gives its helpers the same mode.
     super::files::append_private(path)
@@ -250,9 +250,9 @@ fn prepare(path: &Path, shape: Shape) -> Result<(Connection, bool), DbError> {
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(BUSY).map_err(failed)?;
     connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
-    connection.pragma_update(None, "synchronous", shape.synchronous).map_err(failed)?;
+    connection.pragma_update(None, "synchronous", schema.synchronous).map_err(failed)?;
     let found = version(&connection).map_err(failed)?;
-    let known = shape.version();
+    let known = schema.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
@@ -267,7 +267,7 @@ fn prepare(path: &Path, shape: Shape) -> Result<(Connection, bool), DbError> {
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     // Another process may have been quicker.
     let found = version(&transaction).map_err(failed)?;
-    migrate(&transaction, shape).map_err(failed)?;
+    migrate(&transaction, schema).map_err(failed)?;
     transaction.commit().map_err(failed)?;
     Ok((connection, found > 0 && found < known))
 }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
 
-use super::db::{Db, DbError, Shape, in_memory, read_only};
+use super::db::{Db, DbError, Schema, in_memory, read_only};
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
 use super::run_summary::{QueuedRun, RunState, RunSummary};
 use crate::domain::Outcome;
 
-const SHAPE: Shape = Shape {
+const SCHEMA: Schema = Schema {
     synchronous: "NORMAL",
     migrations: &["
         CREATE TABLE runs (
@@ -60,7 +60,7 @@ impl Index {
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path) -> Result<(Self, bool), DbError> {
         let is_new = !Self::path(state).exists();
-        let (db, aside) = Db::open(&Self::path(state), SHAPE, None)?;
+        let (db, aside) = Db::open(&Self::path(state), SCHEMA, None)?;
         let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
         Ok((Self { db }, owes_rebuild))
     }
@@ -129,9 +129,9 @@ impl Index {
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, DbError> {
         let path = Self::path(state.root());
-        let connection = match read_only(&path, SHAPE)? {
+        let connection = match read_only(&path, SCHEMA)? {
             Some(reading) if !reading.was_upgraded => Ok(reading.connection),
-            _ => in_memory(None, SHAPE).and_then(|connection| {
+            _ => in_memory(None, SCHEMA).and_then(|connection| {
                 fill(&connection, state)?;
                 Ok(connection)
             }),

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
-use super::db::{Db, DbError, Shape, read_only};
+use super::db::{Db, DbError, Schema, read_only};
 use super::reserve::Reserve;
 use crate::domain::RunId;
 
-const SHAPE: Shape = Shape {
+const SCHEMA: Schema = Schema {
     synchronous: "FULL",
     migrations: &["
         CREATE TABLE slots (
@@ -28,7 +28,7 @@ const SHAPE: Shape = Shape {
         );
         CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
         CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    ", super::plans::TABLE, super::queue::TABLES],
+    ", super::plans::TABLE, super::queue::TABLES, "ALTER TABLE facts RENAME TO meta"],
 };
 
 /// What became of a slot.
@@ -149,7 +149,7 @@ impl Ledger {
         if let Err(error) = &reserve {
             tracing::warn!(%error, "the ledger has no reserve for a full disk");
         }
-        let (db, aside) = Db::open(&Self::path(state), SHAPE, reserve.ok())?;
+        let (db, aside) = Db::open(&Self::path(state), SCHEMA, reserve.ok())?;
         Ok((Self { db }, aside))
     }
 
@@ -311,7 +311,7 @@ impl Ledger {
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, DbError> {
         let path = Self::path(state);
-        let Some(reading) = read_only(&path, SHAPE)? else { return Ok(None) };
+        let Some(reading) = read_only(&path, SCHEMA)? else { return Ok(None) };
         query(&LedgerReader { connection: &reading.connection })
             .map(Some)
             .map_err(|error| DbError::Sqlite { path, error })
@@ -406,7 +406,7 @@ impl LedgerReader<'_> {
     /// *Errors*: SQLite's.
     pub fn fact(&self, name: &str) -> rusqlite::Result<Option<i64>> {
         self.connection
-            .query_row("SELECT value FROM facts WHERE name = ?1", [name], |row| row.get(0))
+            .query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
             .optional()
     }
 }
@@ -414,7 +414,7 @@ impl LedgerReader<'_> {
 fn keep_fact(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
-            "INSERT INTO facts VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",
+            "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",
             params![name, value],
         )
         .map(drop)

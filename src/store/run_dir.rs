@@ -33,7 +33,7 @@ impl StateDir {
         create_private_dir(&self.root)?;
         // One that is there may be open to others (SEC-3).
         make_private(&self.root)?;
-        create_private_dir(&self.open_marks())
+        create_private_dir(&self.run_locks())
     }
 
     /// Returns the path itself.
@@ -110,7 +110,7 @@ impl StateDir {
         self.root.join("tmp")
     }
 
-    fn open_marks(&self) -> PathBuf {
+    fn run_locks(&self) -> PathBuf {
         self.root.join("runs").join("open")
     }
 
@@ -175,24 +175,24 @@ impl StateDir {
         Ok(())
     }
 
-    /// Marks a run as open and locks the mark for this process.
+    /// Creates the lock file of a run and locks it for this process.
     ///
-    /// *Errors*: what the kernel says; the mark is held by another process.
-    pub fn mark_open(&self, run_id: &RunId) -> io::Result<OpenMark> {
-        create_private_dir(&self.open_marks())?;
-        let path = self.open_marks().join(run_id.as_str());
+    /// *Errors*: what the kernel says; another process holds the lock.
+    pub fn lock_run(&self, run_id: &RunId) -> io::Result<RunLock> {
+        create_private_dir(&self.run_locks())?;
+        let path = self.run_locks().join(run_id.as_str());
         let mut file = append_private(&path)?;
         writeln!(file, "{}", std::process::id())?;
         let lock = lock(file)?;
-        Ok(OpenMark { path, _lock: lock })
+        Ok(RunLock { path, _lock: lock })
     }
 
-    /// Returns the open runs that no process holds, with their marks taken over.
+    /// Returns the open runs that no process holds, with their locks taken over.
     ///
-    /// *Errors*: the marks cannot be read.
-    pub fn abandoned(&self) -> io::Result<Vec<(RunId, OpenMark)>> {
+    /// *Errors*: the lock files cannot be read.
+    pub fn abandoned(&self) -> io::Result<Vec<(RunId, RunLock)>> {
         let mut abandoned = Vec::new();
-        let entries = match std::fs::read_dir(self.open_marks()) {
+        let entries = match std::fs::read_dir(self.run_locks()) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(abandoned),
             Err(error) => return Err(error),
@@ -205,7 +205,7 @@ impl StateDir {
             };
             let file = append_private(&entry.path())?;
             if let Ok(lock) = lock(file) {
-                abandoned.push((run_id, OpenMark { path: entry.path(), _lock: lock }));
+                abandoned.push((run_id, RunLock { path: entry.path(), _lock: lock }));
             }
         }
         Ok(abandoned)
@@ -214,7 +214,7 @@ impl StateDir {
     /// Returns the rows of the open runs, as their transcripts tell them now.
     #[must_use]
     pub fn open_rows(&self) -> Vec<RunSummary> {
-        std::fs::read_dir(self.open_marks())
+        std::fs::read_dir(self.run_locks())
             .into_iter()
             .flatten()
             .filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?).ok())
@@ -222,16 +222,16 @@ impl StateDir {
             .collect()
     }
 
-    /// Tells whether this run has a mark: a process works on it, or the next start ends it.
+    /// Tells whether this run has a lock file: a process works on it, or the next start ends it.
     #[must_use]
     pub fn is_open(&self, run_id: &RunId) -> bool {
-        self.open_marks().join(run_id.as_str()).exists()
+        self.run_locks().join(run_id.as_str()).exists()
     }
 
-    /// Tells whether a process holds the mark of this run.
+    /// Tells whether a process holds the lock of this run.
     #[must_use]
     pub fn is_live(&self, run_id: &RunId) -> bool {
-        File::open(self.open_marks().join(run_id.as_str()))
+        File::open(self.run_locks().join(run_id.as_str()))
             .is_ok_and(|file| Flock::lock(file, FlockArg::LockSharedNonblock).is_err())
     }
 }
@@ -241,7 +241,7 @@ fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
     names.filter_map(Result::transpose).collect()
 }
 
-/// Locks a mark for this process. Who only asks whether a mark is held holds it himself for a moment; that is waited for.
+/// Locks a lock file for this process. A process that only asks whether a lock is held holds it for a moment; we wait for that.
 fn lock(mut file: File) -> io::Result<Flock<File>> {
     const TRIES: u32 = 25;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
@@ -256,15 +256,15 @@ fn lock(mut file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// The mark of an open run, held until it is closed.
+/// The lock of an open run, held until it is closed.
 #[derive(Debug)]
-pub struct OpenMark {
+pub struct RunLock {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-impl OpenMark {
-    /// Takes the mark away: the run's last line is written.
+impl RunLock {
+    /// Removes the lock file: the run's last line is written.
     ///
     /// *Errors*: what the kernel says; the next start then looks at the run once more and finds it ended.
     pub fn close(self) -> io::Result<()> {
@@ -396,10 +396,10 @@ mod tests {
     fn a_mark_is_held_until_it_is_closed() {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::new(temp.path());
-        let mark = state.mark_open(&run_id(1)).unwrap();
+        let lock = state.lock_run(&run_id(1)).unwrap();
         assert!(state.is_live(&run_id(1)));
         assert!(state.abandoned().unwrap().is_empty());
-        drop(mark);
+        drop(lock);
         assert!(!state.is_live(&run_id(1)));
         let mut abandoned = state.abandoned().unwrap();
         assert_eq!(abandoned.len(), 1);

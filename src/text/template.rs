@@ -9,7 +9,7 @@ pub enum Piece {
     /// Text as it stands.
     Literal(String),
     /// The place of a named value.
-    Place(String),
+    Placeholder(String),
 }
 
 /// A parsed template.
@@ -47,7 +47,7 @@ impl Template {
                 return Err(TemplateError::NotAName(inside.to_owned()));
             }
             push_literal(&mut pieces, before);
-            pieces.push(Piece::Place(name.to_owned()));
+            pieces.push(Piece::Placeholder(name.to_owned()));
             rest = tail;
         }
         check_literal(rest)?;
@@ -64,7 +64,7 @@ impl Template {
     /// Returns the names of all places, in order, repeated as often as they stand there.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
-            Piece::Place(name) => Some(name.as_str()),
+            Piece::Placeholder(name) => Some(name.as_str()),
             Piece::Literal(_) => None,
         })
     }
@@ -83,7 +83,7 @@ impl Template {
     #[must_use]
     pub fn lone_place(&self) -> Option<&str> {
         match self.pieces.as_slice() {
-            [Piece::Place(name)] => Some(name),
+            [Piece::Placeholder(name)] => Some(name),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ impl Template {
         for piece in &self.pieces {
             match piece {
                 Piece::Literal(text) => out.push_str(text),
-                Piece::Place(name) => out.push_str(value(name)?),
+                Piece::Placeholder(name) => out.push_str(value(name)?),
             }
         }
         Some(out)

@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::ToolSurroundings;
-use crate::config::ExecutionPlace;
+use crate::config::ExecutionTarget;
 use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB};
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
@@ -59,7 +59,7 @@ pub struct Local;
 #[async_trait]
 impl ExecutionEnvironment for Local {
     fn name(&self) -> String {
-        ExecutionPlace::Local.to_string()
+        ExecutionTarget::Local.to_string()
     }
 
     fn is_local(&self) -> bool {
@@ -80,7 +80,7 @@ impl ExecutionEnvironment for Local {
 /// Another host, a container or a pod.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    place: ExecutionPlace,
+    place: ExecutionTarget,
     client: PathBuf,
     /// Where the shared connection listens; `None` is none.
     socket: Option<PathBuf>,
@@ -104,18 +104,18 @@ impl Remote {
     /// Returns the environment of a place that is not this host. `socket` is a path that nobody else uses and no tool can write; without one
     /// each call has a connection of its own.
     #[must_use]
-    pub fn new(place: ExecutionPlace, client: PathBuf, socket: Option<PathBuf>) -> Self {
+    pub fn new(place: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
         Self { place, client, socket }
     }
 
     /// Returns the name of the client's program.
     #[must_use]
-    pub fn client_of(place: &ExecutionPlace) -> Option<&'static str> {
+    pub fn client_of(place: &ExecutionTarget) -> Option<&'static str> {
         match place {
-            ExecutionPlace::Local => None,
-            ExecutionPlace::Ssh(_) => Some("ssh"),
-            ExecutionPlace::Docker(_) => Some("docker"),
-            ExecutionPlace::Kubernetes { .. } => Some("kubectl"),
+            ExecutionTarget::Local => None,
+            ExecutionTarget::Ssh(_) => Some("ssh"),
+            ExecutionTarget::Docker(_) => Some("docker"),
+            ExecutionTarget::Kubernetes { .. } => Some("kubectl"),
         }
     }
 
@@ -123,8 +123,8 @@ impl Remote {
     fn arguments(&self, is_first: bool) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match &self.place {
-            ExecutionPlace::Local => Vec::new(),
-            ExecutionPlace::Ssh(host) => {
+            ExecutionTarget::Local => Vec::new(),
+            ExecutionTarget::Ssh(host) => {
                 let mut all: Vec<String> = words(&[
                     "-T",
                     "-oBatchMode=yes",
@@ -141,8 +141,8 @@ impl Remote {
                 all.extend(words(&["--", host]));
                 all
             }
-            ExecutionPlace::Docker(container) => words(&["exec", "-i", container]),
-            ExecutionPlace::Kubernetes { namespace, pod } => {
+            ExecutionTarget::Docker(container) => words(&["exec", "-i", container]),
+            ExecutionTarget::Kubernetes { namespace, pod } => {
                 words(&["exec", "-i", "-n", namespace, pod, "--"])
             }
         }
@@ -151,7 +151,7 @@ impl Remote {
     /// Returns the command that loads a script, as the client takes it: `ssh` gives a text to a shell, the others words to the kernel.
     fn command(&self, script: &str) -> Vec<String> {
         match self.place {
-            ExecutionPlace::Ssh(_) => vec![format!("exec sh -c {}", quoted(script))],
+            ExecutionTarget::Ssh(_) => vec![format!("exec sh -c {}", quoted(script))],
             _ => vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
         }
     }
@@ -187,7 +187,7 @@ impl ExecutionEnvironment for Remote {
     }
 
     async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String> {
-        if !matches!(self.place, ExecutionPlace::Ssh(_)) {
+        if !matches!(self.place, ExecutionTarget::Ssh(_)) {
             return Ok(None);
         }
         if let Some(socket) = &self.socket {
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     fn remote(text: &str) -> Remote {
-        let place = ExecutionPlace::parse(text).unwrap();
+        let place = ExecutionTarget::parse(text).unwrap();
         Remote::new(place, "/usr/bin/client".into(), Some("/run/x/ssh".into()))
     }
 

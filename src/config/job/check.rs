@@ -15,7 +15,7 @@ use crate::config::raw::{
 use crate::config::reserved::EDITOR;
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
-use crate::config::{Builtin, ExecutionPlace, MCP_SEPARATOR, Skill};
+use crate::config::{Builtin, ExecutionTarget, MCP_SEPARATOR, Skill};
 use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
 use crate::text::quantity;
@@ -298,12 +298,12 @@ impl Check<'_> {
     }
 
     /// Returns where the programs of the job's tools are started.
-    pub(super) fn environment(&mut self, raw: &RawJob, has_directory: bool) -> ExecutionPlace {
+    pub(super) fn environment(&mut self, raw: &RawJob, has_directory: bool) -> ExecutionTarget {
         let place =
-            raw.environment.as_deref().map_or(Ok(ExecutionPlace::Local), ExecutionPlace::parse);
+            raw.environment.as_deref().map_or(Ok(ExecutionTarget::Local), ExecutionTarget::parse);
         let place = place.unwrap_or_else(|message| {
             self.fault("/environment", message);
-            ExecutionPlace::Local
+            ExecutionTarget::Local
         });
         if place.is_local() {
             return place;

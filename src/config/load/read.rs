@@ -6,7 +6,7 @@ use sha2::Digest as _;
 
 use super::{Checked, Loader};
 use crate::config::document;
-use crate::config::files::{self, distrust, distrust_above, leaves};
+use crate::config::files::{self, check_ownership, check_ownership_above, leaves};
 use crate::config::interpolate::interpolate;
 use crate::config::schema::FileSchema;
 use crate::config::{ConfigError, Trust};
@@ -19,7 +19,7 @@ impl Loader<'_> {
         }
         let real = std::fs::canonicalize(&self.set.directory).unwrap_or_default();
         let problem =
-            real.ancestors().skip(1).find_map(|above| distrust_above(above, self.own_uid));
+            real.ancestors().skip(1).find_map(|above| check_ownership_above(above, self.own_uid));
         match problem {
             Some(problem) if self.trust == Trust::Required => self.error(problem),
             Some(problem) => self.warning(problem),
@@ -37,7 +37,7 @@ impl Loader<'_> {
             self.error(problem);
             return false;
         }
-        let Some(problem) = distrust(path, self.own_uid) else { return true };
+        let Some(problem) = check_ownership(path, self.own_uid) else { return true };
         let is_refused = self.trust == Trust::Required;
         if is_refused {
             self.error(problem);

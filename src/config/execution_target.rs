@@ -2,7 +2,7 @@
 
 /// Where the programs of a job's tools are started.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum ExecutionPlace {
+pub enum ExecutionTarget {
     /// On this host.
     #[default]
     Local,
@@ -19,7 +19,7 @@ pub enum ExecutionPlace {
     },
 }
 
-impl ExecutionPlace {
+impl ExecutionTarget {
     /// Returns the place that `text` names.
     ///
     /// *Errors*: a sentence.
@@ -55,7 +55,7 @@ impl ExecutionPlace {
     }
 }
 
-impl std::fmt::Display for ExecutionPlace {
+impl std::fmt::Display for ExecutionTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Local => f.write_str("local"),
@@ -79,7 +79,7 @@ mod tests {
             "docker:shop_db-1",
             "kubernetes:shop/web-0",
         ] {
-            assert_eq!(ExecutionPlace::parse(text).unwrap().to_string(), text);
+            assert_eq!(ExecutionTarget::parse(text).unwrap().to_string(), text);
         }
         for text in [
             "",
@@ -95,7 +95,7 @@ mod tests {
             "vm:x",
             "Local",
         ] {
-            assert!(ExecutionPlace::parse(text).is_err(), "{text}");
+            assert!(ExecutionTarget::parse(text).is_err(), "{text}");
         }
     }
 }
