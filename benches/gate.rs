@@ -7,7 +7,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use dutyd::config::{Autonomy, Listed, Policy, ReadPolicy};
 use dutyd::domain::{Category, DecisionKind, ToolName};
 use dutyd::gate::{
-    Access, CommandRules, Facts, GateRules, PathRules, Severity, Spent, Touch, decide,
+    Access, CallFacts, CommandRules, GateRules, PathRules, Resource, Severity, Spent, decide,
 };
 use serde_json::{Map, json};
 
@@ -48,14 +48,14 @@ fn rules() -> GateRules {
 
 fn decision(criterion: &mut Criterion) {
     let (rules, spent) = (rules(), Spent::default());
-    let touches = [Touch::file("src/deep/in/the/tree/main.rs", Access::Write)];
+    let resources = [Resource::file("src/deep/in/the/tree/main.rs", Access::Write)];
     let mut arguments = Map::new();
     arguments.insert("file_path".to_owned(), json!("src/deep/in/the/tree/main.rs"));
-    let facts = Facts {
+    let facts = CallFacts {
         tool: "edit_file",
         category: Category::Write,
         destructive_when: &[],
-        touches: &touches,
+        resources: &resources,
         lines: 3,
         spent: &spent,
     };
@@ -69,9 +69,9 @@ fn command(criterion: &mut Criterion) {
     let rules = CommandRules::default();
     let part = "grep -rn --include='*.log' 'connection reset' /var/log/app /srv/app/log | sort -u | head -n 20 && for f in a b; do wc -l \"/srv/app/$f.log\"; done; ";
     let line = part.repeat(1024 / part.len() + 1);
-    assert_eq!(rules.judge(&line).severity, Severity::Plain);
+    assert_eq!(rules.classify(&line).severity, Severity::Plain);
     criterion.bench_function("a command line of 1 KB", |bencher| {
-        bencher.iter(|| rules.judge(black_box(&line)));
+        bencher.iter(|| rules.classify(black_box(&line)));
     });
 }
 

@@ -9,7 +9,7 @@ use crate::domain::{
     Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
     PlanStep, PolicyDecision, ToolCall,
 };
-use crate::gate::{Facts, Spent, decide};
+use crate::gate::{CallFacts, Spent, decide};
 use crate::text::escape::one_line;
 
 /// A call and what is done about it.
@@ -122,7 +122,7 @@ pub(super) fn plan_calls(
             | Work::Ask { prepared, .. } = &work
             {
                 // What earlier calls of the same answer will use up counts for the later ones.
-                spent.count(&rules.gate, &prepared.touches, prepared.lines);
+                spent.count(&rules.gate, &prepared.resources, prepared.lines);
             }
             PlannedCall {
                 call_id: call.call_id.clone(),
@@ -183,11 +183,11 @@ fn plan_one(
         ..error
     })?;
     let name = toolbox.canonical(&call.name);
-    let facts = Facts {
+    let facts = CallFacts {
         tool: name,
         category: tool.category(),
         destructive_when: tool.destructive_when(),
-        touches: &prepared.touches,
+        resources: &prepared.resources,
         lines: prepared.lines,
         spent,
     };

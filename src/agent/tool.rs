@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::shown::{ShownAs, ToolDefinition};
 use crate::argv::ArgumentConditions;
 use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
-use crate::gate::Touch;
+use crate::gate::Resource;
 
 /// A call that was validated and rendered: what is judged, recorded and run are the same.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,8 +27,8 @@ pub struct PreparedCall {
     pub stdin: Option<String>,
     /// Whether the kernel holds it.
     pub sandboxed: bool,
-    /// What it touches, for the gate.
-    pub touches: Vec<Touch>,
+    /// What it accesses, for the gate.
+    pub resources: Vec<Resource>,
     /// Lines of files that it would change, at most.
     pub lines: u64,
 }

@@ -100,7 +100,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     };
     let judged = JudgedCall {
         arguments: prepared.arguments.clone(),
-        touches: prepared.touches.clone(),
+        resources: prepared.resources.clone(),
         lines: prepared.lines,
     };
     let judged = judged.with_real_paths(job.environment.is_local(), &rules.paths);

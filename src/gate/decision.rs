@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::bash::{CommandRules, Judgement, Severity};
+use super::bash::{Classification, CommandRules, Severity};
 use super::domain::DomainRules;
 use super::path::{Access, PathRefusal, PathRules};
 use crate::argv::ArgumentConditions;
@@ -41,9 +41,9 @@ pub struct GateRules {
     pub max_lines_changed: u64,
 }
 
-/// Something that a call touches, as its arguments name it.
+/// Something that a call accesses, as its arguments name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Touch {
+pub enum Resource {
     /// A file or directory.
     File {
         /// As it is written; hostile.
@@ -57,8 +57,8 @@ pub enum Touch {
     Url(String),
 }
 
-impl Touch {
-    /// Returns the touch of a file.
+impl Resource {
+    /// Returns a file.
     #[must_use]
     pub fn file(path: &str, access: Access) -> Self {
         Self::File { path: path.to_owned(), access }
@@ -89,10 +89,10 @@ struct Bucket {
 
 impl Spent {
     /// Counts a call that is let through.
-    pub fn count(&mut self, rules: &GateRules, touches: &[Touch], lines: u64) {
+    pub fn count(&mut self, rules: &GateRules, resources: &[Resource], lines: u64) {
         self.count_call();
         self.lines += lines;
-        self.files.extend(rules.written(touches));
+        self.files.extend(rules.written(resources));
     }
 
     /// Counts a call whose changes are counted when it is done.
@@ -116,9 +116,9 @@ fn per_second(rate: Rate) -> f64 {
 
 impl GateRules {
     /// Returns the files that would be written, as far as they can be named.
-    pub fn written<'a>(&'a self, touches: &'a [Touch]) -> impl Iterator<Item = PathBuf> + 'a {
-        touches.iter().filter_map(|touch| match touch {
-            Touch::File { path, access: Access::Write } => self.paths.absolute(path).ok(),
+    pub fn written<'a>(&'a self, resources: &'a [Resource]) -> impl Iterator<Item = PathBuf> + 'a {
+        resources.iter().filter_map(|resource| match resource {
+            Resource::File { path, access: Access::Write } => self.paths.absolute(path).ok(),
             _ => None,
         })
     }
@@ -126,15 +126,15 @@ impl GateRules {
 
 /// What is known of a call.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct CallFacts<'a> {
     /// The tool.
     pub tool: &'a str,
     /// Its own category.
     pub category: Category,
     /// Any of these makes the call an admin call.
     pub destructive_when: &'a [ArgumentConditions],
-    /// What it touches.
-    pub touches: &'a [Touch],
+    /// What it accesses.
+    pub resources: &'a [Resource],
     /// Lines of files that it would change, at most.
     pub lines: u64,
     /// What the run has used up.
@@ -159,14 +159,14 @@ type Refusal = (&'static str, String);
 
 /// Decides a call of a scheduled run.
 #[must_use]
-pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value>) -> Decision {
+pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, Value>) -> Decision {
     // Each command is parsed once.
-    let commands: Vec<Judgement> = facts
-        .touches
+    let commands: Vec<Classification> = facts
+        .resources
         .iter()
-        .filter_map(|touch| match touch {
-            Touch::Command(command) => Some(rules.commands.judge(command)),
-            Touch::File { .. } | Touch::Url(_) => None,
+        .filter_map(|resource| match resource {
+            Resource::Command(command) => Some(rules.commands.classify(command)),
+            Resource::File { .. } | Resource::Url(_) => None,
         })
         .collect();
     let (category, raised) = effective_category(rules, facts, arguments, &commands);
@@ -188,9 +188,9 @@ pub fn decide(rules: &GateRules, facts: Facts<'_>, arguments: &Map<String, Value
 /// Asks the rules in their order; the first that refuses, decides. Returns why a person must be asked, if one must.
 fn refusal(
     rules: &GateRules,
-    facts: Facts<'_>,
+    facts: CallFacts<'_>,
     arguments: &Map<String, Value>,
-    (category, commands): (Category, &[Judgement]),
+    (category, commands): (Category, &[Classification]),
 ) -> Result<Option<Refusal>, Refusal> {
     let GateRules { job, policy, .. } = rules;
     let tool = facts.tool;
@@ -203,7 +203,7 @@ fn refusal(
         return Err(("autonomy", reason));
     }
     let paths = path_refusals(rules, facts);
-    if let Some(reason) = commands.iter().find_map(|judged| judged.blocked.clone()) {
+    if let Some(reason) = commands.iter().find_map(|found| found.blocked.clone()) {
         return Err(("blocked_command", reason));
     }
     let closed = paths.iter().find(|refusal| matches!(refusal, PathRefusal::Denied(_)));
@@ -235,8 +235,8 @@ fn refusal(
     if let Some(refusal) = paths.first() {
         return Err((refusal.rule(), refusal.to_string()));
     }
-    for touch in facts.touches {
-        if let Touch::Url(url) = touch {
+    for resource in facts.resources {
+        if let Resource::Url(url) = resource {
             rules.domains.target(url).map_err(|refusal| ("domain", refusal.to_string()))?;
         }
     }
@@ -245,10 +245,10 @@ fn refusal(
     Ok(ask)
 }
 
-fn path_refusals(rules: &GateRules, facts: Facts<'_>) -> Vec<PathRefusal> {
-    let files = facts.touches.iter().filter_map(|touch| match touch {
-        Touch::File { path, access } => Some((path, *access)),
-        Touch::Command(_) | Touch::Url(_) => None,
+fn path_refusals(rules: &GateRules, facts: CallFacts<'_>) -> Vec<PathRefusal> {
+    let files = facts.resources.iter().filter_map(|resource| match resource {
+        Resource::File { path, access } => Some((path, *access)),
+        Resource::Command(_) | Resource::Url(_) => None,
     });
     files
         .filter_map(|(path, access)| {
@@ -275,7 +275,7 @@ fn rate(rules: &GateRules, spent: &Spent) -> Result<(), Refusal> {
     ))
 }
 
-fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
+fn budget(rules: &GateRules, facts: CallFacts<'_>) -> Result<(), Refusal> {
     let refused = |reason| Err(("budget", reason));
     let Spent { calls, files, lines, .. } = facts.spent;
     let most = rules.max_tool_calls;
@@ -283,7 +283,7 @@ fn budget(rules: &GateRules, facts: Facts<'_>) -> Result<(), Refusal> {
         return refused(format!("the run has made {calls} of {most} tool calls"));
     }
     let more: BTreeSet<PathBuf> =
-        rules.written(facts.touches).filter(|path| !files.contains(path)).collect();
+        rules.written(facts.resources).filter(|path| !files.contains(path)).collect();
     let (changed, most) = (files.len() as u64, rules.max_files_modified);
     if !more.is_empty() && changed + more.len() as u64 > most {
         return refused(format!(
@@ -325,9 +325,9 @@ fn is_listed(list: &[Listed], tool: &str) -> bool {
 /// Returns the category of a call, and why it is more than the tool's own (never less).
 fn effective_category(
     rules: &GateRules,
-    facts: Facts<'_>,
+    facts: CallFacts<'_>,
     arguments: &Map<String, Value>,
-    commands: &[Judgement],
+    commands: &[Classification],
 ) -> (Category, Option<String>) {
     let by_arguments = || {
         let mut conditions = facts.destructive_when.iter();
@@ -335,8 +335,8 @@ fn effective_category(
             .any(|conditions| conditions.first_mismatch(arguments).is_none())
             .then(|| "such arguments make it an admin call".to_owned())
     };
-    let by_touch = |touch: &Touch| match touch {
-        Touch::File { path, access: Access::Write } => {
+    let by_resource = |resource: &Resource| match resource {
+        Resource::File { path, access: Access::Write } => {
             let path = rules.paths.absolute(path).ok()?;
             let is_system = rules.paths.is_system(&path);
             is_system.then(|| format!("`{}` belongs to the system", path.display()))
@@ -345,11 +345,11 @@ fn effective_category(
     };
     let by_command = || {
         let mut destructive =
-            commands.iter().filter(|judged| judged.severity == Severity::Destructive);
-        destructive.find_map(|judged| judged.reason.clone())
+            commands.iter().filter(|found| found.severity == Severity::Destructive);
+        destructive.find_map(|found| found.reason.clone())
     };
     let raised = by_arguments().or_else(by_command);
-    match raised.or_else(|| facts.touches.iter().find_map(by_touch)) {
+    match raised.or_else(|| facts.resources.iter().find_map(by_resource)) {
         Some(why) => (Category::Admin, Some(why)),
         None => (facts.category, None),
     }
@@ -471,12 +471,19 @@ mod tests {
         bucket: Bucket { lacking: 0.0, looked_at: Duration::ZERO },
     };
 
-    fn facts(tool: &str, category: Category) -> Facts<'_> {
-        Facts { tool, category, destructive_when: &[], touches: &[], lines: 0, spent: &NOTHING }
+    fn facts(tool: &str, category: Category) -> CallFacts<'_> {
+        CallFacts {
+            tool,
+            category,
+            destructive_when: &[],
+            resources: &[],
+            lines: 0,
+            spent: &NOTHING,
+        }
     }
 
     #[track_caller]
-    fn check(policy: &Policy, facts: Facts<'_>, arguments: Value, expected: (&str, Category)) {
+    fn check(policy: &Policy, facts: CallFacts<'_>, arguments: Value, expected: (&str, Category)) {
         let decision = decide(&rules(policy), facts, &object(arguments));
         assert_eq!((decision.rule, decision.category), expected, "{decision:?}");
         assert_eq!(decision.kind == DecisionKind::Allow, decision.rule == "allowed");
@@ -514,14 +521,15 @@ mod tests {
         check(&denied, facts("df", Category::Read), json!({}), ("job_deny", Category::Read));
         check(&denied, facts("drain", Category::Admin), json!({}), ("autonomy", Category::Admin));
         let spent = Spent { calls: 10, ..Spent::default() };
-        let spent = Facts { spent: &spent, ..facts("df", Category::Read) };
+        let spent = CallFacts { spent: &spent, ..facts("df", Category::Read) };
         check(&policy(), spent, json!({}), ("budget", Category::Read));
     }
 
     #[test]
     fn a_destructive_call_is_an_admin_call() {
         let destructive = [conditions(json!({"x": {"const": "namespaces"}}))];
-        let facts = |tool| Facts { destructive_when: &destructive, ..facts(tool, Category::Write) };
+        let facts =
+            |tool| CallFacts { destructive_when: &destructive, ..facts(tool, Category::Write) };
         check(&policy(), facts("scale"), json!({"x": "pods"}), ("allowed", Category::Write));
         check(&policy(), facts("scale"), json!({"x": "namespaces"}), ("category", Category::Admin));
         check(&policy(), facts("drain"), json!({"x": "namespaces"}), ("allowed", Category::Admin));
@@ -549,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_person_is_asked_for_what_is_not_listed_and_for_what_the_job_says() {
-        let check = |rules: &GateRules, facts: Facts<'_>, expected: (&str, &str)| {
+        let check = |rules: &GateRules, facts: CallFacts<'_>, expected: (&str, &str)| {
             let decision = decide(rules, facts, &Map::new());
             assert_eq!((decision.kind.as_str(), decision.rule), expected, "{decision:?}");
         };
@@ -567,7 +575,7 @@ mod tests {
         let spent = Spent { calls: 10, ..Spent::default() };
         check(
             &rules,
-            Facts { spent: &spent, ..facts("reboot", Category::Admin) },
+            CallFacts { spent: &spent, ..facts("reboot", Category::Admin) },
             ("deny", "budget"),
         );
         rules.policy.deny = ["reboot".to_owned()].into();
@@ -590,8 +598,8 @@ mod tests {
     #[test]
     fn files_are_judged_before_anything_is_opened() {
         let check = |category, path: &str, access, expected| {
-            let touches = [Touch::file(path, access)];
-            let facts = Facts { touches: &touches, ..facts("scale", category) };
+            let resources = [Resource::file(path, access)];
+            let facts = CallFacts { resources: &resources, ..facts("scale", category) };
             check(&policy(), facts, json!({}), expected);
         };
         use Access::{Read, Write};
@@ -613,9 +621,9 @@ mod tests {
             ..Spent::default()
         };
         let check = |path: &str, lines, expected| {
-            let touches = [Touch::file(path, Access::Write)];
-            let facts = Facts {
-                touches: &touches,
+            let resources = [Resource::file(path, Access::Write)];
+            let facts = CallFacts {
+                resources: &resources,
                 lines,
                 spent: &spent,
                 ..facts("scale", Category::Write)
@@ -632,8 +640,8 @@ mod tests {
         let mut rules = rules(&policy());
         rules.domains.hosts = vec![crate::config::AllowedHost::new("good.example", false).unwrap()];
         let check = |category, url: &str, expected| {
-            let touches = [Touch::Url(url.to_owned())];
-            let facts = Facts { touches: &touches, ..facts("fetch", category) };
+            let resources = [Resource::Url(url.to_owned())];
+            let facts = CallFacts { resources: &resources, ..facts("fetch", category) };
             assert_eq!(decide(&rules, facts, &Map::new()).rule, expected, "{url}");
         };
         check(Category::Read, "https://good.example/x", "allowed");
@@ -648,7 +656,7 @@ mod tests {
         let mut spent = Spent::default();
         let mut call = |at: u64| {
             spent.refill(rules.rate, Duration::from_millis(at));
-            let facts = Facts { spent: &spent, ..facts("df", Category::Read) };
+            let facts = CallFacts { spent: &spent, ..facts("df", Category::Read) };
             let decision = decide(&rules, facts, &Map::new());
             if decision.kind == DecisionKind::Allow {
                 spent.count(&rules, &[], 0);

@@ -8,8 +8,8 @@ mod decision;
 mod domain;
 mod path;
 
-pub use bash::{CommandRules, Judgement, Severity};
-pub use decision::{Decision, Facts, GateRules, Spent, Touch, decide, is_visible};
+pub use bash::{Classification, CommandRules, Severity};
+pub use decision::{CallFacts, Decision, GateRules, Resource, Spent, decide, is_visible};
 pub use domain::{DomainRefusal, DomainRules, Target};
 pub(crate) use path::HIDDEN;
 pub use path::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};

@@ -23,7 +23,7 @@ use crate::domain::{
     CallId, CallStart, Category, DecisionKind, Event, InputSource, KeptStep, Plan, PlanRead,
     PlanState, PolicyDecision, PreflightItem, StopReason,
 };
-use crate::gate::{Facts, GateRules, Spent, decide};
+use crate::gate::{CallFacts, GateRules, Spent, decide};
 use crate::store::Ledger;
 
 /// How applying went.
@@ -275,7 +275,7 @@ impl Apply {
         let prepared = tool.prepare(&step.arguments).map_err(|error| error.message)?;
         // What an earlier step of this plan writes cannot be as it was.
         let is_touched =
-            self.rules.written(&prepared.touches).any(|path| spent.files.contains(&path));
+            self.rules.written(&prepared.resources).any(|path| spent.files.contains(&path));
         let state = tool.state(&prepared).await.map_err(|error| error.message)?;
         let is_same = is_touched || prepared.digest(&step.name, &state) == step.digest;
         if prepared.argv != step.argv || !is_same {
@@ -284,11 +284,11 @@ impl Apply {
                     .to_owned(),
             );
         }
-        let facts = Facts {
+        let facts = CallFacts {
             tool: &step.name,
             category: tool.category(),
             destructive_when: tool.destructive_when(),
-            touches: &prepared.touches,
+            resources: &prepared.resources,
             lines: prepared.lines,
             spent,
         };
@@ -299,7 +299,7 @@ impl Apply {
         if decision.category > step.category {
             return Err(format!("it is a call of category {} now", decision.category));
         }
-        spent.count(&self.rules, &prepared.touches, prepared.lines);
+        spent.count(&self.rules, &prepared.resources, prepared.lines);
         Ok(Ready { prepared, category: tool.category() })
     }
 
@@ -340,11 +340,11 @@ impl Apply {
         let Some(tool) = self.toolbox.find(name).cloned() else {
             return Ok(Err("the tool is gone".to_owned()));
         };
-        let facts = Facts {
+        let facts = CallFacts {
             tool: name,
             category: ready.category,
             destructive_when: tool.destructive_when(),
-            touches: &ready.prepared.touches,
+            resources: &ready.prepared.resources,
             lines: ready.prepared.lines,
             spent: &self.spent,
         };

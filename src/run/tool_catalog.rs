@@ -13,9 +13,9 @@ use crate::config::{
     Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,
 };
 use crate::domain::{CallError, Category, DecisionKind, ToolName};
-use crate::gate::{Decision, Facts, GateRules, PathRules, Spent, decide, is_visible};
+use crate::gate::{CallFacts, Decision, GateRules, PathRules, Spent, decide, is_visible};
 use crate::text::suggest::nearest;
-use crate::tools::{JudgedCall, declared_touches, prepare_builtin};
+use crate::tools::{JudgedCall, declared_resources, prepare_builtin};
 
 /// There is no tool of this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -196,8 +196,8 @@ impl<'a> KnownTool<'a> {
             Self::Declared(tool) => {
                 let arguments = tool.command.validate(arguments)?;
                 tool.command.render(&arguments)?;
-                let touches = declared_touches(tool, &arguments)?;
-                Ok(JudgedCall { arguments, touches, lines: 0 })
+                let resources = declared_resources(tool, &arguments)?;
+                Ok(JudgedCall { arguments, resources, lines: 0 })
             }
             Self::Builtin(tool) => prepare_builtin(tool.name, arguments),
             Self::Mcp { .. } => {
@@ -208,11 +208,11 @@ impl<'a> KnownTool<'a> {
 
     /// Returns what the gate says of the first call of a run.
     pub fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
-        let facts = Facts {
+        let facts = CallFacts {
             tool: self.name(),
             category: self.category(),
             destructive_when: self.destructive_when(),
-            touches: &call.touches,
+            resources: &call.resources,
             lines: call.lines,
             spent: &Spent::default(),
         };

@@ -20,7 +20,7 @@ use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinit
 use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Skill, Tool, WebSearch};
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::gate::{Access, DomainRules, PathRefusal, PathRules, Touch};
+use crate::gate::{Access, DomainRules, PathRefusal, PathRules, Resource};
 use crate::process::{Exit, Spawner, resolved};
 use crate::text::redact::Redactor;
 
@@ -67,16 +67,16 @@ pub struct ToolSurroundings {
     pub todos: Mutex<Vec<Value>>,
 }
 
-/// Returns what a call touches, as far as the tool's parameters say what their values name (ARG-12).
+/// Returns what a call accesses, as far as the tool's parameters say what their values name (ARG-12).
 ///
 /// *Errors*: `invalid_arguments`: an address that programs read in more than one way.
-pub fn declared_touches(
+pub fn declared_resources(
     tool: &Tool,
     arguments: &Map<String, Value>,
-) -> Result<Vec<Touch>, CallError> {
+) -> Result<Vec<Resource>, CallError> {
     let access = if tool.category == Category::Read { Access::Read } else { Access::Write };
     let named = tool.command.parameters().named(arguments);
-    let touch = |(name, names, text): (&str, Names, &str)| match (names, &tool.working_dir) {
+    let resource = |(name, names, text): (&str, Names, &str)| match (names, &tool.working_dir) {
         (Names::Url, _) => match url::Url::parse(text).map(String::from) {
             Ok(normal) if normal != text && normal.strip_suffix('/') != Some(text) => {
                 let message = format!(
@@ -85,15 +85,15 @@ pub fn declared_touches(
                 Err(CallError::new(ErrorKind::InvalidArguments, message))
             }
             // What is none is refused by the gate.
-            _ => Ok(Touch::Url(text.to_owned())),
+            _ => Ok(Resource::Url(text.to_owned())),
         },
         // The program reads it from where it starts. What is refused by its spelling stays as it is.
         (Names::Path, Some(working_dir)) if text != "~" && !text.starts_with("~/") => {
-            Ok(Touch::file(&working_dir.join(text).to_string_lossy(), access))
+            Ok(Resource::file(&working_dir.join(text).to_string_lossy(), access))
         }
-        (Names::Path, _) => Ok(Touch::file(text, access)),
+        (Names::Path, _) => Ok(Resource::file(text, access)),
     };
-    named.map(touch).collect()
+    named.map(resource).collect()
 }
 
 /// Returns the file that a literal argument of a call names, such as the script of an interpreter; alone, or as the value of an option.
@@ -172,9 +172,9 @@ impl DeclaredTool {
             let message = format!("Refused by the rule `{rule}`: {refusal}. Nothing was run.");
             CallError::new(ErrorKind::Denied, message)
         };
-        for touch in &call.touches {
-            match touch {
-                Touch::File { path, access } => {
+        for resource in &call.resources {
+            match resource {
+                Resource::File { path, access } => {
                     let rules = &self.around.paths;
                     let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
                     let path = rules.absolute(path).map_err(refused)?;
@@ -194,12 +194,12 @@ impl DeclaredTool {
                     let astray = || denied("path", &"the links of a path lead nowhere");
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
-                Touch::Url(url) => {
+                Resource::Url(url) => {
                     let target = self.around.domains.target(url);
                     let target = target.map_err(|refusal| denied("domain", &refusal))?;
                     judged_addresses(&target, &self.around.redactor).await?;
                 }
-                Touch::Command(_) => {}
+                Resource::Command(_) => {}
             }
         }
         Ok(())
@@ -303,7 +303,7 @@ impl AgentTool for DeclaredTool {
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         let arguments = self.tool.command.validate(arguments)?;
         let rendered = self.tool.command.render(&arguments)?;
-        let touches = declared_touches(&self.tool, &arguments)?;
+        let resources = declared_resources(&self.tool, &arguments)?;
         let program = self
             .program()
             .map_or_else(|| self.tool.program.written.clone(), |path| path.display().to_string());
@@ -314,7 +314,7 @@ impl AgentTool for DeclaredTool {
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
             sandboxed: self.around.is_sandboxed(),
-            touches,
+            resources,
             lines: 0,
         })
     }
@@ -355,8 +355,8 @@ impl AgentTool for DeclaredTool {
         let mut output = self.execute(call, context, self.tool.category).await;
         if output.exit_code.is_some() || output.signal.is_some() {
             // What it was given to write counts as written.
-            let written = call.touches.iter().filter_map(|touch| match touch {
-                Touch::File { path, access: Access::Write } => {
+            let written = call.resources.iter().filter_map(|resource| match resource {
+                Resource::File { path, access: Access::Write } => {
                     self.around.paths.absolute(path).ok()
                 }
                 _ => None,

@@ -125,7 +125,7 @@ impl Session {
             // A step counts as if it had been made, so that a plan stays within the budgets of its run.
             modified: match (&planned, &plan.work) {
                 (Planned::Step(_), Work::Plan { prepared, .. } | Work::Ask { prepared, .. }) => {
-                    self.parts.machine.rules().gate.written(&prepared.touches).collect()
+                    self.parts.machine.rules().gate.written(&prepared.resources).collect()
                 }
                 _ => output.modified.clone(),
             },

@@ -96,7 +96,7 @@ impl AgentTool for Sleeper {
             working_dir: "/".into(),
             stdin: None,
             sandboxed: false,
-            touches: Vec::new(),
+            resources: Vec::new(),
             lines: 0,
         })
     }

@@ -48,7 +48,7 @@ pub enum Severity {
 
 /// What was found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Judgement {
+pub struct Classification {
     /// How much it may do.
     pub severity: Severity,
     /// Why it is destructive.
@@ -69,8 +69,8 @@ pub struct CommandRules {
 impl CommandRules {
     /// Judges a command.
     #[must_use]
-    pub fn judge(&self, command: &str) -> Judgement {
-        let mut judge = Judge { rules: self, found: Judgement::default(), commands: 0 };
+    pub fn classify(&self, command: &str) -> Classification {
+        let mut judge = Judge { rules: self, found: Classification::default(), commands: 0 };
         judge.script(command, Shell::default(), 0);
         judge.found
     }
@@ -79,7 +79,7 @@ impl CommandRules {
 /// Collects what is found; the first reason stays.
 struct Judge<'a> {
     rules: &'a CommandRules,
-    found: Judgement,
+    found: Classification,
     commands: usize,
 }
 

@@ -6,7 +6,7 @@ use super::*;
 fn check(commands: &[&str], expected: &str) {
     let mut wrong = Vec::new();
     for command in commands {
-        let found = CommandRules::default().judge(command);
+        let found = CommandRules::default().classify(command);
         let word = match (&found.blocked, found.severity) {
             (Some(_), _) => "blocked",
             (None, Severity::Destructive) => "destructive",
@@ -391,7 +391,7 @@ fn the_operator_adds_to_the_lists() {
         blocked: vec!["terraform destroy".into()],
         destructive: vec!["kubectl delete".into(), "helm".into()],
     };
-    let judged = |command: &str| rules.judge(command);
+    let judged = |command: &str| rules.classify(command);
     assert!(judged("terraform -chdir=x destroy").blocked.is_some());
     assert!(judged("terraform plan").blocked.is_none());
     assert_eq!(judged("kubectl -n shop delete pod x").severity, Severity::Destructive);
@@ -402,13 +402,13 @@ fn the_operator_adds_to_the_lists() {
 proptest! {
     #[test]
     fn any_text_is_judged(text in "\\PC{0,80}|([a-z$`'\"(){};|&<> \n\\\\-]{0,60})") {
-        let _ = CommandRules::default().judge(&text);
+        let _ = CommandRules::default().classify(&text);
     }
 
     #[test]
     fn a_part_that_is_blocked_blocks_the_whole(before in "(ls|echo a|true|cat x)( \\| | && |; |\n| \\|\\| | & )", after in "((; | && |\n)(ls|echo b))?") {
         let text = format!("{before}rm x{after}");
-        prop_assert!(CommandRules::default().judge(&text).blocked.is_some(), "{}", text);
+        prop_assert!(CommandRules::default().classify(&text).blocked.is_some(), "{}", text);
     }
 }
 
@@ -417,7 +417,7 @@ proptest! {
 fn a_long_text_is_judged_like_a_short_one() {
     let short = "kubectl get pods -n a | grep -v Running | awk '{print $1}'; ";
     for text in [short.to_owned(), short.repeat(12)] {
-        let judged = CommandRules::default().judge(&text);
+        let judged = CommandRules::default().classify(&text);
         assert_eq!(judged.severity, Severity::Plain, "{judged:?}");
     }
 }
@@ -440,7 +440,7 @@ fn an_error_among_many_commands_ends_the_parsing() {
         "case a in b) ".repeat(3000),
         "\"$(".repeat(9000),
     ] {
-        let judged = CommandRules::default().judge(&text);
+        let judged = CommandRules::default().classify(&text);
         assert_eq!(judged.severity, Severity::Destructive);
     }
 }
@@ -457,9 +457,9 @@ fn what_reviews_found_is_judged() {
     let plain = records(include_str!("../../../tests/fixtures/bash/plain.txt"));
     assert!(destructive.len() > 150 && plain.len() > 60);
     let is_plain =
-        |command: &&str| CommandRules::default().judge(command).severity == Severity::Plain;
+        |command: &&str| CommandRules::default().classify(command).severity == Severity::Plain;
     let missed: Vec<&str> = destructive.into_iter().filter(is_plain).collect();
-    let judge = |command: &str| CommandRules::default().judge(command);
+    let judge = |command: &str| CommandRules::default().classify(command);
     let wrong: Vec<_> =
         plain.into_iter().filter(|command| !is_plain(command)).map(|c| (c, judge(c))).collect();
     assert!(missed.is_empty() && wrong.is_empty(), "missed: {missed:#?}\nwrong: {wrong:#?}");

@@ -13,7 +13,7 @@ use super::{TEXT_BYTES, parsed};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::{Builtin, ToolSandbox};
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::gate::Touch;
+use crate::gate::Resource;
 
 /// The tool's name.
 pub(super) const NAME: &str = "bash";
@@ -50,10 +50,10 @@ impl BashTool {
     }
 }
 
-/// Returns what a call touches.
-pub(super) fn touches(arguments: &Map<String, Value>) -> Vec<Touch> {
+/// Returns what a call accesses.
+pub(super) fn resources(arguments: &Map<String, Value>) -> Vec<Resource> {
     let command = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
-    vec![Touch::Command(command.to_owned())]
+    vec![Resource::Command(command.to_owned())]
 }
 
 #[async_trait]
@@ -72,7 +72,7 @@ impl AgentTool for BashTool {
         let shell = self.around.shell.0.as_ref().map(|path| path.display().to_string());
         let argv = [shell.unwrap_or_default(), "-c".to_owned(), asked.command];
         Ok(PreparedCall {
-            touches: touches(&arguments),
+            resources: resources(&arguments),
             lines: 0,
             argv: argv.into(),
             working_dir: self.around.working_dir.display().to_string(),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::super::place::Place;
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
-use crate::gate::{Access, Touch, names_directory, shown};
+use crate::gate::{Access, Resource, names_directory, shown};
 use crate::text::diff::{Diff, diff};
 use crate::text::patch::{self, FilePatch};
 
@@ -135,19 +135,19 @@ fn changed(text: String, places: Vec<Place>, changes: Diff) -> Answer {
     answer
 }
 
-pub(super) fn patch_touches(arguments: &Map<String, Value>) -> Vec<Touch> {
+pub(super) fn patch_resources(arguments: &Map<String, Value>) -> Vec<Resource> {
     let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
-    let mut touches = Vec::new();
-    // What is no patch is told when it is run; it touches nothing.
+    let mut resources = Vec::new();
+    // A text that is not a patch fails when it is run, and accesses nothing.
     for change in patch::parse(text).into_iter().flatten() {
         let (path, move_to) = match change {
             FilePatch::Add { path, .. } | FilePatch::Delete { path } => (path, None),
             FilePatch::Update { path, move_to, .. } => (path, move_to),
         };
         let paths = std::iter::once(path).chain(move_to);
-        touches.extend(paths.map(|path| Touch::file(&path, Access::Write)));
+        resources.extend(paths.map(|path| Resource::file(&path, Access::Write)));
     }
-    touches
+    resources
 }
 
 pub(super) fn patch_lines(arguments: &Map<String, Value>) -> u64 {

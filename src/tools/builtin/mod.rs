@@ -31,7 +31,7 @@ use super::output::{Collector, keep_images};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
-use crate::gate::{Access, PathRules, Touch};
+use crate::gate::{Access, PathRules, Resource};
 use crate::process::resolved;
 use crate::text::truncate::{Keep, ViewLimit};
 
@@ -101,8 +101,8 @@ impl Work<'_> {
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    /// What a call touches, for the gate.
-    touches: fn(&Map<String, Value>) -> Vec<Touch>,
+    /// What a call accesses, for the gate.
+    resources: fn(&Map<String, Value>) -> Vec<Resource>,
     /// Lines that a call would change, at most.
     lines: fn(&Map<String, Value>) -> u64,
     work: fn(&Map<String, Value>, &Work<'_>) -> Result<Answer, CallError>,
@@ -120,17 +120,17 @@ const EVERY: usize = usize::MAX;
 const KINDS: &[Kind] = &[
     Kind {
         name: "read_file",
-        touches: |arguments| reads(arguments, "file_path"),
+        resources: |arguments| reads(arguments, "file_path"),
         lines: NO_LINES,
         work: read::read_file,
         view: view(50_000, EVERY, Keep::HeadAndTail),
     },
     Kind {
         name: "read_many_files",
-        touches: |arguments| {
+        resources: |arguments| {
             let paths = arguments.get("paths").and_then(Value::as_array);
             let paths = paths.into_iter().flatten().filter_map(Value::as_str);
-            paths.map(|path| Touch::file(path, Access::Read)).collect()
+            paths.map(|path| Resource::file(path, Access::Read)).collect()
         },
         lines: NO_LINES,
         work: read::read_many_files,
@@ -138,28 +138,28 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "write_file",
-        touches: |arguments| writes(arguments),
+        resources: |arguments| writes(arguments),
         lines: |arguments| lines_of(arguments, &["content"]),
         work: edit::write_file,
         view: view(1_000, EVERY, Keep::Tail),
     },
     Kind {
         name: "edit_file",
-        touches: |arguments| writes(arguments),
+        resources: |arguments| writes(arguments),
         lines: |arguments| lines_of(arguments, &["old_string", "new_string"]),
         work: edit::edit_file,
         view: view(10_000, EVERY, Keep::Tail),
     },
     Kind {
         name: "apply_patch",
-        touches: edit::patch_touches,
+        resources: edit::patch_resources,
         lines: edit::patch_lines,
         work: edit::apply_patch,
         view: view(10_000, EVERY, Keep::Tail),
     },
     Kind {
         name: "list_directory",
-        touches: |arguments| reads(arguments, "path"),
+        resources: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: list::list_directory,
         // And the line that says how many there are besides.
@@ -167,14 +167,14 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "grep",
-        touches: |arguments| reads(arguments, "path"),
+        resources: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: search::grep,
         view: view(20_000, 200, Keep::Tail),
     },
     Kind {
         name: "glob",
-        touches: |arguments| reads(arguments, "path"),
+        resources: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: search::glob,
         // The newest come first.
@@ -182,35 +182,35 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "skill",
-        touches: |_| Vec::new(),
+        resources: |_| Vec::new(),
         lines: NO_LINES,
         work: todo::skill,
         view: view(50_000, EVERY, Keep::HeadAndTail),
     },
     Kind {
         name: "todo_read",
-        touches: |_| Vec::new(),
+        resources: |_| Vec::new(),
         lines: NO_LINES,
         work: todo::read,
         view: view(30_000, EVERY, Keep::HeadAndTail),
     },
     Kind {
         name: "todo_write",
-        touches: |_| Vec::new(),
+        resources: |_| Vec::new(),
         lines: NO_LINES,
         work: todo::write,
         view: view(30_000, EVERY, Keep::HeadAndTail),
     },
 ];
 
-fn reads(arguments: &Map<String, Value>, name: &str) -> Vec<Touch> {
+fn reads(arguments: &Map<String, Value>, name: &str) -> Vec<Resource> {
     let path = arguments.get(name).and_then(Value::as_str).unwrap_or(".");
-    vec![Touch::file(path, Access::Read)]
+    vec![Resource::file(path, Access::Read)]
 }
 
-fn writes(arguments: &Map<String, Value>) -> Vec<Touch> {
+fn writes(arguments: &Map<String, Value>) -> Vec<Resource> {
     let path = arguments.get("file_path").and_then(Value::as_str).unwrap_or_default();
-    vec![Touch::file(path, Access::Write)]
+    vec![Resource::file(path, Access::Write)]
 }
 
 fn lines_of(arguments: &Map<String, Value>, names: &[&str]) -> u64 {
@@ -229,8 +229,8 @@ fn parsed<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, Call
 pub struct JudgedCall {
     /// The validated arguments.
     pub arguments: Map<String, Value>,
-    /// What it touches.
-    pub touches: Vec<Touch>,
+    /// What it accesses.
+    pub resources: Vec<Resource>,
     /// Lines of files that it would change, at most.
     pub lines: u64,
 }
@@ -239,14 +239,14 @@ impl JudgedCall {
     /// Adds where the links of its paths lead now, if it is of this host. In a run that is judged as the files are opened.
     #[must_use]
     pub fn with_real_paths(mut self, is_local: bool, paths: &PathRules) -> Self {
-        let real = |touch: &Touch| {
-            let Touch::File { path, access } = touch else { return None };
+        let real = |resource: &Resource| {
+            let Resource::File { path, access } = resource else { return None };
             let named = paths.absolute(path).ok().filter(|_| is_local)?;
             let real = resolved(&named).ok().filter(|real| *real != named)?;
-            Some(Touch::File { path: real.to_str()?.to_owned(), access: *access })
+            Some(Resource::File { path: real.to_str()?.to_owned(), access: *access })
         };
-        let real: Vec<Touch> = self.touches.iter().filter_map(real).collect();
-        self.touches.extend(real);
+        let real: Vec<Resource> = self.resources.iter().filter_map(real).collect();
+        self.resources.extend(real);
         self
     }
 }
@@ -261,21 +261,21 @@ pub fn prepare_builtin(
     let unknown = || CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{name}`."));
     let declared = Builtin::find(name).ok_or_else(unknown)?;
     let arguments = declared.parameters.check(arguments, TEXT_BYTES)?;
-    let (touches, lines) = match KINDS.iter().find(|kind| kind.name == name) {
-        Some(kind) => ((kind.touches)(&arguments), (kind.lines)(&arguments)),
-        None if name == bash::NAME => (bash::touches(&arguments), 0),
-        None if web::is_one(name) => (web::touches(name, &arguments), 0),
+    let (resources, lines) = match KINDS.iter().find(|kind| kind.name == name) {
+        Some(kind) => ((kind.resources)(&arguments), (kind.lines)(&arguments)),
+        None if name == bash::NAME => (bash::resources(&arguments), 0),
+        None if web::is_one(name) => (web::resources(name, &arguments), 0),
         None => return Err(unknown()),
     };
-    Ok(JudgedCall { arguments, touches, lines })
+    Ok(JudgedCall { arguments, resources, lines })
 }
 
 /// Returns what the files that a call would change hold now.
-fn state_of(around: &ToolSurroundings, touches: &[Touch]) -> Result<String, CallError> {
+fn state_of(around: &ToolSurroundings, resources: &[Resource]) -> Result<String, CallError> {
     let mut state = around.place();
     let cancel = CancellationToken::new();
-    for touch in touches {
-        let Touch::File { path, access: Access::Write } = touch else { continue };
+    for resource in resources {
+        let Resource::File { path, access: Access::Write } = resource else { continue };
         let text = match Files::of(around, &cancel).open(path) {
             Ok(mut opened) if !opened.is_dir => {
                 let mut digest = Sha256::new();
@@ -380,10 +380,10 @@ impl AgentTool for BuiltinTool {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
-        let JudgedCall { arguments, touches, lines } =
+        let JudgedCall { arguments, resources, lines } =
             prepare_builtin(self.declared.name, arguments)?;
         Ok(PreparedCall {
-            touches,
+            resources,
             lines,
             working_dir: self.around.working_dir.display().to_string(),
             argv: Vec::new(),
@@ -394,8 +394,8 @@ impl AgentTool for BuiltinTool {
     }
 
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
-        let (around, touches) = (self.around.clone(), call.touches.clone());
-        let state = tokio::task::spawn_blocking(move || state_of(&around, &touches));
+        let (around, resources) = (self.around.clone(), call.resources.clone());
+        let state = tokio::task::spawn_blocking(move || state_of(&around, &resources));
         state.await.map_err(|error| CallError::new(ErrorKind::Io, format!("{error}.")))?
     }
 

@@ -211,9 +211,9 @@ fn a_patch_is_all_or_nothing() {
         assert!(error.message.starts_with("Nothing was changed"), "{other}: {}", error.message);
         assert_eq!(tree(temp.path()), before, "{other}");
     }
-    let touches =
+    let resources =
         patch_paths(&format!("*** Begin Patch\n{part}*** Delete File: gone\n*** End Patch"));
-    assert_eq!(touches, ["a", "new", "gone"]);
+    assert_eq!(resources, ["a", "new", "gone"]);
     let twice = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** Update File: a\n@@\n-two\n+three\n*** End Patch";
     call(&around, "apply_patch", json!({ "patch": twice })).unwrap();
     assert_eq!(tree(temp.path())["a"], b"three\n");
@@ -223,10 +223,10 @@ fn patch_paths(patch: &str) -> Vec<String> {
     let patch = json!({ "patch": patch });
     prepare_builtin("apply_patch", patch.as_object().unwrap())
         .unwrap()
-        .touches
+        .resources
         .into_iter()
-        .map(|touch| match touch {
-            Touch::File { path, access: Access::Write } => path,
+        .map(|resource| match resource {
+            Resource::File { path, access: Access::Write } => path,
             other => panic!("{other:?}"),
         })
         .collect()

@@ -102,7 +102,7 @@ impl AgentTool for McpTool {
             working_dir: self.around.working_dir.display().to_string(),
             stdin: None,
             sandboxed: self.is_process && self.around.sandboxes.are_on(),
-            touches: Vec::new(),
+            resources: Vec::new(),
             lines: 0,
         })
     }

@@ -21,7 +21,7 @@ use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::gate::Touch;
+use crate::gate::Resource;
 use crate::text::truncate::{Keep, ViewLimit};
 use fetch::{Fetched, fetch};
 
@@ -58,13 +58,13 @@ pub struct WebFetchTool {
     around: Arc<ToolSurroundings>,
 }
 
-/// Returns what a call touches.
-pub(super) fn touches(name: &str, arguments: &Map<String, Value>) -> Vec<Touch> {
+/// Returns what a call accesses.
+pub(super) fn resources(name: &str, arguments: &Map<String, Value>) -> Vec<Resource> {
     if name != NAME {
         return Vec::new();
     }
     let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default();
-    vec![Touch::Url(url.to_owned())]
+    vec![Resource::Url(url.to_owned())]
 }
 
 /// Tells whether this is one of the tools of this module.
@@ -85,9 +85,9 @@ fn prepared(
     around: &ToolSurroundings,
     arguments: &Map<String, Value>,
 ) -> Result<PreparedCall, CallError> {
-    let JudgedCall { arguments, touches, lines } = prepare_builtin(name, arguments)?;
+    let JudgedCall { arguments, resources, lines } = prepare_builtin(name, arguments)?;
     Ok(PreparedCall {
-        touches,
+        resources,
         lines,
         working_dir: around.working_dir.display().to_string(),
         argv: Vec::new(),
