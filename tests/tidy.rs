@@ -1,6 +1,7 @@
 //! The house rules that a compiler does not know: who may import whom, and what stands in one place only.
 #![expect(clippy::unwrap_used, reason = "a test that fails is to stop at once")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Each folder may import only from those before it. *Source*: `ARCHITECTURE.md`.
@@ -176,6 +177,33 @@ const LATER: &[(&str, &[u8], &str)] = &[
     ("WEB", &[2, 3, 4, 5, 9], "web"),
 ];
 
+fn ids<'a>(family: &'a str, numbers: &'a [u8]) -> impl Iterator<Item = String> + 'a {
+    numbers.iter().map(move |n| format!("{family}-{n}"))
+}
+
+/// Every rule that the code cites, and every rule of the tables above, stands in `docs/threat-model.md`.
+#[test]
+fn rules_that_are_cited_stand_in_the_threat_model() {
+    let page =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/threat-model.md"))
+            .unwrap();
+    let families: Vec<&str> = PROVEN.iter().map(|(family, _)| *family).collect();
+    let cited = regex::Regex::new(r"\b([A-Z]{2,5})-([0-9]{1,2})\b").unwrap();
+    let rules_of = |text: &str| -> BTreeSet<String> {
+        let rules = cited.captures_iter(text).filter(|rule| families.contains(&&rule[1]));
+        rules.map(|rule| rule[0].to_owned()).collect()
+    };
+    let documented = rules_of(&page);
+    let known = PROVEN.iter().copied().chain(LATER.iter().map(|(family, all, _)| (*family, *all)));
+    let known: BTreeSet<String> =
+        known.flat_map(|(family, numbers)| ids(family, numbers)).collect();
+    assert_eq!(documented, known);
+    for (path, text) in sources() {
+        let missing: Vec<_> = rules_of(&text).difference(&documented).cloned().collect();
+        assert!(missing.is_empty(), "src/{} cites {missing:?}", path.display());
+    }
+}
+
 /// The table of rules and tests; every rule has its tests, or the subject that brings them.
 #[test]
 fn rules_are_proven_by_tests_that_name_them() {
@@ -196,9 +224,6 @@ fn rules_are_proven_by_tests_that_name_them() {
             }
         }
     }
-    let ids = |family: &'static str, numbers: &'static [u8]| {
-        numbers.iter().map(move |number| format!("{family}-{number}"))
-    };
     for (rule, tests) in &proven {
         println!("{rule}: {}", tests.join(", "));
     }
