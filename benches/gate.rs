@@ -1,4 +1,4 @@
-//! What a judgement costs: a decision over a file and the lists of a job, and a command line of 1 KB for bash.
+//! What a classification costs: a decision over a file and the lists of a job, and a command line of 1 KB for bash.
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot be set up is to stop at once")]
 
 use std::hint::black_box;

@@ -110,7 +110,7 @@ impl Context {
         let loaded =
             load(&set, &self.environment, trust, secrets, nix::unistd::geteuid().as_raw(), now);
         loaded.config.map(Arc::new).ok_or_else(|| {
-            let count = loaded.report.errors.len();
+            let count = loaded.report.error_count();
             let errors = crate::config::Report::of_errors(loaded.report.errors);
             CliError::usage(format!(
                 "the configuration has {count} error(s)\n{}",

@@ -157,8 +157,8 @@ async fn unit(context: &Context) -> PreflightItem {
 
 fn configuration(context: &Context, loaded: &Loaded) -> PreflightItem {
     let path = context.dirs.config.display();
-    let warnings = loaded.report.warnings.len();
-    match loaded.report.errors.len() {
+    let warnings = loaded.report.warning_count();
+    match loaded.report.error_count() {
         0 => item("configuration", true, format!("{path}, {warnings} warning(s)")),
         errors => item(
             "configuration",

@@ -43,10 +43,10 @@ fn people(loaded: &Loaded, context: &Context) -> String {
     match &loaded.config {
         None => out.push_str(&format!(
             "{} error(s), {} warning(s)\n",
-            loaded.report.errors.len(),
-            loaded.report.warnings.len()
+            loaded.report.error_count(),
+            loaded.report.warning_count()
         )),
-        Some(config) => out.push_str(&read_as(config, context, loaded.report.warnings.len())),
+        Some(config) => out.push_str(&read_as(config, context, loaded.report.warning_count())),
     }
     out
 }

@@ -266,7 +266,7 @@ impl Builder {
                     return (None, self.problems);
                 }
             };
-            let at = place(span.start);
+            let at = location(span.start);
             if let Some(tag) = event.tag() {
                 self.problems.push((at, format!("the tag {} is not allowed", tag.original())));
             }
@@ -280,7 +280,7 @@ impl Builder {
 
     /// Returns where the mistake stands, and what it is; the parser may notice it elsewhere.
     fn located(&self, text: &str, error: &yaml::ScanError) -> (Location, String) {
-        let noticed = place(*error.marker());
+        let noticed = location(*error.marker());
         let cause = match error.kind() {
             ErrorKind::TabInPlainScalar => self
                 .tab_below(text, noticed)
@@ -444,10 +444,10 @@ fn open_quote(text: &str, line: usize) -> Option<Location> {
     let before: String = text.split_inclusive('\n').take(line.saturating_sub(1)).collect();
     let error =
         Parser::new_from_str_with_options(before.trim_end(), options()).find_map(Result::err)?;
-    (*error.kind() == ErrorKind::UnclosedQuotedScalar).then(|| place(*error.marker()))
+    (*error.kind() == ErrorKind::UnclosedQuotedScalar).then(|| location(*error.marker()))
 }
 
-fn place(marker: Marker) -> Location {
+fn location(marker: Marker) -> Location {
     Location { line: marker.line(), column: marker.col() + 1 }
 }
 

@@ -111,7 +111,7 @@ impl Report {
             None => "no errors".to_owned(),
             Some(first) => format!(
                 "{} error(s), the first at {}:{}:{}: {}",
-                self.errors.len(),
+                self.error_count(),
                 first.file,
                 first.line,
                 first.column,
@@ -141,10 +141,22 @@ impl Report {
         other.warnings.into_iter().for_each(|warning| self.add_warning(warning));
     }
 
-    /// Replaces the errors beyond the first 500 with one error that counts them; the warnings likewise.
+    /// Shows 500 of the errors that were kept, and one that counts the rest; of the warnings likewise.
     pub(crate) fn shorten(&mut self) {
-        cut(&mut self.errors, self.more_errors, "errors are not shown: fix these first");
-        cut(&mut self.warnings, self.more_warnings, "warnings are not shown");
+        cut(&mut self.errors, &mut self.more_errors, "errors are not shown: fix these first");
+        cut(&mut self.warnings, &mut self.more_warnings, "warnings are not shown");
+    }
+
+    /// Returns the number of errors, those that are not shown included.
+    #[must_use]
+    pub fn error_count(&self) -> usize {
+        self.errors.len().min(MOST_SHOWN) + self.more_errors
+    }
+
+    /// Returns the number of warnings, those that are not shown included.
+    #[must_use]
+    pub fn warning_count(&self) -> usize {
+        self.warnings.len().min(MOST_SHOWN) + self.more_warnings
     }
 
     pub(crate) fn sort(&mut self) {
@@ -160,9 +172,9 @@ fn keep(list: &mut Vec<ConfigError>, more: &mut usize, error: ConfigError) {
     if list.len() < MOST_KEPT { list.push(error) } else { *more += 1 }
 }
 
-fn cut(list: &mut Vec<ConfigError>, more: usize, what: &str) {
-    let more = more + list.len().saturating_sub(MOST_SHOWN);
-    if more > 0 {
+fn cut(list: &mut Vec<ConfigError>, more: &mut usize, what: &str) {
+    *more += list.len().saturating_sub(MOST_SHOWN);
+    if *more > 0 {
         list.truncate(MOST_SHOWN);
         let file = list.last().map(|last| last.file.clone()).unwrap_or_default();
         list.push(ConfigError::of_file(file, format!("{more} more {what}")));

@@ -20,7 +20,7 @@ pub enum ExecutionTarget {
 }
 
 impl ExecutionTarget {
-    /// Returns the place that `text` names.
+    /// Returns the target that `text` names.
     ///
     /// *Errors*: a sentence.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {

@@ -1,5 +1,6 @@
 //! `${NAME}`, `${credential:NAME}` and `${file:/path}` in string values, and which values are secrets.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +55,7 @@ pub(crate) struct Found {
     /// Files that references name.
     pub(crate) secret_files: Vec<PathBuf>,
     /// File, line and column of values whose references stand as they were typed.
-    pub(crate) unresolved: Vec<(String, usize, usize)>,
+    pub(crate) unresolved: BTreeSet<(String, usize, usize)>,
 }
 
 /// Resolves the references of `document` in place, as `mode` says.
@@ -150,7 +151,7 @@ impl Walk<'_> {
                 Ok(resolved) => {
                     if self.mode == SecretsMode::Leave {
                         let place = self.document.error(pointer, "");
-                        self.found.unresolved.push((place.file, place.line, place.column));
+                        self.found.unresolved.insert((place.file, place.line, place.column));
                     }
                     let is_file = reference.contains(':');
                     name = reference.rsplit([':', '/']).next().unwrap_or(reference).to_owned();
@@ -166,7 +167,7 @@ impl Walk<'_> {
                 {
                     let warning = self.document.error(pointer, message.clone());
                     let place = (warning.file.clone(), warning.line, warning.column);
-                    self.found.unresolved.push(place);
+                    self.found.unresolved.insert(place);
                     self.found.report.add_warning(warning);
                     let reference = format!("${{{reference}}}");
                     out.push_str(&reference);
@@ -175,7 +176,7 @@ impl Walk<'_> {
                 }
                 Err(Unresolved::Wrong(message) | Unresolved::Unread(message)) => {
                     let error = self.document.error(pointer, message);
-                    self.found.unresolved.push((error.file.clone(), error.line, error.column));
+                    self.found.unresolved.insert((error.file.clone(), error.line, error.column));
                     self.found.report.add_error(error);
                     return None;
                 }

@@ -216,13 +216,8 @@ impl Loader<'_> {
 
     fn finish(self, mut config: Config) -> Loaded {
         let found = self.found.into_inner();
-        let mut report = self.report.into_inner();
-        // What rests on a reference that could not be resolved is not wrong by itself.
-        let unresolved: BTreeSet<(String, usize, usize)> = found.unresolved.into_iter().collect();
-        report
-            .errors
-            .retain(|error| !unresolved.contains(&(error.file.clone(), error.line, error.column)));
-        report.merge(found.report);
+        let mut report = found.report;
+        report.merge(self.report.into_inner());
         let redactor = Redactor::new(&found.secrets);
         for error in report.errors.iter_mut().chain(&mut report.warnings) {
             error.message = redactor.text(&error.message).into_owned();
@@ -237,6 +232,11 @@ impl Loader<'_> {
     }
 
     fn error(&self, error: ConfigError) {
+        // What rests on a reference that could not be resolved is not wrong by itself.
+        let place = (error.file.clone(), error.line, error.column);
+        if self.found.borrow().unresolved.contains(&place) {
+            return;
+        }
         self.report.borrow_mut().add_error(error);
     }
 

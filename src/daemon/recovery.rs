@@ -33,8 +33,9 @@ pub struct Recovered {
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
     let state = &host.state;
     let abandoned = state.abandoned()?;
-    let marks: BTreeSet<String> = abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
-    let killed = tokio::task::spawn_blocking(move || end_orphans(&marks)).await.unwrap_or(0);
+    let run_ids: BTreeSet<String> =
+        abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
+    let killed = tokio::task::spawn_blocking(move || end_orphans(&run_ids)).await.unwrap_or(0);
     if killed > 0 {
         tracing::warn!(killed, "killed orphaned tool processes of the previous daemon");
     }

@@ -147,7 +147,7 @@ impl Supervisor {
         let (epoch, epoch_ended, last_seen) = parts
             .ledger
             .read(|reader| {
-                Ok((reader.fact("epoch")?, reader.fact("epoch_ended")?, reader.fact("last_seen")?))
+                Ok((reader.meta("epoch")?, reader.meta("epoch_ended")?, reader.meta("last_seen")?))
             })
             .await?;
         let config_state = StatusConfig {
@@ -213,7 +213,7 @@ impl Supervisor {
         let _ = self
             .parts
             .ledger
-            .set_fact("last_seen", self.parts.host.clock.now().timestamp_millis())
+            .set_meta("last_seen", self.parts.host.clock.now().timestamp_millis())
             .await;
     }
 

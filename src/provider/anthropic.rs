@@ -297,11 +297,13 @@ impl Reader for Answer {
 
     fn size(&self) -> usize {
         let of_block = |block: &Block| {
-            let kept: usize = block.citations.iter().map(json::bytes).sum();
+            let kept: usize = block.citations.iter().map(json::memory).sum();
             let added = block.text.len() + block.signature.len() + block.input.len();
-            json::bytes(&block.start) + kept + added
+            json::memory(&block.start) + kept + added
         };
-        self.blocks.iter().map(of_block).sum()
+        let usage: usize =
+            self.usage.iter().map(|(name, value)| name.len() + json::memory(value)).sum();
+        usage + self.blocks.iter().map(of_block).sum::<usize>()
     }
 
     fn progress(&self) -> Progress {

@@ -95,7 +95,7 @@ pub(super) trait Reader: Send {
     /// *Errors*: it is an error.
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError>;
 
-    /// Returns about how many bytes the answer has so far.
+    /// Returns about how many bytes of memory the answer takes so far.
     fn size(&self) -> usize;
 
     /// How far the answer is.
@@ -134,22 +134,20 @@ pub(super) struct StreamSize {
 }
 
 impl StreamSize {
-    /// Gives an event to the reader, which adds new answer text to `text`.
+    /// Counts an event before it is parsed.
     ///
-    /// *Errors*: the stream has too many values or says too much, or those of the reader.
-    pub(super) fn pass(
-        &mut self,
-        data: &str,
-        reader: &mut dyn Reader,
-        text: &mut String,
-    ) -> Result<(), ModelError> {
+    /// *Errors*: the stream has too many values.
+    pub(super) fn count(&mut self, data: &str) -> Result<(), ModelError> {
+        self.unchecked += data.len();
         let values = crate::text::json::values(data.as_bytes());
         self.values = self.values.saturating_add(values.saturating_sub(EVENT_VALUES));
-        if self.values > ANSWER_VALUES {
-            return Err(too_many_values());
-        }
-        reader.take(data, text)?;
-        self.unchecked += data.len();
+        if self.values > ANSWER_VALUES { Err(too_many_values()) } else { Ok(()) }
+    }
+
+    /// Checks what the reader holds after an event.
+    ///
+    /// *Errors*: the stream says too much.
+    pub(super) fn check(&mut self, reader: &dyn Reader) -> Result<(), ModelError> {
         // The reader adds up what it holds, which is too slow for each event.
         if self.unchecked > UNCHECKED_BYTES {
             self.unchecked = 0;

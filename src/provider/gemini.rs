@@ -306,7 +306,7 @@ impl Reader for Answer {
     }
 
     fn size(&self) -> usize {
-        self.parts.iter().map(json::bytes).sum()
+        self.parts.iter().map(json::memory).sum()
     }
 
     fn progress(&self) -> Progress {

@@ -191,7 +191,10 @@ impl Reader for Answer {
     }
 
     fn size(&self) -> usize {
-        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len());
+        let of_call = |call: &RequestedCall| {
+            call.id.as_ref().map_or(0, String::len) + call.name.len() + call.arguments.len()
+        };
+        let calls = self.calls.iter().map(of_call);
         self.text.len() + self.reasoning.len() + calls.sum::<usize>()
     }
 

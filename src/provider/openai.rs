@@ -223,6 +223,7 @@ impl Answer {
             }
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.items.entry(index).or_default().added.push_str(text(event, "delta"));
+                check_calls(self.items.len())?;
             }
             "response.output_item.added" | "response.output_item.done" => {
                 let item = self.items.entry(index).or_default();
@@ -369,7 +370,7 @@ impl Reader for Answer {
     }
 
     fn size(&self) -> usize {
-        let of_item = |item: &Item| json::bytes(&item.value) + item.added.len() + item.text.len();
+        let of_item = |item: &Item| json::memory(&item.value) + item.added.len() + item.text.len();
         self.items.values().map(of_item).sum()
     }
 

@@ -351,8 +351,9 @@ async fn read_lines(
         if line.trim().is_empty() {
             continue;
         }
+        size.count(line)?;
         let mut text = String::new();
-        if let Err(error) = size.pass(line, reader, &mut text) {
+        if let Err(error) = reader.take(line, &mut text) {
             // A server that does not stream may spread one object over lines.
             let is_cut =
                 serde_json::from_str::<serde::de::IgnoredAny>(line).is_err_and(|e| e.is_eof());
@@ -366,11 +367,13 @@ async fn read_lines(
                 (true, false) if lines.seen() == 1 => {
                     let rest = http::collect(&mut pieces).await?;
                     let body = [line.as_bytes(), b"\n", &lines.rest(), &rest].concat();
+                    http::check_size(body.len())?;
                     return reader.take_whole(http::json(&body)?);
                 }
                 _ => return Err(error),
             }
         }
+        size.check(reader)?;
         if !text.is_empty() {
             deltas.delta(&text);
         }
@@ -385,7 +388,9 @@ async fn read_events(
 ) -> Result<(), ModelError> {
     let (mut text, mut size) = (String::new(), StreamSize::default());
     let read = http::decode_events(pieces, |data| {
-        size.pass(data, reader, &mut text)?;
+        size.count(data)?;
+        reader.take(data, &mut text)?;
+        size.check(reader)?;
         if !text.is_empty() {
             deltas.delta(&text);
             text.clear();

@@ -596,11 +596,17 @@ async fn an_endless_answer_is_refused_in_bounded_memory() {
 #[tokio::test]
 async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
     let said = "y".repeat(400);
+    let empty = vec![json!({}); 90];
     for (format, before, piece) in [
         (
             WireFormat::Anthropic,
             json!({"type": "content_block_start", "index": 0, "content_block": {"type": "tool_use", "id": "a", "name": "b", "input": {}}}),
             json!({"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": said}}),
+        ),
+        (
+            WireFormat::Anthropic,
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": empty}}),
         ),
         (
             WireFormat::Openai,

@@ -279,7 +279,7 @@ impl Ledger {
                 for (name, value) in
                     [("epoch", epoch), ("epoch_ended", old), ("last_seen", now.timestamp_millis())]
                 {
-                    keep_fact(transaction, name, value)?;
+                    keep_meta(transaction, name, value)?;
                 }
                 begin_periods(transaction, epoch, schedules.iter(), now)
             })
@@ -289,8 +289,8 @@ impl Ledger {
     /// Keeps a number under a name.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn set_fact(&self, name: &'static str, value: i64) -> Result<(), DbError> {
-        self.db.write(move |transaction| keep_fact(transaction, name, value)).await
+    pub async fn set_meta(&self, name: &'static str, value: i64) -> Result<(), DbError> {
+        self.db.write(move |transaction| keep_meta(transaction, name, value)).await
     }
 
     /// Runs a query in the writer, so that it sees everything that was written.
@@ -404,14 +404,14 @@ impl LedgerReader<'_> {
     /// Returns a number that was kept.
     ///
     /// *Errors*: SQLite's.
-    pub fn fact(&self, name: &str) -> rusqlite::Result<Option<i64>> {
+    pub fn meta(&self, name: &str) -> rusqlite::Result<Option<i64>> {
         self.connection
             .query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
             .optional()
     }
 }
 
-fn keep_fact(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
+fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
             "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",

@@ -53,14 +53,20 @@ pub(crate) fn values(text: &[u8]) -> usize {
     measure.values()
 }
 
-/// Returns about how many bytes the text of a value has.
-pub(crate) fn bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(bytes).sum(),
-        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    }
+/// Bytes of memory that each value takes besides its text, and each field of an object once more for its name.
+const VALUE_BYTES: usize = size_of::<Value>();
+
+/// Returns about how many bytes of memory a value takes.
+pub(crate) fn memory(value: &Value) -> usize {
+    VALUE_BYTES
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(memory).sum(),
+            Value::Object(fields) => {
+                fields.iter().map(|(key, value)| VALUE_BYTES + key.len() + memory(value)).sum()
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
 }
 
 /// Checks the number of values in a JSON text.

@@ -80,7 +80,7 @@ impl ExecutionEnvironment for Local {
 /// Another host, a container or a pod.
 #[derive(Debug, Clone)]
 pub struct Remote {
-    place: ExecutionTarget,
+    target: ExecutionTarget,
     client: PathBuf,
     /// Where the shared connection listens; `None` is none.
     socket: Option<PathBuf>,
@@ -101,17 +101,17 @@ impl Connection {
 }
 
 impl Remote {
-    /// Returns the environment of a place that is not this host. `socket` is a path that nobody else uses and no tool can write; without one
+    /// Returns the environment of a target that is not this host. `socket` is a path that nobody else uses and no tool can write; without one
     /// each call has a connection of its own.
     #[must_use]
-    pub fn new(place: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
-        Self { place, client, socket }
+    pub fn new(target: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
+        Self { target, client, socket }
     }
 
     /// Returns the name of the client's program.
     #[must_use]
-    pub fn client_of(place: &ExecutionTarget) -> Option<&'static str> {
-        match place {
+    pub fn client_of(target: &ExecutionTarget) -> Option<&'static str> {
+        match target {
             ExecutionTarget::Local => None,
             ExecutionTarget::Ssh(_) => Some("ssh"),
             ExecutionTarget::Docker(_) => Some("docker"),
@@ -122,7 +122,7 @@ impl Remote {
     /// Returns the client's arguments before the command. `is_first` is for the connection that the others share.
     fn arguments(&self, is_first: bool) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-        match &self.place {
+        match &self.target {
             ExecutionTarget::Local => Vec::new(),
             ExecutionTarget::Ssh(host) => {
                 let mut all: Vec<String> = words(&[
@@ -150,7 +150,7 @@ impl Remote {
 
     /// Returns the command that loads a script, as the client takes it: `ssh` gives a text to a shell, the others words to the kernel.
     fn command(&self, script: &str) -> Vec<String> {
-        match self.place {
+        match self.target {
             ExecutionTarget::Ssh(_) => vec![format!("exec sh -c {}", quoted(script))],
             _ => vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
         }
@@ -160,7 +160,7 @@ impl Remote {
 #[async_trait]
 impl ExecutionEnvironment for Remote {
     fn name(&self) -> String {
-        self.place.to_string()
+        self.target.to_string()
     }
 
     fn is_local(&self) -> bool {
@@ -187,7 +187,7 @@ impl ExecutionEnvironment for Remote {
     }
 
     async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String> {
-        if !matches!(self.place, ExecutionTarget::Ssh(_)) {
+        if !matches!(self.target, ExecutionTarget::Ssh(_)) {
             return Ok(None);
         }
         if let Some(socket) = &self.socket {
@@ -385,8 +385,8 @@ mod tests {
     use super::*;
 
     fn remote(text: &str) -> Remote {
-        let place = ExecutionTarget::parse(text).unwrap();
-        Remote::new(place, "/usr/bin/client".into(), Some("/run/x/ssh".into()))
+        let target = ExecutionTarget::parse(text).unwrap();
+        Remote::new(target, "/usr/bin/client".into(), Some("/run/x/ssh".into()))
     }
 
     fn spec(argv: &[&str]) -> ProcessSpec {

@@ -158,7 +158,7 @@ impl Supervisor {
             self.last_kept = now;
         } else {
             if (now - self.last_kept).abs() >= KEEP_CLOCK {
-                self.parts.ledger.set_fact("last_seen", now.timestamp_millis()).await?;
+                self.parts.ledger.set_meta("last_seen", now.timestamp_millis()).await?;
                 self.last_kept = now;
             }
             self.last_seen = now;

@@ -1,4 +1,4 @@
-//! What a command for bash would do, judged from its syntax: nothing of it is run.
+//! What a command for bash would do, found from its syntax: nothing of it is run.
 //!
 //! The command is parsed with a real grammar, every simple command in it is found and unwrapped, and each is looked up by the name of its
 //! program. What cannot be read or is made at run time counts as destructive. This catches accidents, not adversaries: the fence is the
@@ -67,23 +67,24 @@ pub struct CommandRules {
 }
 
 impl CommandRules {
-    /// Judges a command.
+    /// Classifies a command.
     #[must_use]
     pub fn classify(&self, command: &str) -> Classification {
-        let mut judge = Judge { rules: self, found: Classification::default(), commands: 0 };
-        judge.script(command, Shell::default(), 0);
-        judge.found
+        let mut classifier =
+            Classifier { rules: self, found: Classification::default(), commands: 0 };
+        classifier.script(command, Shell::default(), 0);
+        classifier.found
     }
 }
 
 /// Collects what is found; the first reason stays.
-struct Judge<'a> {
+struct Classifier<'a> {
     rules: &'a CommandRules,
     found: Classification,
     commands: usize,
 }
 
-impl Judge<'_> {
+impl Classifier<'_> {
     fn destructive(&mut self, reason: impl Into<String>) {
         self.found.severity = Severity::Destructive;
         self.found.reason.get_or_insert_with(|| reason.into());
@@ -91,7 +92,7 @@ impl Judge<'_> {
 
     fn script(&mut self, text: &str, shell: Shell, depth: usize) {
         if depth > DEEPEST || text.len() > MOST_BYTES {
-            return self.destructive("the command is too long or too deep to be judged");
+            return self.destructive("the command is too long or too deep to be found");
         }
         match syntax::parse(text, shell) {
             Err(why) => self.destructive(why),

@@ -391,12 +391,12 @@ fn the_operator_adds_to_the_lists() {
         blocked: vec!["terraform destroy".into()],
         destructive: vec!["kubectl delete".into(), "helm".into()],
     };
-    let judged = |command: &str| rules.classify(command);
-    assert!(judged("terraform -chdir=x destroy").blocked.is_some());
-    assert!(judged("terraform plan").blocked.is_none());
-    assert_eq!(judged("kubectl -n shop delete pod x").severity, Severity::Destructive);
-    assert_eq!(judged("kubectl get pods").severity, Severity::Plain);
-    assert_eq!(judged("env helm list").severity, Severity::Destructive);
+    let found = |command: &str| rules.classify(command);
+    assert!(found("terraform -chdir=x destroy").blocked.is_some());
+    assert!(found("terraform plan").blocked.is_none());
+    assert_eq!(found("kubectl -n shop delete pod x").severity, Severity::Destructive);
+    assert_eq!(found("kubectl get pods").severity, Severity::Plain);
+    assert_eq!(found("env helm list").severity, Severity::Destructive);
 }
 
 proptest! {
@@ -417,8 +417,8 @@ proptest! {
 fn a_long_text_is_judged_like_a_short_one() {
     let short = "kubectl get pods -n a | grep -v Running | awk '{print $1}'; ";
     for text in [short.to_owned(), short.repeat(12)] {
-        let judged = CommandRules::default().classify(&text);
-        assert_eq!(judged.severity, Severity::Plain, "{judged:?}");
+        let found = CommandRules::default().classify(&text);
+        assert_eq!(found.severity, Severity::Plain, "{found:?}");
     }
 }
 
@@ -440,8 +440,8 @@ fn an_error_among_many_commands_ends_the_parsing() {
         "case a in b) ".repeat(3000),
         "\"$(".repeat(9000),
     ] {
-        let judged = CommandRules::default().classify(&text);
-        assert_eq!(judged.severity, Severity::Destructive);
+        let found = CommandRules::default().classify(&text);
+        assert_eq!(found.severity, Severity::Destructive);
     }
 }
 

@@ -320,11 +320,11 @@ impl Reader for Answer {
     fn size(&self) -> usize {
         let of_call = |call: &Call| {
             let free_text = call.free_text.as_ref().map_or(0, String::len);
-            let extra = call.extra.as_ref().map_or(0, json::bytes);
-            call.name.len() + call.arguments.len() + free_text + extra
+            let extra = call.extra.as_ref().map_or(0, json::memory);
+            call.id.len() + call.name.len() + call.arguments.len() + free_text + extra
         };
         let calls: usize = self.calls.iter().map(of_call).sum();
-        let details: usize = self.reasoning_details.iter().map(json::bytes).sum();
+        let details: usize = self.reasoning_details.iter().map(json::memory).sum();
         self.text.len() + self.reasoning.len() + self.refusal.len() + calls + details
     }
 
