@@ -18,7 +18,7 @@ use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, T
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
 use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::{Host, KnownTool, Servers, gate_rules, tool_surroundings, tools};
+use crate::run::{Host, KnownTool, Servers, gate_rules, tool_context, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
@@ -50,11 +50,10 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     })?;
     let redactor = Redactor::new(&config.secrets);
     let run_id = context.new_run_id();
-    let around =
-        tool_surroundings(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
-            CliError::failed(format!("the temporary directory cannot be made: {error}"))
-        })?;
-    let rules = gate_rules(&config, &job, around.paths.clone());
+    let ctx = tool_context(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
+        CliError::failed(format!("the temporary directory cannot be made: {error}"))
+    })?;
+    let rules = gate_rules(&config, &job, ctx.paths.clone());
     let mut servers = match &tool {
         KnownTool::Mcp { server, category, .. } => {
             // Nothing is started for a call that is refused whatever the server says of it.
@@ -65,14 +64,14 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
                 report(context, &refused(&decision), Some(&decision), 0)?;
                 return Ok(ExitCode::from(REFUSED));
             }
-            Servers::start_one(server, *category, &host, &around).await
+            Servers::start_one(server, *category, &host, &ctx).await
         }
         _ => Servers::default(),
     };
     for warning in &servers.warnings {
         output::note(&warning.message);
     }
-    let registered = tools(&config, &around, std::mem::take(&mut servers.tools));
+    let registered = tools(&config, &ctx, std::mem::take(&mut servers.tools));
     let named = registered.iter().find(|known| known.definition().name == tool.name());
     let Some(runnable) = named else {
         let is_running = !servers.is_empty();

@@ -226,7 +226,7 @@ pub struct Job {
 }
 
 /// What a job is checked against.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct JobContext<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) settings: &'a Settings,
     /// Where the configuration lies.
@@ -250,16 +250,16 @@ pub(crate) struct Surroundings<'a> {
 struct Check<'a> {
     faults: Vec<Fault>,
     warnings: Vec<Fault>,
-    around: &'a Surroundings<'a>,
+    ctx: &'a JobContext<'a>,
 }
 
 impl Job {
     /// Returns what `raw` means, with every error and warning, by pointers below the job.
     pub(crate) fn from_raw(
         raw: &RawJob,
-        around: &Surroundings<'_>,
+        ctx: &JobContext<'_>,
     ) -> (Option<Self>, Vec<Fault>, Vec<Fault>) {
-        let mut check = Check { faults: Vec::new(), warnings: Vec::new(), around };
+        let mut check = Check { faults: Vec::new(), warnings: Vec::new(), ctx };
         let name = raw.name.as_deref().and_then(|name| JobName::parse(name).ok());
         let schedule = check.schedule(raw);
         let jitter = check.duration("/jitter", raw.jitter.as_deref(), Duration::ZERO);
@@ -269,15 +269,14 @@ impl Job {
             Duration::from_secs(3600),
         );
         let (prompt, vars) = check.prompt(raw);
-        let model = raw.model.as_ref().or(around.defaults.model.as_ref()).cloned();
+        let model = raw.model.as_ref().or(ctx.defaults.model.as_ref()).cloned();
         check.model(raw, model.as_deref());
-        let working_dir =
-            raw.working_dir.as_deref().map(|text| around.environment.expand_home(text));
+        let working_dir = raw.working_dir.as_deref().map(|text| ctx.environment.expand_home(text));
         if working_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
             check.fault("/working_dir", "a working directory must be an absolute path");
         }
         let (allowed_paths, faults) =
-            paths("/allowed_paths", raw.allowed_paths.as_ref(), around.environment);
+            paths("/allowed_paths", raw.allowed_paths.as_ref(), ctx.environment);
         check.faults.extend(faults);
         let (allowed_domains, faults) = hosts("/allowed_domains", raw.allowed_domains.as_ref());
         check.faults.extend(faults);
@@ -322,7 +321,7 @@ impl Job {
                 working_dir,
                 allowed_paths,
                 allowed_domains,
-                sandbox: raw.sandbox.map_or(around.settings.security.sandbox, SandboxMode::of),
+                sandbox: raw.sandbox.map_or(ctx.settings.security.sandbox, SandboxMode::of),
                 network: raw.network.unwrap_or(true),
                 environment,
                 mode: match raw.mode {

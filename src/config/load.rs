@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::document::Document;
 use super::interpolate::{Found, Unread};
-use super::job::Surroundings;
+use super::job::JobContext;
 use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
 use super::settings::zone;
@@ -367,7 +367,7 @@ impl Loader<'_> {
                     .timezone
                     .or_else(|| common.timezone.clone().filter(|name| zone(name).is_ok())),
             };
-            let around = Surroundings {
+            let ctx = JobContext {
                 environment: self.environment,
                 settings,
                 directory: &self.set.directory,
@@ -389,7 +389,7 @@ impl Loader<'_> {
                     continue;
                 };
                 self.unique(&mut places, raw.name.as_deref(), "job", document, &pointer);
-                let (job, faults, warnings) = Job::from_raw(&raw, &around);
+                let (job, faults, warnings) = Job::from_raw(&raw, &ctx);
                 faults
                     .into_iter()
                     .for_each(|fault| self.error(self.fault(document, &pointer, fault)));

@@ -14,7 +14,7 @@ use super::mcp::Servers;
 use super::preflight::connect;
 use super::sink::RunSink;
 use super::spec::RunSpec;
-use super::surroundings::{gate_rules, toolbox};
+use super::tool_context::{gate_rules, toolbox};
 use crate::agent::{
     CallContext, CallOutput, EventSink as _, PreparedCall, RecordError, SessionResult, Toolbox,
 };
@@ -47,19 +47,16 @@ pub async fn apply(
     only: Option<u64>,
     cancel: CancellationToken,
 ) -> Result<Applied, RunError> {
-    let Begun { lock, sink, around, started, .. } = begin(&spec, &host)?;
+    let Begun { lock, sink, ctx, started, .. } = begin(&spec, &host)?;
     let mut servers =
-        Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &around).await;
+        Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, false));
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &ctx, of_servers, false));
     // Where it cannot be reached, the steps say so.
-    let (connection, _) = connect(&spec.config, &spec.job, &around, &toolbox).await;
+    let (connection, _) = connect(&spec.config, &spec.job, &ctx, &toolbox).await;
     let mut work = Apply {
         // Whoever applies a plan has seen all of its calls; the rate is for models.
-        rules: GateRules {
-            rate: None,
-            ..gate_rules(&spec.config, &spec.job, around.paths.clone())
-        },
+        rules: GateRules { rate: None, ..gate_rules(&spec.config, &spec.job, ctx.paths.clone()) },
         toolbox,
         sink,
         cancel,
@@ -67,7 +64,7 @@ pub async fn apply(
         plan,
     };
     let recorded_start = async {
-        let start = session_start(&spec, &work.toolbox, &around);
+        let start = session_start(&spec, &work.toolbox, &ctx);
         work.sink.record(Event::SessionStart(Box::new(start))).await?;
         for warning in &servers.warnings {
             let event = Event::warning(warning.code, warning.message.clone());
@@ -99,12 +96,12 @@ pub async fn apply(
     if let Some(connection) = connection {
         result.survivors += connection.end().await;
     }
-    if let Some(left) = around.spawner.end().await {
+    if let Some(left) = ctx.spawner.end().await {
         result.survivors = left;
     }
-    let end = session_end(&result, started, spec.trigger.by.clone(), &around.redactor);
+    let end = session_end(&result, started, spec.trigger.by.clone(), &ctx.redactor);
     let ended = finish(&spec.run_id, &host, &work.sink, lock, end).await;
-    let refused = refused.map(|why| around.redactor.text(&why).into_owned());
+    let refused = refused.map(|why| ctx.redactor.text(&why).into_owned());
     Ok(Applied { ended, plan: work.plan, refused })
 }
 

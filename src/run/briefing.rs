@@ -16,7 +16,7 @@ use crate::config::{Autonomy, Job, Model, Provider};
 use crate::domain::Stop;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::text::redact::Redactor;
-use crate::tools::ToolSurroundings;
+use crate::tools::ToolContext;
 
 /// Returns the model of a job and its fallbacks, in order; empty if none is configured.
 ///
@@ -55,7 +55,7 @@ pub(super) async fn prompt(
     model: &Model,
     toolbox: &Toolbox,
     documents: &str,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     mut stop: watch::Receiver<Option<Stop>>,
 ) -> (SystemPrompt, Option<String>) {
     let zone = spec
@@ -64,14 +64,14 @@ pub(super) async fn prompt(
         .as_ref()
         .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
-    let working_dir = &around.working_dir;
+    let working_dir = &ctx.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     // Whatever lies at that path here is not what the tools work with.
-    let is_local = around.execution.is_local();
+    let is_local = ctx.execution.is_local();
     let root = project::git_root(&directory).filter(|_| is_local);
     let git = match (&root, host.environment.find_program("git")) {
         (Some(root), Some(git)) => tokio::select! {
-            facts = project::git_facts(&around.spawner, &git, root, &around.redactor) => facts,
+            facts = project::git_facts(&ctx.spawner, &git, root, &ctx.redactor) => facts,
             _ = stop.wait_for(Option::is_some) => None,
         },
         _ => None,
@@ -89,7 +89,7 @@ pub(super) async fn prompt(
         git: git.as_ref(),
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),
-        documents: &around.redactor.text(documents),
+        documents: &ctx.redactor.text(documents),
         is_planned: spec.mode == crate::config::Mode::Plan,
         skills: &skills(&spec.job),
         system_prompt: spec.job.system_prompt.as_deref(),
@@ -98,20 +98,14 @@ pub(super) async fn prompt(
 }
 
 /// Returns the documents of the project that the job works on; empty for one on another host.
-pub(super) fn documents(spec: &RunSpec, around: &ToolSurroundings) -> Documents {
-    let Some(model) = spec.config.model_of(&spec.job).filter(|_| around.execution.is_local())
-    else {
+pub(super) fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
+    let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.execution.is_local()) else {
         return Documents::default();
     };
-    let working_dir = &around.working_dir;
+    let working_dir = &ctx.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     let root = project::git_root(&directory);
-    super::documents::documents(
-        root.as_deref(),
-        &directory,
-        model.profile.documents,
-        &around.redactor,
-    )
+    super::documents::documents(root.as_deref(), &directory, model.profile.documents, &ctx.redactor)
 }
 
 fn skills(job: &Job) -> Vec<(&str, &str, &str)> {

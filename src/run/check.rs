@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::execute::Host;
 use super::mcp::Servers;
 use super::preflight::{connect, preflight};
-use super::surroundings::{tool_surroundings, toolbox};
+use super::tool_context::{tool_context, toolbox};
 use crate::config::{Config, Job};
 use crate::domain::{PreflightItem, RunId};
 use crate::text::redact::Redactor;
@@ -58,12 +58,12 @@ pub async fn check(
 ) -> io::Result<CheckReport> {
     host.state.create()?;
     let redactor = Redactor::new(&config.secrets);
-    let around = tool_surroundings(config, job, host, run_id, None, redactor)?;
-    let mut servers = Servers::start(config, job, (job.mode, false), host, &around).await;
+    let ctx = tool_context(config, job, host, run_id, None, redactor)?;
+    let mut servers = Servers::start(config, job, (job.mode, false), host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = toolbox(config, job, &around, of_servers, false);
-    let (connection, found) = connect(config, job, &around, &toolbox).await;
-    let mut items = preflight(config, job, &around, &toolbox);
+    let toolbox = toolbox(config, job, &ctx, of_servers, false);
+    let (connection, found) = connect(config, job, &ctx, &toolbox).await;
+    let mut items = preflight(config, job, &ctx, &toolbox);
     items.extend(found);
     items.extend(servers.warnings.iter().map(|warning| PreflightItem {
         name: warning.code.to_owned(),

@@ -18,8 +18,8 @@ use super::mcp::Servers;
 use super::preflight::{connect, may_begin, preflight};
 use super::sink::RunSink;
 use super::spec::RunSpec;
-use super::surroundings::{gate_rules, tool_surroundings, toolbox};
 use super::temporary::TemporaryWatch;
+use super::tool_context::{gate_rules, tool_context, toolbox};
 use crate::agent::{
     Approver, End, EventSink, Machine, Marker, Rules, Session, SessionParts, SessionResult,
     SystemPrompt, Toolbox,
@@ -37,7 +37,7 @@ use crate::store::{
     RunDir, RunLock, SharedIndex, SharedLedger, StateDir, Transcript, TranscriptFacts,
 };
 use crate::text::redact::{Redacted, Redactor};
-use crate::tools::ToolSurroundings;
+use crate::tools::ToolContext;
 
 /// What runs share with each other: the machine they run on.
 #[derive(Clone)]
@@ -113,18 +113,17 @@ pub async fn execute(
     host: Host,
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
-    let Begun { lock, directory, sink, around, started } = begin(&spec, &host)?;
+    let Begun { lock, directory, sink, ctx, started } = begin(&spec, &host)?;
     let mut stopped = stop.clone();
     let mut servers = tokio::select! {
-        servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.is_answered()), &host, &around) => servers,
+        servers = Servers::start(&spec.config, &spec.job, (spec.mode, spec.is_answered()), &host, &ctx) => servers,
         // The session notices for itself that it is to end.
         _ = stopped.wait_for(Option::is_some) => Servers::default(),
     };
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox =
-        Arc::new(toolbox(&spec.config, &spec.job, &around, of_servers, spec.is_answered()));
-    let documents = documents(&spec, &around);
-    let mut start = session_start(&spec, &toolbox, &around);
+    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &ctx, of_servers, spec.is_answered()));
+    let documents = documents(&spec, &ctx);
+    let mut start = session_start(&spec, &toolbox, &ctx);
     start.documents = Some(documents.found.clone());
     sink.record(Event::SessionStart(Box::new(start)))
         .await
@@ -149,10 +148,10 @@ pub async fn execute(
         sink.record(event).await.map_err(|error| RunError::Record(error.0))?;
     }
     let (connection, found) = tokio::select! {
-        connected = connect(&spec.config, &spec.job, &around, &toolbox) => connected,
+        connected = connect(&spec.config, &spec.job, &ctx, &toolbox) => connected,
         _ = stopped.wait_for(Option::is_some) => (None, Vec::new()),
     };
-    let mut items = preflight(&spec.config, &spec.job, &around, &toolbox);
+    let mut items = preflight(&spec.config, &spec.job, &ctx, &toolbox);
     items.extend(found);
     let is_recorded = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty())
         || items.iter().any(|item| !item.ok);
@@ -162,8 +161,7 @@ pub async fn execute(
             if is_recorded { sink.record(Event::Preflight { items }).await } else { Ok(()) };
         match recorded {
             Ok(()) => {
-                let place =
-                    Place { around: &around, directory: &directory, documents: &documents.text };
+                let place = Place { ctx: &ctx, directory: &directory, documents: &documents.text };
                 run_session(&spec, &host, toolbox, place, sink.clone(), stop, started).await
             }
             Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
@@ -176,11 +174,11 @@ pub async fn execute(
     if let Some(connection) = connection {
         result.survivors += connection.end().await;
     }
-    if let Some(left) = around.spawner.end().await {
+    if let Some(left) = ctx.spawner.end().await {
         result.survivors = left;
     }
     let by = stopped.borrow().as_ref().and_then(|stop| stop.by.clone());
-    let end = session_end(&result, started, by, &around.redactor);
+    let end = session_end(&result, started, by, &ctx.redactor);
     let ended = finish(&spec.run_id, &host, &sink, lock, end).await;
     if spec.is_queued {
         // Where it could not leave at its start, as on a full disk.
@@ -275,12 +273,12 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
     }
 }
 
-/// A run whose directory, transcript and surroundings are made.
+/// A run whose directory, transcript and tool context are made.
 pub(super) struct Begun {
     pub(super) lock: RunLock,
     pub(super) directory: RunDir,
     pub(super) sink: Arc<RunSink>,
-    pub(super) around: Arc<ToolSurroundings>,
+    pub(super) ctx: Arc<ToolContext>,
     pub(super) started: Instant,
 }
 
@@ -306,7 +304,7 @@ pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
         redactor: redactor.clone(),
         row: Mutex::default(),
     });
-    let around = tool_surroundings(
+    let ctx = tool_context(
         &spec.config,
         &spec.job,
         host,
@@ -315,7 +313,7 @@ pub(super) fn begin(spec: &RunSpec, host: &Host) -> Result<Begun, RunError> {
         redactor,
     )
     .map_err(state_error)?;
-    Ok(Begun { lock, directory, sink, around, started })
+    Ok(Begun { lock, directory, sink, ctx, started })
 }
 
 /// Returns the moment that names a run's directory: that of its id.
@@ -350,11 +348,7 @@ fn open_transcript(
     })
 }
 
-pub(super) fn session_start(
-    spec: &RunSpec,
-    toolbox: &Toolbox,
-    around: &ToolSurroundings,
-) -> SessionStart {
+pub(super) fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> SessionStart {
     let model = spec.config.model_of(&spec.job);
     SessionStart {
         job: spec.job.name.to_string(),
@@ -373,11 +367,11 @@ pub(super) fn session_start(
             .collect(),
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
-        environment: around.execution.name(),
+        environment: ctx.execution.name(),
         sandbox: SandboxFacts {
             mode: spec.job.sandbox.as_str().to_owned(),
-            landlock_abi: landlock_abi().filter(|_| around.is_sandboxed()),
-            cgroup: around.spawner.group().map(str::to_owned),
+            landlock_abi: landlock_abi().filter(|_| ctx.is_sandboxed()),
+            cgroup: ctx.spawner.group().map(str::to_owned),
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),
@@ -391,7 +385,7 @@ pub(super) fn host_name() -> String {
 
 /// Where a run works and is kept.
 struct Place<'a> {
-    around: &'a ToolSurroundings,
+    ctx: &'a ToolContext,
     directory: &'a RunDir,
     documents: &'a str,
 }
@@ -424,7 +418,7 @@ async fn run_session(
         approval: spec.job.approval,
         gate: GateRules {
             has_person: spec.is_answered(),
-            ..gate_rules(&spec.config, &spec.job, place.around.paths.clone())
+            ..gate_rules(&spec.config, &spec.job, place.ctx.paths.clone())
         },
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,
@@ -434,7 +428,7 @@ async fn run_session(
     };
     let deadline = started + spec.job.limits.max_duration;
     let (system, words) =
-        prompt(spec, host, configured, &toolbox, place.documents, place.around, stop.clone()).await;
+        prompt(spec, host, configured, &toolbox, place.documents, place.ctx, stop.clone()).await;
     let repository = words.map(|words| marker.wrap_repository(&words));
     let system = SystemPrompt { repository, ..system };
     let watched = TemporaryWatch::new(

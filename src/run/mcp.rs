@@ -8,7 +8,7 @@ use crate::agent::AgentTool;
 use crate::config::{Autonomy, Config, Job, Listed, MCP_SEPARATOR, McpServer, Mode, ReadPolicy};
 use crate::domain::Category;
 use crate::store::DbError;
-use crate::tools::{McpWarning, RunningServer, ToolSurroundings};
+use crate::tools::{McpWarning, RunningServer, ToolContext};
 
 /// What a server may need beyond the run itself.
 const SLACK: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ impl Servers {
         job: &Job,
         (mode, has_person): (Mode, bool),
         host: &Host,
-        around: &Arc<ToolSurroundings>,
+        ctx: &Arc<ToolContext>,
     ) -> Self {
         let mut servers = Self::default();
         let wanted = config
@@ -39,11 +39,11 @@ impl Servers {
             .filter_map(|server| Some((server, rights(job, mode, has_person, server)?)));
         let starting = wanted.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
-            (server, RunningServer::start(server, around, rights, lifetime).await)
+            (server, RunningServer::start(server, ctx, rights, lifetime).await)
         });
         for (server, started) in futures_util::future::join_all(starting).await {
             match started {
-                Ok(running) => servers.take(server, running, host, around).await,
+                Ok(running) => servers.take(server, running, host, ctx).await,
                 Err(message) => {
                     servers.warnings.push(McpWarning { code: "mcp_unavailable", message });
                 }
@@ -57,11 +57,11 @@ impl Servers {
         server: &McpServer,
         rights: Category,
         host: &Host,
-        around: &Arc<ToolSurroundings>,
+        ctx: &Arc<ToolContext>,
     ) -> Self {
         let mut servers = Self::default();
-        match RunningServer::start(server, around, rights, SLACK + around.timeout).await {
-            Ok(running) => servers.take(server, running, host, around).await,
+        match RunningServer::start(server, ctx, rights, SLACK + ctx.timeout).await {
+            Ok(running) => servers.take(server, running, host, ctx).await,
             Err(message) => {
                 servers.warnings.push(McpWarning { code: "mcp_unavailable", message });
             }
@@ -74,11 +74,11 @@ impl Servers {
         server: &McpServer,
         running: RunningServer,
         host: &Host,
-        around: &Arc<ToolSurroundings>,
+        ctx: &Arc<ToolContext>,
     ) {
         match pins(host, &running).await {
             Ok(pins) => {
-                let (tools, warnings) = running.tools(server, Some(&pins), around);
+                let (tools, warnings) = running.tools(server, Some(&pins), ctx);
                 self.tools.extend(tools);
                 self.warnings.extend(warnings);
             }

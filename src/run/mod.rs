@@ -14,9 +14,9 @@ mod preflight;
 mod project;
 mod sink;
 mod spec;
-mod surroundings;
 mod temporary;
 mod tool_catalog;
+mod tool_context;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
@@ -26,9 +26,7 @@ pub use execute::{Host, RunError, execute};
 pub use mcp::{Servers, least_rights};
 pub use preflight::{connect, preflight};
 pub use spec::{PromptError, RunSpec, TriggerFacts};
-pub use surroundings::{
-    UNIT_DIRECTORIES, gate_rules, path_rules, tool_surroundings, toolbox, tools,
-};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,
 };
+pub use tool_context::{UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools};

@@ -13,19 +13,19 @@ use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, To
 use crate::domain::{PreflightItem, Stop};
 use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
-use crate::tools::{Connection, ToolSurroundings, missing_programs};
+use crate::tools::{Connection, ToolContext, missing_programs};
 
 /// Returns the checklist of a job.
 #[must_use]
 pub fn preflight(
     config: &Config,
     job: &Job,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     toolbox: &Toolbox,
 ) -> Vec<PreflightItem> {
     let item =
         |name: &str, ok: bool, detail: String| PreflightItem { name: name.to_owned(), ok, detail };
-    let working_dir = around.working_dir.as_path();
+    let working_dir = ctx.working_dir.as_path();
     let mut items = Vec::new();
     items.push(match config.model_of(job) {
         Some(model) => item("model", true, format!("{} ({})", model.name, model.provider_word())),
@@ -38,7 +38,7 @@ pub fn preflight(
         Some(schedule) => item("schedule", true, schedule.as_written()),
         None => item("schedule", true, "none: by hand".to_owned()),
     });
-    let is_local = around.execution.is_local();
+    let is_local = ctx.execution.is_local();
     items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
         Ok(meta) if meta.is_dir() => item("working_dir", true, working_dir.display().to_string()),
         Ok(_) => item("working_dir", false, format!("{} is no directory", working_dir.display())),
@@ -46,7 +46,7 @@ pub fn preflight(
     }));
     let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
     if acts && is_local {
-        items.extend(around.paths.writable.iter().map(|path| {
+        items.extend(ctx.paths.writable.iter().map(|path| {
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
                 Ok(()) => item("writable", true, shown.to_string()),
@@ -60,8 +60,8 @@ pub fn preflight(
             }
         }));
     }
-    items.extend(tools(config, job, around, toolbox));
-    items.push(sandbox(job, around));
+    items.extend(tools(config, job, ctx, toolbox));
+    items.push(sandbox(job, ctx));
     let offered = toolbox.offered().len();
     items.push(item("tools", true, format!("{offered} offered to the model")));
     items
@@ -90,13 +90,8 @@ pub(super) async fn may_begin(
 }
 
 /// Tells of every tool that the job names whether it can be used, and of every other that it may use whether a sandbox lets its program start.
-fn tools(
-    config: &Config,
-    job: &Job,
-    around: &ToolSurroundings,
-    toolbox: &Toolbox,
-) -> Vec<PreflightItem> {
-    let is_local = around.execution.is_local();
+fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
+    let is_local = ctx.execution.is_local();
     let named = job.policy.named();
     let item = |tool: &str, (ok, detail): (bool, String)| PreflightItem {
         name: format!("program of {tool}"),
@@ -106,7 +101,7 @@ fn tools(
     let found = named.iter().filter_map(|tool| {
         let found = match (config.tools.get(*tool), toolbox.find(tool)) {
             (Some(_), _) if !is_local => return None,
-            (Some(declared), _) => program(declared, around),
+            (Some(declared), _) => program(declared, ctx),
             (None, Some(known)) if !known.is_available() => {
                 (false, "it cannot be used in this job".to_owned())
             }
@@ -126,18 +121,18 @@ fn tools(
             && tool.program.path.is_some()
             && is_visible(&job.policy, name, tool.category, false)
     });
-    let others = others.map(|tool| item(tool.name.as_str(), program(tool, around)));
+    let others = others.map(|tool| item(tool.name.as_str(), program(tool, ctx)));
     found.chain(others.filter(|item| !item.ok)).collect()
 }
 
-fn program(tool: &Tool, around: &ToolSurroundings) -> (bool, String) {
+fn program(tool: &Tool, ctx: &ToolContext) -> (bool, String) {
     let Some(path) = &tool.program.path else {
         return (false, format!("`{}` was not found", tool.program.written));
     };
-    let rules = &around.paths;
+    let rules = &ctx.paths;
     let closed = rules.denied.iter().chain(&rules.own);
     let open: Vec<PathBuf> = rules.writable.iter().chain(&rules.readable).cloned().collect();
-    match tool.closed_file(closed, &open).filter(|_| around.is_sandboxed()) {
+    match tool.closed_file(closed, &open).filter(|_| ctx.is_sandboxed()) {
         Some((file, folder)) => (
             false,
             format!(
@@ -168,16 +163,16 @@ fn credentials(model: &Model) -> Option<PreflightItem> {
 pub async fn connect(
     config: &Config,
     job: &Job,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     toolbox: &Toolbox,
 ) -> (Option<Connection>, Vec<PreflightItem>) {
     let item =
         |name: &str, ok: bool, detail: String| PreflightItem { name: name.to_owned(), ok, detail };
-    if around.execution.is_local() {
+    if ctx.execution.is_local() {
         return (None, Vec::new());
     }
-    let name = around.execution.name();
-    let connection = match around.execution.connect(around).await {
+    let name = ctx.execution.name();
+    let connection = match ctx.execution.connect(ctx).await {
         Ok(connection) => connection,
         Err(error) => return (None, vec![item("environment", false, error)]),
     };
@@ -189,10 +184,10 @@ pub async fn connect(
         })
         .collect();
     let programs: Vec<&str> = programs.into_iter().collect();
-    let items = match missing_programs(around, &programs).await {
+    let items = match missing_programs(ctx, &programs).await {
         Err(error) => vec![item("environment", false, format!("{name}: {error}"))],
         Ok(missing) => {
-            let directory = around.working_dir.display();
+            let directory = ctx.working_dir.display();
             let mut items = vec![item("environment", true, format!("{name}, in {directory}"))];
             let named = job.policy.named();
             let is_named = |program: &str| {
@@ -212,14 +207,14 @@ pub async fn connect(
 }
 
 /// Tells whether the kernel can hold the job's tools to what they may touch.
-fn sandbox(job: &Job, around: &ToolSurroundings) -> PreflightItem {
+fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
-    if !around.execution.is_local() {
-        let (mode, place) = (job.sandbox.as_str(), around.execution.name());
+    if !ctx.execution.is_local() {
+        let (mode, place) = (job.sandbox.as_str(), ctx.execution.name());
         return item(true, format!("{mode}: nothing here holds what runs on {place}"));
     }
     let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
-    if let Some((root, closed)) = around.paths.closed_in_writable().filter(|_| acts) {
+    if let Some((root, closed)) = ctx.paths.closed_in_writable().filter(|_| acts) {
         let (root, closed) = (root.display(), closed.display());
         return item(
             false,

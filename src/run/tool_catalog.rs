@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use serde::{Deserialize, Serialize};
 
 use super::execute::Host;
-use super::surroundings::{gate_rules, path_rules};
+use super::tool_context::{gate_rules, path_rules};
 use crate::argv::{ArgumentConditions, Parameters};
 use crate::config::{
     Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,

@@ -28,7 +28,7 @@ use crate::text::redact::Redactor;
 const DIGEST_BYTES: u64 = 16 << 20;
 
 /// What a run gives its tools.
-pub struct ToolSurroundings {
+pub struct ToolContext {
     /// Starts processes.
     pub spawner: Spawner,
     /// The allowlisted part of the daemon's environment.
@@ -124,7 +124,7 @@ async fn facts_of_file(path: &Path) -> Result<String, CallError> {
     Ok(format!("{}:{} {} bytes, {changed:?}", meta.dev(), meta.ino(), meta.len()))
 }
 
-impl ToolSurroundings {
+impl ToolContext {
     /// Returns what tells calls elsewhere from the same calls here.
     #[must_use]
     pub fn place(&self) -> String {
@@ -145,19 +145,19 @@ impl ToolSurroundings {
 pub struct DeclaredTool {
     tool: Arc<Tool>,
     definition: ToolDefinition,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
 }
 
 impl DeclaredTool {
     /// Returns the tool as it is in a run.
     #[must_use]
-    pub fn new(tool: Arc<Tool>, around: Arc<ToolSurroundings>) -> Self {
+    pub fn new(tool: Arc<Tool>, ctx: Arc<ToolContext>) -> Self {
         let definition = ToolDefinition {
             name: tool.name.to_string(),
             description: tool.description.clone(),
             parameters: tool.command.parameters().schema().clone(),
         };
-        Self { tool, definition, around }
+        Self { tool, definition, ctx }
     }
 
     /// Judges once more what a call names, as it is found now: a path behind its links, an address behind its name.
@@ -175,14 +175,14 @@ impl DeclaredTool {
         for resource in &call.resources {
             match resource {
                 Resource::File { path, access } => {
-                    let rules = &self.around.paths;
+                    let rules = &self.ctx.paths;
                     let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
                     let path = rules.absolute(path).map_err(refused)?;
-                    if !self.around.execution.is_local() {
-                        let (around, path) = (self.around.clone(), path.display().to_string());
+                    if !self.ctx.execution.is_local() {
+                        let (ctx, path) = (self.ctx.clone(), path.display().to_string());
                         let (access, cancel) = (*access, cancel.clone());
                         let judged = tokio::task::spawn_blocking(move || {
-                            Files::of(&around, &cancel).judge_elsewhere(&path, access)
+                            Files::of(&ctx, &cancel).judge_elsewhere(&path, access)
                         });
                         judged.await.map_err(|error| {
                             CallError::new(ErrorKind::Io, format!("{error}."))
@@ -195,9 +195,9 @@ impl DeclaredTool {
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
                 Resource::Url(url) => {
-                    let target = self.around.domains.target(url);
+                    let target = self.ctx.domains.target(url);
                     let target = target.map_err(|refusal| denied("domain", &refusal))?;
-                    judged_addresses(&target, &self.around.redactor).await?;
+                    judged_addresses(&target, &self.ctx.redactor).await?;
                 }
                 Resource::Command(_) => {}
             }
@@ -207,7 +207,7 @@ impl DeclaredTool {
 
     /// Returns the program as it is started; `None` if it is not on this host, where it has to be.
     fn program(&self) -> Option<PathBuf> {
-        match self.around.execution.is_local() {
+        match self.ctx.execution.is_local() {
             true => self.tool.program.path.clone(),
             false => Some(PathBuf::from(&self.tool.program.written)),
         }
@@ -228,7 +228,7 @@ impl DeclaredTool {
                 ),
             ));
         };
-        let timeout = self.tool.timeout.unwrap_or(self.around.timeout);
+        let timeout = self.tool.timeout.unwrap_or(self.ctx.timeout);
         let judged = tokio::select! {
             biased;
             () = context.cancel.cancelled() => {
@@ -249,11 +249,11 @@ impl DeclaredTool {
             program,
             env: env.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             timeout,
-            characters: self.tool.output_limit.or(self.around.output_limit),
+            characters: self.tool.output_limit.or(self.ctx.output_limit),
             category: rights,
             sandbox: &self.tool.sandbox,
         };
-        let (exit, mut output) = process.run(&self.around, call, context).await;
+        let (exit, mut output) = process.run(&self.ctx, call, context).await;
         if let Some(exit) = exit {
             self.conclude(exit, process.timeout, &mut output);
         }
@@ -263,7 +263,7 @@ impl DeclaredTool {
     /// Says how the process ended, in the fields and to the model.
     fn conclude(&self, exit: Exit, timeout: Duration, output: &mut CallOutput) {
         let advice = "The time is set by the operator; ask for less at once.";
-        let (kind, note) = match (ended_by_us(&self.around, exit, timeout, advice), exit.code) {
+        let (kind, note) = match (ended_by_us(&self.ctx, exit, timeout, advice), exit.code) {
             (Some(ended), _) => ended,
             (None, Some(code)) if self.tool.success_codes.contains(&code) => {
                 if !output.content.trim().is_empty() {
@@ -307,13 +307,13 @@ impl AgentTool for DeclaredTool {
         let program = self
             .program()
             .map_or_else(|| self.tool.program.written.clone(), |path| path.display().to_string());
-        let working_dir = self.tool.working_dir.as_ref().unwrap_or(&self.around.working_dir);
+        let working_dir = self.tool.working_dir.as_ref().unwrap_or(&self.ctx.working_dir);
         Ok(PreparedCall {
             arguments,
             argv: std::iter::once(program).chain(rendered.args).collect(),
             working_dir: working_dir.display().to_string(),
             stdin: rendered.stdin,
-            sandboxed: self.around.is_sandboxed(),
+            sandboxed: self.ctx.is_sandboxed(),
             resources,
             lines: 0,
         })
@@ -321,7 +321,7 @@ impl AgentTool for DeclaredTool {
 
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let mut files = String::new();
-        if self.around.execution.is_local() {
+        if self.ctx.execution.is_local() {
             if let Some(path) = &self.tool.program.path {
                 let digest = digest_of_file(path.clone()).await?;
                 files.push_str(&format!("{}={digest} ", path.display()));
@@ -334,7 +334,7 @@ impl AgentTool for DeclaredTool {
             }
         }
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();
-        let place = self.around.place();
+        let place = self.ctx.place();
         Ok(format!("{place}{files}{env:?} {category} {sandbox:?}"))
     }
 
@@ -357,7 +357,7 @@ impl AgentTool for DeclaredTool {
             // What it was given to write counts as written.
             let written = call.resources.iter().filter_map(|resource| match resource {
                 Resource::File { path, access: Access::Write } => {
-                    self.around.paths.absolute(path).ok()
+                    self.ctx.paths.absolute(path).ok()
                 }
                 _ => None,
             });

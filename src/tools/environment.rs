@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tokio::io::AsyncReadExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use crate::config::ExecutionTarget;
 use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB};
 use crate::text::escape::one_line;
@@ -49,7 +49,7 @@ pub trait ExecutionEnvironment: Send + Sync {
     /// Makes what all calls of a run share.
     ///
     /// *Errors*: a sentence.
-    async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String>;
+    async fn connect(&self, ctx: &ToolContext) -> Result<Option<Connection>, String>;
 }
 
 /// This host.
@@ -72,7 +72,7 @@ impl ExecutionEnvironment for Local {
         spec
     }
 
-    async fn connect(&self, _: &ToolSurroundings) -> Result<Option<Connection>, String> {
+    async fn connect(&self, _: &ToolContext) -> Result<Option<Connection>, String> {
         Ok(None)
     }
 }
@@ -186,7 +186,7 @@ impl ExecutionEnvironment for Remote {
         }
     }
 
-    async fn connect(&self, around: &ToolSurroundings) -> Result<Option<Connection>, String> {
+    async fn connect(&self, ctx: &ToolContext) -> Result<Option<Connection>, String> {
         if !matches!(self.target, ExecutionTarget::Ssh(_)) {
             return Ok(None);
         }
@@ -202,13 +202,13 @@ impl ExecutionEnvironment for Remote {
         let spec = ProcessSpec {
             program: self.client.clone(),
             argv,
-            env: around.env.clone(),
+            env: ctx.env.clone(),
             working_dir: PathBuf::from("/"),
             stdin: None,
             timeout: Duration::from_secs(24 * 3600),
             sandbox: None,
         };
-        let started = around.spawner.start_piped(&spec, &around.redactor).await;
+        let started = ctx.spawner.start_piped(&spec, &ctx.redactor).await;
         let (process, mut output, input) = started.map_err(|error| error.to_string())?;
         let mut byte = [0];
         match tokio::time::timeout(CONNECT, output.read(&mut byte)).await {
@@ -233,20 +233,17 @@ impl ExecutionEnvironment for Remote {
 /// Returns the programs of `wanted` that are not there, or why nobody can tell; the working directory is entered first.
 ///
 /// *Errors*: a sentence.
-pub async fn missing_programs(
-    around: &ToolSurroundings,
-    wanted: &[&str],
-) -> Result<Vec<String>, String> {
+pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<String>, String> {
     const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
     let asked = Asked {
         script: LOOK,
         arguments: wanted,
         stdin: None,
-        working_dir: &around.working_dir,
+        working_dir: &ctx.working_dir,
         time: CONNECT,
         most: MOST_SAID,
     };
-    let (code, output) = ask(around, &asked, &CancellationToken::new()).await?;
+    let (code, output) = ask(ctx, &asked, &CancellationToken::new()).await?;
     match code {
         0 => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
         _ => Err(format!("the shell over there ended with {code}")),
@@ -268,7 +265,7 @@ pub(super) struct Asked<'a> {
 ///
 /// *Errors*: it did not run to its end; in a sentence.
 pub(super) async fn ask(
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     asked: &Asked<'_>,
     cancel: &CancellationToken,
 ) -> Result<(i32, Vec<u8>), String> {
@@ -278,13 +275,13 @@ pub(super) async fn ask(
     let spec = ProcessSpec {
         program: PathBuf::from("sh"),
         argv: words.iter().chain(asked.arguments).map(|word| (*word).to_owned()).collect(),
-        env: around.env.clone(),
+        env: ctx.env.clone(),
         working_dir: asked.working_dir.to_path_buf(),
         stdin: asked.stdin.clone(),
         timeout: asked.time,
         sandbox: None,
     };
-    let spec = around.execution.process(spec, &[]);
+    let spec = ctx.execution.process(spec, &[]);
     let mut output = Vec::new();
     let mut keep = |chunk: &[u8]| {
         output.extend_from_slice(chunk);
@@ -293,12 +290,12 @@ pub(super) async fn ask(
             false => Ok(()),
         }
     };
-    let exit = around.spawner.run(&spec, cancel, &mut keep).await;
+    let exit = ctx.spawner.run(&spec, cancel, &mut keep).await;
     let exit = exit.map_err(|error| error.to_string())?;
     if let Some(found) = framed_in(&output, &nonce) {
         return Ok(found);
     }
-    let said = said(&around.redactor, &output, 300);
+    let said = said(&ctx.redactor, &output, 300);
     Err(match (exit.cancelled, exit.timed_out) {
         (true, _) => "the run was stopped meanwhile".to_owned(),
         (_, true) => "nobody answered in time".to_owned(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
@@ -30,13 +30,13 @@ impl Process<'_> {
     /// Runs it to its end. What a caller is to say about the end is left to it: the exit is given back where there is one.
     pub(super) async fn run(
         &self,
-        around: &ToolSurroundings,
+        ctx: &ToolContext,
         call: &PreparedCall,
         context: &CallContext,
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
-        let sandbox = match around.is_sandboxed() {
-            true => around.sandboxes.of(self.category, self.sandbox, &working_dir),
+        let sandbox = match ctx.is_sandboxed() {
+            true => ctx.sandboxes.of(self.category, self.sandbox, &working_dir),
             false => Ok(None),
         };
         let sandbox = match sandbox {
@@ -51,26 +51,26 @@ impl Process<'_> {
         let spec = ProcessSpec {
             program: self.program.clone(),
             argv: call.argv.clone(),
-            env: around.env.clone(),
+            env: ctx.env.clone(),
             working_dir,
             stdin: call.stdin.clone(),
             timeout: self.timeout,
             sandbox,
         };
-        let spec = around.execution.process(spec, &self.env);
+        let spec = ctx.execution.process(spec, &self.env);
         let mut collector = Collector::new(
-            around.outputs.as_deref(),
+            ctx.outputs.as_deref(),
             &context.call_id,
-            &around.redactor,
+            &ctx.redactor,
             ViewLimit {
                 characters: self.characters.unwrap_or(VIEW_CHARACTERS),
                 lines: VIEW_LINES,
                 keep: Keep::HeadAndTail,
             },
-            around.max_output_bytes,
+            ctx.max_output_bytes,
         );
         let exit =
-            around.spawner.run(&spec, &context.cancel, &mut |chunk| collector.push(chunk)).await;
+            ctx.spawner.run(&spec, &context.cancel, &mut |chunk| collector.push(chunk)).await;
         let collected = match collector.finish() {
             Ok(collected) => collected,
             Err(error) => {
@@ -113,7 +113,7 @@ impl Process<'_> {
 
 /// Returns what is said of a process that was ended by us, or whose connection was lost.
 pub(super) fn ended_by_us(
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     exit: Exit,
     timeout: Duration,
     advice: &str,
@@ -127,7 +127,7 @@ pub(super) fn ended_by_us(
     }
     let note = if exit.cancelled {
         "[ERROR: The run was stopped while this worked; its effect is unknown.]"
-    } else if exit.signal == Some(HUNG_UP) && !around.execution.is_local() {
+    } else if exit.signal == Some(HUNG_UP) && !ctx.execution.is_local() {
         "[ERROR: The connection ended before the program did, or never came about; its effect is unknown.]"
     } else {
         return None;

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use tokio_util::sync::CancellationToken;
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use super::place::{At, Place, nowhere};
 use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
@@ -59,9 +59,9 @@ impl<'a> Files<'a> {
 
     /// Returns the files of a run, wherever its tools work. On another host, every use of them waits for that host.
     #[must_use]
-    pub(crate) fn of(around: &'a ToolSurroundings, cancel: &'a CancellationToken) -> Self {
-        let remote = (!around.execution.is_local()).then(|| RemoteFiles::new(around, cancel));
-        Self { rules: &around.paths, remote }
+    pub(crate) fn of(ctx: &'a ToolContext, cancel: &'a CancellationToken) -> Self {
+        let remote = (!ctx.execution.is_local()).then(|| RemoteFiles::new(ctx, cancel));
+        Self { rules: &ctx.paths, remote }
     }
 
     /// Returns the files elsewhere that `path` is one of; what a run's own outputs hold is always here.

@@ -20,7 +20,7 @@ pub use builtin::{
     BashTool, BuiltinTool, CONVERTER_VERB, JudgedCall, WebFetchTool, WebSearchTool,
     prepare_builtin, run_converter,
 };
-pub use declared::{DeclaredTool, ToolSurroundings, declared_resources};
+pub use declared::{DeclaredTool, ToolContext, declared_resources};
 pub use environment::{Connection, ExecutionEnvironment, Local, Remote, missing_programs};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};

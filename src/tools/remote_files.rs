@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use super::environment::{Asked, ask, said};
 use super::place::nowhere;
 use crate::domain::{CallError, ErrorKind};
@@ -80,13 +80,13 @@ pub(super) struct Tree {
 /// The files of a run's environment, where that is not this host.
 #[derive(Clone, Copy)]
 pub(crate) struct RemoteFiles<'a> {
-    around: &'a ToolSurroundings,
+    ctx: &'a ToolContext,
     cancel: &'a CancellationToken,
 }
 
 impl<'a> RemoteFiles<'a> {
-    pub(super) fn new(around: &'a ToolSurroundings, cancel: &'a CancellationToken) -> Self {
-        Self { around, cancel }
+    pub(super) fn new(ctx: &'a ToolContext, cancel: &'a CancellationToken) -> Self {
+        Self { ctx, cancel }
     }
 
     /// Runs a script over there; returns its exit code and what it prints. Waits: for threads that may.
@@ -101,13 +101,13 @@ impl<'a> RemoteFiles<'a> {
             arguments,
             stdin,
             working_dir: Path::new("/"),
-            time: self.around.timeout,
+            time: self.ctx.timeout,
             most: MOST_BYTES,
         };
-        let work = ask(self.around, &asked, self.cancel);
+        let work = ask(self.ctx, &asked, self.cancel);
         let answered = tokio::runtime::Handle::current().block_on(work);
         answered.map_err(|error| {
-            let place = self.around.execution.name();
+            let place = self.ctx.execution.name();
             let kind = match self.cancel.is_cancelled() {
                 true => ErrorKind::Interrupted,
                 false => ErrorKind::Io,
@@ -129,8 +129,8 @@ impl<'a> RemoteFiles<'a> {
             DANGLING => (ErrorKind::Denied, nowhere(&name)),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
-                let said = said(&self.around.redactor, output, 200);
-                (ErrorKind::Io, format!("`{name}` on {}: {said}", self.around.execution.name()))
+                let said = said(&self.ctx.redactor, output, 200);
+                (ErrorKind::Io, format!("`{name}` on {}: {said}", self.ctx.execution.name()))
             }
         };
         CallError::new(kind, message)
@@ -157,10 +157,10 @@ impl<'a> RemoteFiles<'a> {
 
     /// Returns the rules with every tree also as it is resolved over there; looked up once a run.
     pub(super) fn rules(&self) -> Result<&'a PathRules, CallError> {
-        if let Some(known) = self.around.elsewhere.get() {
+        if let Some(known) = self.ctx.elsewhere.get() {
             return Ok(known);
         }
-        let rules = &self.around.paths;
+        let rules = &self.ctx.paths;
         let trees: Vec<&Path> =
             rules.writable.iter().chain(&rules.denied).map(PathBuf::as_path).collect();
         let mut real = self.all_real(&trees)?;
@@ -173,7 +173,7 @@ impl<'a> RemoteFiles<'a> {
             own: rules.own.clone(),
             frozen: Vec::new(),
         };
-        Ok(self.around.elsewhere.get_or_init(|| resolved))
+        Ok(self.ctx.elsewhere.get_or_init(|| resolved))
     }
 
     fn text<'p>(&self, path: &'p Path) -> Result<&'p str, CallError> {
@@ -262,8 +262,8 @@ impl<'a> RemoteFiles<'a> {
         if !matches!(code, 0 | 1) {
             return Err(self.refused(real, code, &output));
         }
-        let mirror = tempfile::tempdir_in(self.around.sandboxes.temporary()).map_err(|e| io(&e))?;
-        let skipped = unpack(&self.around.execution.name(), &output, mirror.path())?;
+        let mirror = tempfile::tempdir_in(self.ctx.sandboxes.temporary()).map_err(|e| io(&e))?;
+        let skipped = unpack(&self.ctx.execution.name(), &output, mirror.path())?;
         Ok(Tree { directory: mirror, skipped })
     }
 }

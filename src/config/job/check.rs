@@ -61,13 +61,13 @@ impl Check<'_> {
     }
 
     pub(super) fn schedule(&mut self, raw: &RawJob) -> Option<Schedule> {
-        let (place, name) = match (&raw.timezone, &self.around.defaults.timezone) {
+        let (place, name) = match (&raw.timezone, &self.ctx.defaults.timezone) {
             (Some(name), _) => ("/timezone", Some(name)),
             (None, Some(name)) => ("", Some(name)),
             (None, None) => ("", None),
         };
         let zone = match name.map(|name| zone(name)) {
-            None => self.around.settings.timezone,
+            None => self.ctx.settings.timezone,
             Some(Ok(zone)) => zone,
             Some(Err(message)) => {
                 self.fault(place, message);
@@ -102,7 +102,7 @@ impl Check<'_> {
                 .map(|(at, text)| (format!("/schedule/{at}"), text.clone()))
                 .collect(),
         };
-        let now = self.around.now;
+        let now = self.ctx.now;
         for (pointer, text) in &texts {
             match Schedule::cron(std::slice::from_ref(text), zone, now) {
                 Err(error) => self.fault(pointer, error.to_string()),
@@ -145,7 +145,7 @@ impl Check<'_> {
                 return (None, vars);
             }
             (Some(text), None) => ("/prompt", text.clone()),
-            (None, Some(path)) => match (self.around.prompt_file)(path) {
+            (None, Some(path)) => match (self.ctx.prompt_file)(path) {
                 Ok(text) => ("/prompt_file", text),
                 Err(message) => {
                     self.fault("/prompt_file", message);
@@ -182,8 +182,8 @@ impl Check<'_> {
         if policy.write.is_empty() && policy.admin.is_empty() {
             return;
         }
-        let own = self.around.directory.to_path_buf();
-        let security = &self.around.settings.security;
+        let own = self.ctx.directory.to_path_buf();
+        let security = &self.ctx.settings.security;
         let closed: Vec<&PathBuf> = security.denied_paths.iter().chain([&own]).collect();
         let working_dir = working_dir.map(|path| ("/working_dir".to_owned(), path));
         let allowed = allowed.iter().enumerate();
@@ -227,7 +227,7 @@ impl Check<'_> {
                 self.fault(&pointer, format!("the skill `{name}` stands twice"));
                 continue;
             }
-            let text = (self.around.beside)(&format!("skills/{name}/SKILL.md"));
+            let text = (self.ctx.beside)(&format!("skills/{name}/SKILL.md"));
             match text.and_then(|text| Skill::parse(name, &text)) {
                 Err(message) => {
                     self.fault(&pointer, format!("the skill `{name}` cannot be used: {message}"));
@@ -250,7 +250,7 @@ impl Check<'_> {
     }
 
     pub(super) fn model(&mut self, raw: &RawJob, model: Option<&str>) {
-        let (Some(models), Some(model)) = (self.around.models, model) else { return };
+        let (Some(models), Some(model)) = (self.ctx.models, model) else { return };
         if !models.contains(model) {
             let hint = nearest(model, models.iter().map(String::as_str))
                 .map(|near| format!("did you mean `{near}`?"));
@@ -328,7 +328,7 @@ impl Check<'_> {
 
     /// Warns of tools of the web that the job names and that can do nothing.
     pub(super) fn web(&mut self, policy: &Policy, has_domains: bool) {
-        let settings = self.around.settings;
+        let settings = self.ctx.settings;
         let can_fetch = has_domains || !settings.security.allowed_domains.is_empty();
         for (tool, is_usable, why) in [
             (
@@ -364,12 +364,12 @@ impl Check<'_> {
             if !self.tool_exists(&pointer, name) {
                 continue;
             }
-            let tool = self.around.tools.and_then(|tools| tools.get(name.as_str()));
+            let tool = self.ctx.tools.and_then(|tools| tools.get(name.as_str()));
             let builtin = Builtin::find(name).filter(|_| tool.is_none());
             let parameters = tool.map(|tool| tool.command.parameters());
             let parameters = parameters.or(builtin.map(|tool| &tool.parameters));
             // The parameters of a server's tool are known only when it runs; its conditions hold all the same.
-            let args = match (args, self.around.tools) {
+            let args = match (args, self.ctx.tools) {
                 (Some(conditions), Some(_)) => {
                     match ArgumentConditions::compile(conditions, parameters) {
                         Ok(conditions) => Some(conditions),
@@ -411,19 +411,18 @@ impl Check<'_> {
             self.fault(pointer, format!("`{EDITOR}` is not in this version"));
             return false;
         }
-        let Some(tools) = self.around.tools else { return true };
+        let Some(tools) = self.ctx.tools else { return true };
         let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
-        let is_of_server =
-            server.is_some_and(|server| self.around.mcp_servers.contains_key(server));
+        let is_of_server = server.is_some_and(|server| self.ctx.mcp_servers.contains_key(server));
         if tools.contains_key(name) || Builtin::find(name).is_some() || is_of_server {
             return true;
         }
-        if !self.around.broken_tools.contains(name) {
+        if !self.ctx.broken_tools.contains(name) {
             let known = tools
                 .keys()
                 .map(ToolName::as_str)
                 .chain(Builtin::all().map(|tool| tool.name))
-                .chain(self.around.broken_tools.iter().map(String::as_str));
+                .chain(self.ctx.broken_tools.iter().map(String::as_str));
             let hint = nearest(name, known).map(|near| format!("did you mean `{near}`?"));
             self.faults.push(Fault {
                 pointer: pointer.to_owned(),

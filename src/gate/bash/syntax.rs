@@ -75,7 +75,11 @@ pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
     let tree = tree(text)?;
     let mut reader = Reader { text, script: Script::default(), settings: Settings::default() };
     reader.settings.collect(tree.root_node(), text);
-    reader.walk(tree.root_node(), Around { piped: shell.piped, ..Around::default() }, 0)?;
+    reader.walk(
+        tree.root_node(),
+        WalkContext { piped: shell.piped, ..WalkContext::default() },
+        0,
+    )?;
     if let Some(why) = super::division::differs(tree.root_node(), text) {
         reader.odd(why);
     }
@@ -84,7 +88,7 @@ pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
 
 /// What a command stands in.
 #[derive(Debug, Clone, Default)]
-struct Around {
+struct WalkContext {
     piped: bool,
     input: Option<String>,
     /// Words of the command that stand behind its redirections.
@@ -106,24 +110,24 @@ impl Reader<'_> {
         self.script.odd.push(why.to_owned());
     }
 
-    fn walk(&mut self, node: Node<'_>, around: Around, depth: usize) -> Result<(), String> {
+    fn walk(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
         if depth > DEEPEST {
             return Err("it is too deep to be judged".to_owned());
         }
         match node.kind() {
             "command" | "declaration_command" | "unset_command" => {
-                return self.command(node, around, depth);
+                return self.command(node, ctx, depth);
             }
-            "redirected_statement" => return self.redirected(node, around, depth),
+            "redirected_statement" => return self.redirected(node, ctx, depth),
             "pipeline" => {
                 // In a here-document's redirection the first command is fed as well.
                 let fed = node.parent().is_some_and(|parent| parent.kind() == "heredoc_redirect");
                 let mut cursor = node.walk();
                 for (at, child) in node.named_children(&mut cursor).enumerate() {
                     let inner = if at == 0 && !fed {
-                        around.clone()
+                        ctx.clone()
                     } else {
-                        Around { piped: true, ..Around::default() }
+                        WalkContext { piped: true, ..WalkContext::default() }
                     };
                     self.walk(child, inner, depth + 1)?;
                 }
@@ -192,7 +196,11 @@ impl Reader<'_> {
                 }
                 let mut cursor = node.walk();
                 for child in node.named_children(&mut cursor) {
-                    self.walk(child, Around { piped: true, ..Around::default() }, depth + 1)?;
+                    self.walk(
+                        child,
+                        WalkContext { piped: true, ..WalkContext::default() },
+                        depth + 1,
+                    )?;
                 }
                 return Ok(());
             }
@@ -200,7 +208,7 @@ impl Reader<'_> {
         }
         let mut cursor = node.walk();
         for child in node.named_children(&mut cursor) {
-            self.walk(child, around.clone(), depth + 1)?;
+            self.walk(child, ctx.clone(), depth + 1)?;
         }
         Ok(())
     }
@@ -216,9 +224,8 @@ impl Reader<'_> {
         name.into_iter().collect()
     }
 
-    fn command(&mut self, node: Node<'_>, around: Around, depth: usize) -> Result<(), String> {
-        let mut simple =
-            Simple { piped: around.piped, input: around.input.clone(), ..Simple::default() };
+    fn command(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
+        let mut simple = Simple { piped: ctx.piped, input: ctx.input.clone(), ..Simple::default() };
         if node.kind() != "command" {
             let word = self.of(node).split_whitespace().next().unwrap_or_default().to_owned();
             simple.words.push(Word::literal(&word));
@@ -247,9 +254,9 @@ impl Reader<'_> {
                 _ => simple.words.push(self.word(child)),
             }
             // What stands within a word is run as well.
-            self.within(child, &around, depth + 1)?;
+            self.within(child, &ctx, depth + 1)?;
         }
-        simple.words.extend(around.behind);
+        simple.words.extend(ctx.behind);
         // Its own reading of what it reads.
         if simple
             .words
@@ -264,20 +271,24 @@ impl Reader<'_> {
     }
 
     /// Looks for commands within a word, an assignment or a redirection.
-    fn within(&mut self, node: Node<'_>, around: &Around, depth: usize) -> Result<(), String> {
+    fn within(&mut self, node: Node<'_>, ctx: &WalkContext, depth: usize) -> Result<(), String> {
         if node.kind() == "heredoc_redirect" {
-            return self.walk(node, around.clone(), depth);
+            return self.walk(node, ctx.clone(), depth);
         }
         let mut cursor = node.walk();
         for child in node.named_children(&mut cursor) {
-            self.walk(child, Around { piped: around.piped, ..Around::default() }, depth + 1)?;
+            self.walk(
+                child,
+                WalkContext { piped: ctx.piped, ..WalkContext::default() },
+                depth + 1,
+            )?;
         }
         match node.kind() {
             // Its oddities are told where it is visited itself.
             "command_substitution" | "process_substitution" | "expansion" => self.walk_alone(node),
             "raw_string" | "ansi_c_string" | "regex" | "extglob_pattern" | "word" => {
                 // These have nothing in them that would be visited.
-                self.walk(node, Around::default(), depth + 1)?;
+                self.walk(node, WalkContext::default(), depth + 1)?;
             }
             _ => {}
         }
@@ -304,15 +315,15 @@ impl Reader<'_> {
         }
     }
 
-    fn redirected(&mut self, node: Node<'_>, around: Around, depth: usize) -> Result<(), String> {
+    fn redirected(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
         let mut outer = Simple::default();
         let mut cursor = node.walk();
         let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
-        let mut behind = around.behind.clone();
+        let mut behind = ctx.behind.clone();
         for child in &children {
             if child.kind().ends_with("_redirect") {
                 behind.extend(self.redirect(*child, &mut outer));
-                self.within(*child, &around, depth + 1)?;
+                self.within(*child, &ctx, depth + 1)?;
             }
         }
         let body = children.iter().find(|child| !child.kind().ends_with("_redirect"));
@@ -322,9 +333,9 @@ impl Reader<'_> {
             behind.clear();
         }
         let inner = if outer.piped || outer.input.is_some() {
-            Around { piped: outer.piped, input: outer.input.take(), behind }
+            WalkContext { piped: outer.piped, input: outer.input.take(), behind }
         } else {
-            Around { behind, ..around }
+            WalkContext { behind, ..ctx }
         };
         if !outer.writes.is_empty() {
             self.script.commands.push(Simple { writes: outer.writes, ..Simple::default() });

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::super::ToolSurroundings;
+use super::super::ToolContext;
 use super::super::exec::{Process, append, digest_of_file, ended_by_us};
 use super::{TEXT_BYTES, parsed};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -28,16 +28,16 @@ struct Bash {
 pub struct BashTool {
     declared: &'static Builtin,
     definition: ToolDefinition,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
 }
 
 impl BashTool {
     /// Returns the tool; `None` where this host has no bash.
     #[must_use]
-    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
-        around.shell.0.as_ref()?;
+    pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
+        ctx.shell.0.as_ref()?;
         let declared = Builtin::find(NAME)?;
-        let seconds = around.shell.1.as_secs();
+        let seconds = ctx.shell.1.as_secs();
         let definition = ToolDefinition {
             name: NAME.to_owned(),
             description: format!(
@@ -46,7 +46,7 @@ impl BashTool {
             ),
             parameters: declared.parameters.schema().clone(),
         };
-        Some(Self { declared, definition, around: around.clone() })
+        Some(Self { declared, definition, ctx: ctx.clone() })
     }
 }
 
@@ -69,29 +69,29 @@ impl AgentTool for BashTool {
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         let arguments = self.declared.parameters.check(arguments, TEXT_BYTES)?;
         let asked: Bash = parsed(&arguments)?;
-        let shell = self.around.shell.0.as_ref().map(|path| path.display().to_string());
+        let shell = self.ctx.shell.0.as_ref().map(|path| path.display().to_string());
         let argv = [shell.unwrap_or_default(), "-c".to_owned(), asked.command];
         Ok(PreparedCall {
             resources: resources(&arguments),
             lines: 0,
             argv: argv.into(),
-            working_dir: self.around.working_dir.display().to_string(),
+            working_dir: self.ctx.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.around.is_sandboxed(),
+            sandboxed: self.ctx.is_sandboxed(),
             arguments,
         })
     }
 
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        match &self.around.shell.0 {
-            Some(path) if self.around.execution.is_local() => digest_of_file(path.clone()).await,
-            _ => Ok(self.around.place()),
+        match &self.ctx.shell.0 {
+            Some(path) if self.ctx.execution.is_local() => digest_of_file(path.clone()).await,
+            _ => Ok(self.ctx.place()),
         }
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let asked = parsed::<Bash>(&call.arguments).ok().and_then(|asked| asked.timeout_ms);
-        let (Some(program), default) = self.around.shell.clone() else {
+        let (Some(program), default) = self.ctx.shell.clone() else {
             let message = "There is no bash on this host.";
             return CallOutput::of_error(&CallError::new(ErrorKind::SpawnFailed, message));
         };
@@ -99,32 +99,29 @@ impl AgentTool for BashTool {
             program,
             env: Vec::new(),
             timeout: asked.map_or(default, Duration::from_millis),
-            characters: self.around.output_limit,
+            characters: self.ctx.output_limit,
             category: self.declared.category,
             sandbox: &ToolSandbox::default(),
         };
         let started = std::time::Instant::now();
-        let (exit, mut output) = process.run(&self.around, call, context).await;
+        let (exit, mut output) = process.run(&self.ctx, call, context).await;
         let Some(exit) = exit else { return output };
         let advice = "You can retry with a longer timeout by setting the timeout_ms parameter.";
-        let note = match (
-            ended_by_us(&self.around, exit, process.timeout, advice),
-            exit.code,
-            exit.signal,
-        ) {
-            (Some((kind, note)), _, _) => {
-                output.error_kind = Some(kind);
-                note
-            }
-            // What a command says by its exit code is for the model to read.
-            (None, Some(code), _) => {
-                format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
-            }
-            (None, None, signal) => {
-                output.error_kind = Some(ErrorKind::Signal);
-                format!("[ended by signal {}]", signal.unwrap_or(0))
-            }
-        };
+        let note =
+            match (ended_by_us(&self.ctx, exit, process.timeout, advice), exit.code, exit.signal) {
+                (Some((kind, note)), _, _) => {
+                    output.error_kind = Some(kind);
+                    note
+                }
+                // What a command says by its exit code is for the model to read.
+                (None, Some(code), _) => {
+                    format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
+                }
+                (None, None, signal) => {
+                    output.error_kind = Some(ErrorKind::Signal);
+                    format!("[ended by signal {}]", signal.unwrap_or(0))
+                }
+            };
         append(&mut output.content, &note);
         output
     }

@@ -230,7 +230,7 @@ fn plan(
         Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` is not there.")))
     };
     // By one spelling, so that a file is not taken for two. A slash at the end stays: it makes the path one of a directory.
-    let spelled = |text: String| match work.around.paths.absolute(&text) {
+    let spelled = |text: String| match work.ctx.paths.absolute(&text) {
         Ok(path) => {
             let path = path.to_str().map_or_else(|| path.display().to_string(), str::to_owned);
             if names_directory(&text) { format!("{path}/") } else { path }

@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use super::files::Files;
 use super::output::{Collector, keep_images};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -74,14 +74,14 @@ impl Answer {
 
 /// What a built-in tool works with.
 struct Work<'a> {
-    around: &'a ToolSurroundings,
+    ctx: &'a ToolContext,
     cancel: CancellationToken,
     until: Instant,
 }
 
 impl Work<'_> {
     fn files(&self) -> Files<'_> {
-        Files::of(self.around, &self.cancel)
+        Files::of(self.ctx, &self.cancel)
     }
 
     /// Returns an error as soon as the call is to end.
@@ -271,12 +271,12 @@ pub fn prepare_builtin(
 }
 
 /// Returns what the files that a call would change hold now.
-fn state_of(around: &ToolSurroundings, resources: &[Resource]) -> Result<String, CallError> {
-    let mut state = around.place();
+fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallError> {
+    let mut state = ctx.place();
     let cancel = CancellationToken::new();
     for resource in resources {
         let Resource::File { path, access: Access::Write } = resource else { continue };
-        let text = match Files::of(around, &cancel).open(path) {
+        let text = match Files::of(ctx, &cancel).open(path) {
             Ok(mut opened) if !opened.is_dir => {
                 let mut digest = Sha256::new();
                 let mut buffer = vec![0; 256 * 1024];
@@ -303,15 +303,15 @@ pub struct BuiltinTool {
     declared: &'static Builtin,
     kind: Kind,
     definition: ToolDefinition,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
 }
 
 impl BuiltinTool {
     /// Returns the tools of this module.
-    pub fn all(around: &Arc<ToolSurroundings>) -> impl Iterator<Item = Self> {
-        let around = around.clone();
+    pub fn all(ctx: &Arc<ToolContext>) -> impl Iterator<Item = Self> {
+        let ctx = ctx.clone();
         KINDS.iter().filter_map(move |kind| {
-            if kind.name == "skill" && around.skills.is_empty() {
+            if kind.name == "skill" && ctx.skills.is_empty() {
                 return None;
             }
             let declared = Builtin::find(kind.name)?;
@@ -320,31 +320,31 @@ impl BuiltinTool {
                 description: declared.description.clone(),
                 parameters: declared.parameters.schema().clone(),
             };
-            Some(Self { declared, kind: *kind, definition, around: around.clone() })
+            Some(Self { declared, kind: *kind, definition, ctx: ctx.clone() })
         })
     }
 }
 
 /// Keeps an answer, and returns what the record and the model are told of it.
 fn collected(
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     context: &CallContext,
     view: ViewLimit,
     answer: Answer,
 ) -> CallOutput {
-    let view = ViewLimit { characters: around.output_limit.unwrap_or(view.characters), ..view };
+    let view = ViewLimit { characters: ctx.output_limit.unwrap_or(view.characters), ..view };
     let mut collector = Collector::new(
-        around.outputs.as_deref(),
+        ctx.outputs.as_deref(),
         &context.call_id,
-        &around.redactor,
+        &ctx.redactor,
         view,
-        around.max_output_bytes,
+        ctx.max_output_bytes,
     );
-    let redacted = |text: String| around.redactor.text(&text).into_owned();
+    let redacted = |text: String| ctx.redactor.text(&text).into_owned();
     let note = redacted(answer.note);
     let collected = collector.push(answer.text.as_bytes());
     let collected = collected.and_then(|()| collector.finish_with(&note));
-    let kept = keep_images(around.outputs.as_deref(), &context.call_id, &answer.images);
+    let kept = keep_images(ctx.outputs.as_deref(), &context.call_id, &answer.images);
     match collected.and_then(|collected| Ok((collected, kept?))) {
         Ok((collected, kept)) => CallOutput {
             content: collected.view,
@@ -385,7 +385,7 @@ impl AgentTool for BuiltinTool {
         Ok(PreparedCall {
             resources,
             lines,
-            working_dir: self.around.working_dir.display().to_string(),
+            working_dir: self.ctx.working_dir.display().to_string(),
             argv: Vec::new(),
             stdin: None,
             sandboxed: false,
@@ -394,23 +394,22 @@ impl AgentTool for BuiltinTool {
     }
 
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
-        let (around, resources) = (self.around.clone(), call.resources.clone());
-        let state = tokio::task::spawn_blocking(move || state_of(&around, &resources));
+        let (ctx, resources) = (self.ctx.clone(), call.resources.clone());
+        let state = tokio::task::spawn_blocking(move || state_of(&ctx, &resources));
         state.await.map_err(|error| CallError::new(ErrorKind::Io, format!("{error}.")))?
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
-        let (around, arguments, work) =
-            (self.around.clone(), call.arguments.clone(), self.kind.work);
+        let (ctx, arguments, work) = (self.ctx.clone(), call.arguments.clone(), self.kind.work);
         let cancel = context.cancel.clone();
-        let until = Instant::now() + around.timeout;
+        let until = Instant::now() + ctx.timeout;
         let done = tokio::task::spawn_blocking(move || {
-            work(&arguments, &Work { around: &around, cancel, until })
+            work(&arguments, &Work { ctx: &ctx, cancel, until })
         });
         match done.await {
-            Ok(Ok(answer)) => collected(&self.around, context, self.kind.view, answer),
+            Ok(Ok(answer)) => collected(&self.ctx, context, self.kind.view, answer),
             Ok(Err(error)) => {
-                let message = self.around.redactor.text(&error.message).into_owned();
+                let message = self.ctx.redactor.text(&error.message).into_owned();
                 CallOutput::of_error(&CallError::new(error.kind, message))
             }
             Err(error) => {

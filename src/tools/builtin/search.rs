@@ -122,7 +122,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let found: Mutex<Vec<(i64, i64, PathBuf)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     let walk = Walk {
-        rules: &work.around.paths,
+        rules: &work.ctx.paths,
         root: &root,
         ignores: true,
         depth: usize::MAX,
@@ -146,7 +146,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let limit = asked.limit.unwrap_or(1000);
     let mut answer = Answer::default();
     for (_, _, path) in found.iter().take(limit) {
-        let name = match work.around.glob_paths_are_relative {
+        let name = match work.ctx.glob_paths_are_relative {
             true => shown(path.as_os_str()),
             false => named(work, &root.path.join(path)),
         };
@@ -228,7 +228,7 @@ fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
 
 /// Returns a path as it is shown: relative to the working directory where it lies there.
 fn named(work: &Work<'_>, path: &Path) -> String {
-    shown(path.strip_prefix(&work.around.paths.working_dir).unwrap_or(path).as_os_str())
+    shown(path.strip_prefix(&work.ctx.paths.working_dir).unwrap_or(path).as_os_str())
 }
 
 struct Search<'a> {
@@ -272,7 +272,7 @@ impl Search<'_> {
             }
             return found.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
-        let rules = &self.work.around.paths;
+        let rules = &self.work.ctx.paths;
         let is_full = || self.matches.load(Ordering::Relaxed) >= self.most;
         let is_over = || self.work.go_on().is_err() || is_full();
         let depth = usize::MAX;
@@ -370,7 +370,7 @@ impl Lines<'_> {
         let name = self.name.get_or_insert_with(|| named(work, path));
         let text = String::from_utf8_lossy(bytes);
         // Half of a secret would not be recognized.
-        let text = work.around.redactor.text(text.trim_end_matches(['\n', '\r']));
+        let text = work.ctx.redactor.text(text.trim_end_matches(['\n', '\r']));
         let cut: String = text.chars().take(LINE_CHARACTERS).collect();
         let dots = if cut.len() < text.len() { "…" } else { "" };
         self.found.cut_lines += u64::from(cut.len() < text.len());

@@ -10,7 +10,7 @@ use crate::process::{ForkServer, Spawner};
 use crate::text::redact::Redactor;
 use crate::tools::SandboxProfiles;
 
-fn around(directory: &Path) -> ToolSurroundings {
+fn ctx(directory: &Path) -> ToolContext {
     let working_dir = directory.canonicalize().unwrap();
     let paths = PathRules {
         working_dir: working_dir.clone(),
@@ -18,7 +18,7 @@ fn around(directory: &Path) -> ToolSurroundings {
         denied: vec![working_dir.join("closed")],
         ..PathRules::default()
     };
-    ToolSurroundings {
+    ToolContext {
         spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
         env: Default::default(),
         sandboxes: SandboxProfiles::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
@@ -40,16 +40,16 @@ fn around(directory: &Path) -> ToolSurroundings {
     }
 }
 
-fn call(around: &ToolSurroundings, name: &str, arguments: Value) -> Result<Answer, CallError> {
+fn call(ctx: &ToolContext, name: &str, arguments: Value) -> Result<Answer, CallError> {
     let arguments = prepare_builtin(name, arguments.as_object().unwrap())?.arguments;
     let kind = KINDS.iter().find(|kind| kind.name == name).unwrap();
-    let until = Instant::now() + around.timeout;
-    (kind.work)(&arguments, &Work { around, cancel: CancellationToken::new(), until })
+    let until = Instant::now() + ctx.timeout;
+    (kind.work)(&arguments, &Work { ctx, cancel: CancellationToken::new(), until })
 }
 
 #[track_caller]
-fn text(around: &ToolSurroundings, name: &str, arguments: Value) -> String {
-    match call(around, name, arguments) {
+fn text(ctx: &ToolContext, name: &str, arguments: Value) -> String {
+    match call(ctx, name, arguments) {
         Ok(answer) => answer.text + &answer.note,
         Err(error) => format!("{}: {}", error.kind.as_str(), error.message),
     }
@@ -69,14 +69,14 @@ fn every_declared_tool_is_built() {
 #[test]
 fn lines_are_read_with_their_numbers() {
     let temp = tempfile::tempdir().unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let lines: String = (1..=5000).map(|n| format!("line {n}\n")).collect();
     std::fs::write(temp.path().join("long"), lines).unwrap();
     std::fs::write(temp.path().join("cr"), "one\r\ntwo").unwrap();
     std::fs::write(temp.path().join("empty"), "").unwrap();
     std::fs::write(temp.path().join("binary"), b"\x7fELF\0\0").unwrap();
     std::fs::write(temp.path().join("odd"), b"a\xff\n").unwrap();
-    let read = |arguments| text(&around, "read_file", arguments);
+    let read = |arguments| text(&ctx, "read_file", arguments);
     let whole = read(json!({"file_path": "long"}));
     assert!(whole.starts_with("1 | line 1\n2 | line 2\n"), "{whole}");
     assert!(whole.ends_with("2000 | line 2000\n[more follows: read on with offset 2001]"));
@@ -90,8 +90,8 @@ fn lines_are_read_with_their_numbers() {
     assert!(read(json!({"file_path": "empty"})).contains("is empty"));
     assert!(read(json!({"file_path": "binary"})).starts_with("io: "));
     assert_eq!(read(json!({"file_path": "odd"})), "1 | a\u{fffd}");
-    assert!(call(&around, "read_file", json!({"file_path": "odd"})).unwrap().lossy);
-    assert!(!call(&around, "read_file", json!({"file_path": "cr"})).unwrap().lossy);
+    assert!(call(&ctx, "read_file", json!({"file_path": "odd"})).unwrap().lossy);
+    assert!(!call(&ctx, "read_file", json!({"file_path": "cr"})).unwrap().lossy);
     assert!(read(json!({"file_path": "missing"})).starts_with("not_found: "));
     assert!(read(json!({"file_path": "."})).contains("use list_directory"));
     assert!(read(json!({"file_path": "cr", "offset": 0})).starts_with("invalid_arguments: "));
@@ -99,24 +99,24 @@ fn lines_are_read_with_their_numbers() {
     std::fs::write(temp.path().join("one-line"), "x".repeat(3 << 20)).unwrap();
     let cut = read(json!({"file_path": "one-line"}));
     assert!(cut.len() < 2 << 20 && cut.contains("longer than"), "{}", cut.len());
-    let many = text(&around, "read_many_files", json!({"paths": ["cr", "missing", "odd"]}));
+    let many = text(&ctx, "read_many_files", json!({"paths": ["cr", "missing", "odd"]}));
     assert!(many.starts_with("==> cr <==\n1 | one\n2 | two\n\n==> missing <==\n["), "{many}");
-    assert!(text(&around, "read_many_files", json!({"paths": ["nope"]})).starts_with("not_found"));
+    assert!(text(&ctx, "read_many_files", json!({"paths": ["nope"]})).starts_with("not_found"));
 }
 
 #[test]
 fn files_are_written_and_edited() {
     let temp = tempfile::tempdir().unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let file = |name: &str| std::fs::read_to_string(temp.path().join(name)).unwrap();
     let written =
-        call(&around, "write_file", json!({"file_path": "d/a", "content": "one\ntwo\none\n"}))
+        call(&ctx, "write_file", json!({"file_path": "d/a", "content": "one\ntwo\none\n"}))
             .unwrap();
     assert!(written.text.starts_with("wrote 12 bytes to "), "{}", written.text);
     assert_eq!((written.modified.len(), written.lines_changed), (1, 3));
     let edit = |old: &str, new: &str, all: bool| {
         call(
-            &around,
+            &ctx,
             "edit_file",
             json!({"file_path": "d/a", "old_string": old, "new_string": new, "replace_all": all}),
         )
@@ -134,9 +134,7 @@ fn files_are_written_and_edited() {
     edit("say \"hi\" - now", "said", false).unwrap();
     assert_eq!(file("d/a"), "said\nnext\n");
     assert_eq!(
-        call(&around, "write_file", json!({"file_path": "closed/x", "content": ""}))
-            .unwrap_err()
-            .kind,
+        call(&ctx, "write_file", json!({"file_path": "closed/x", "content": ""})).unwrap_err().kind,
         ErrorKind::Denied
     );
 }
@@ -172,9 +170,9 @@ fn recorded_patches_give_the_expected_tree() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let around = around(temp.path());
+        let ctx = ctx(temp.path());
         let patch = std::fs::read_to_string(folder.join("patch.txt")).unwrap();
-        let done = call(&around, "apply_patch", json!({ "patch": patch }));
+        let done = call(&ctx, "apply_patch", json!({ "patch": patch }));
         let expected = case["expect"]["outcome"].as_str().unwrap();
         assert_eq!(done.is_ok(), expected == "applied", "{}: {done:?}", case["id"]);
         assert_eq!(tree(temp.path()), tree(&folder.join("expected")), "{}", case["id"]);
@@ -194,7 +192,7 @@ fn a_patch_is_all_or_nothing() {
     std::fs::write(temp.path().join("a"), "one\n").unwrap();
     std::fs::create_dir(temp.path().join("closed")).unwrap();
     std::fs::write(temp.path().join("closed/k"), "key\n").unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let before = tree(temp.path());
     let part = "*** Update File: a\n@@\n-one\n+two\n*** Add File: new\n+x\n";
     for other in [
@@ -207,7 +205,7 @@ fn a_patch_is_all_or_nothing() {
         "*** Frobnicate: a\n",
     ] {
         let patch = format!("*** Begin Patch\n{part}{other}*** End Patch\n");
-        let error = call(&around, "apply_patch", json!({ "patch": patch })).unwrap_err();
+        let error = call(&ctx, "apply_patch", json!({ "patch": patch })).unwrap_err();
         assert!(error.message.starts_with("Nothing was changed"), "{other}: {}", error.message);
         assert_eq!(tree(temp.path()), before, "{other}");
     }
@@ -215,7 +213,7 @@ fn a_patch_is_all_or_nothing() {
         patch_paths(&format!("*** Begin Patch\n{part}*** Delete File: gone\n*** End Patch"));
     assert_eq!(resources, ["a", "new", "gone"]);
     let twice = "*** Begin Patch\n*** Update File: a\n@@\n-one\n+two\n*** Update File: a\n@@\n-two\n+three\n*** End Patch";
-    call(&around, "apply_patch", json!({ "patch": twice })).unwrap();
+    call(&ctx, "apply_patch", json!({ "patch": twice })).unwrap();
     assert_eq!(tree(temp.path())["a"], b"three\n");
 }
 
@@ -244,14 +242,14 @@ fn directories_are_listed_sorted_and_escaped() {
     }
     std::fs::write(temp.path().join(std::ffi::OsStr::from_bytes(b"a\n\x1b\xff")), "").unwrap();
     std::os::unix::fs::symlink("/", temp.path().join("link")).unwrap();
-    let around = around(temp.path());
-    assert_eq!(text(&around, "list_directory", json!({})), ".hidden\na\\n\\u{1b}\\xff\nb/\nlink\n");
-    assert_eq!(text(&around, "list_directory", json!({"path": "b", "depth": 3})), "c/\nc/d\n");
-    let cut = call(&around, "list_directory", json!({"depth": 9, "limit": 2})).unwrap();
+    let ctx = ctx(temp.path());
+    assert_eq!(text(&ctx, "list_directory", json!({})), ".hidden\na\\n\\u{1b}\\xff\nb/\nlink\n");
+    assert_eq!(text(&ctx, "list_directory", json!({"path": "b", "depth": 3})), "c/\nc/d\n");
+    let cut = call(&ctx, "list_directory", json!({"depth": 9, "limit": 2})).unwrap();
     assert!(cut.text.ends_with("more entries: raise `limit`]"), "{}", cut.text);
     assert_eq!(cut.details["entry_limit_reached"], 2);
-    assert!(text(&around, "list_directory", json!({"path": "closed"})).starts_with("denied"));
-    assert!(text(&around, "list_directory", json!({"path": ".hidden"})).contains("use read_file"));
+    assert!(text(&ctx, "list_directory", json!({"path": "closed"})).starts_with("denied"));
+    assert!(text(&ctx, "list_directory", json!({"path": ".hidden"})).contains("use read_file"));
 }
 
 // proves SEC-2
@@ -261,8 +259,8 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
     let line = format!("TODO {}hunter2hunter2 rest\n", "x".repeat(488));
     std::fs::write(temp.path().join("a"), line).unwrap();
     let secret = crate::text::redact::Secret { name: "K".into(), value: "hunter2hunter2".into() };
-    let around = ToolSurroundings { redactor: Redactor::new(&[secret]), ..around(temp.path()) };
-    let found = text(&around, "grep", json!({"pattern": "TODO"}));
+    let ctx = ToolContext { redactor: Redactor::new(&[secret]), ..ctx(temp.path()) };
+    let found = text(&ctx, "grep", json!({"pattern": "TODO"}));
     assert!(!found.contains("hunter2") && found.ends_with("…\n"), "{found}");
 }
 
@@ -274,17 +272,17 @@ fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
     let line = format!("{}\n", "ab".repeat(200));
     std::fs::write(temp.path().join("many"), line.repeat(50)).unwrap();
     std::fs::write(temp.path().join("one"), "ab".repeat(5 << 20)).unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let before = peak_kib();
-    let found = text(&around, "grep", json!({"pattern": "[ab]*a[ab]{300}c"}));
+    let found = text(&ctx, "grep", json!({"pattern": "[ab]*a[ab]{300}c"}));
     assert!(found.starts_with("[nothing matches]\n[files not searched to the end: 1 "), "{found}");
     assert!(peak_kib() - before < 100 << 10, "{} KiB", peak_kib() - before);
     let groups = format!("{}{{500}}", "(a)".repeat(200));
     for pattern in ["\\w{1000}{1000}", "\\pL{900}", groups.as_str(), &"a|".repeat(10_000)] {
-        let refused = text(&around, "grep", json!({"pattern": pattern}));
+        let refused = text(&ctx, "grep", json!({"pattern": pattern}));
         assert!(refused.starts_with("invalid_arguments"), "{refused}");
     }
-    assert_eq!(text(&around, "grep", json!({"pattern": "\\w{1,64}X"})).lines().count(), 2);
+    assert_eq!(text(&ctx, "grep", json!({"pattern": "\\w{1,64}X"})).lines().count(), 2);
     for n in 0..12 {
         let directory = temp.path().join(format!("d{n:02}"));
         std::fs::create_dir(&directory).unwrap();
@@ -292,7 +290,7 @@ fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
         std::fs::write(directory.join(".gitignore"), rules + "hidden\n").unwrap();
         std::fs::write(directory.join("hidden"), "").unwrap();
     }
-    let found = text(&around, "glob", json!({"pattern": "hidden"}));
+    let found = text(&ctx, "glob", json!({"pattern": "hidden"}));
     assert!(found.contains("[.gitignore files not applied (too large): 12]"), "{found}");
 }
 
@@ -332,9 +330,9 @@ fn contents_and_names_are_searched() {
         .unwrap();
     std::fs::create_dir(temp.path().join("endless")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", temp.path().join("endless/.gitignore")).unwrap();
-    let mut around = around(temp.path());
-    around.paths.denied.push(around.working_dir.join("closed/k.rs"));
-    let grep = |arguments| text(&around, "grep", arguments);
+    let mut ctx = ctx(temp.path());
+    ctx.paths.denied.push(ctx.working_dir.join("closed/k.rs"));
+    let grep = |arguments| text(&ctx, "grep", arguments);
     assert_eq!(grep(json!({"pattern": "TODO", "glob": "*.rs"})), "src/a.rs:2: // TODO one\n");
     let all = grep(json!({"pattern": "todo", "case_insensitive": true}));
     assert!(
@@ -354,9 +352,9 @@ fn contents_and_names_are_searched() {
     assert!(grep(json!({"pattern": "main("})).starts_with("invalid_arguments"));
     assert_eq!(grep(json!({"pattern": "nowhere"})), "[nothing matches]");
     assert!(grep(json!({"pattern": "x", "path": "closed"})).starts_with("denied"));
-    let limited = call(&around, "grep", json!({"pattern": ".", "max_results": 1})).unwrap();
+    let limited = call(&ctx, "grep", json!({"pattern": ".", "max_results": 1})).unwrap();
     assert_eq!(limited.details["match_limit_reached"], 1);
-    let glob = |arguments| text(&around, "glob", arguments);
+    let glob = |arguments| text(&ctx, "glob", arguments);
     std::fs::File::open(temp.path().join("src/a.rs"))
         .unwrap()
         .set_modified(std::time::SystemTime::UNIX_EPOCH)
@@ -376,12 +374,12 @@ fn of_too_many_names_the_newest_stay_in_view() {
         let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + n);
         file.set_modified(time).unwrap();
     }
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let kind = KINDS.iter().find(|kind| kind.name == "glob").unwrap();
     let call_id = crate::domain::CallId::parse("c").unwrap();
     let context = CallContext { call_id, cancel: CancellationToken::new() };
-    let answer = call(&around, "glob", json!({"pattern": "*", "limit": 600})).unwrap();
-    let output = collected(&around, &context, kind.view, answer);
+    let answer = call(&ctx, "glob", json!({"pattern": "*", "limit": 600})).unwrap();
+    let output = collected(&ctx, &context, kind.view, answer);
     let lines: Vec<&str> = output.content.lines().collect();
     assert_eq!((lines[0], lines[499], lines.len()), ("f699", "f200", 502), "{}", output.content);
     assert!(lines[500].contains("100 lines were removed from the end"), "{}", lines[500]);
@@ -397,10 +395,10 @@ fn of_too_many_names_the_newest_stay_in_view() {
 #[test]
 fn a_patch_makes_no_file_with_the_name_of_a_directory() {
     let temp = tempfile::tempdir().unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let patch = "*** Begin Patch\n*** Add File: new/\n+x\n*** End Patch\n";
-    assert!(text(&around, "apply_patch", json!({ "patch": patch })).contains("a directory"));
-    let written = text(&around, "write_file", json!({"file_path": "new/", "content": "x"}));
+    assert!(text(&ctx, "apply_patch", json!({ "patch": patch })).contains("a directory"));
+    let written = text(&ctx, "write_file", json!({"file_path": "new/", "content": "x"}));
     assert!(written.starts_with("io: ") && written.contains("a directory"), "{written}");
     assert!(tree(temp.path()).is_empty());
 }
@@ -408,29 +406,27 @@ fn a_patch_makes_no_file_with_the_name_of_a_directory() {
 #[test]
 fn the_list_lives_with_the_run() {
     let temp = tempfile::tempdir().unwrap();
-    let around = around(temp.path());
-    assert_eq!(text(&around, "todo_read", json!({})), r#"{"todos":[],"open":0}"#);
+    let ctx = ctx(temp.path());
+    assert_eq!(text(&ctx, "todo_read", json!({})), r#"{"todos":[],"open":0}"#);
     let todos = json!([
         {"content": "a", "status": "pending", "priority": "high"},
         {"content": "b", "status": "completed", "priority": "low"},
     ]);
-    let written = text(&around, "todo_write", json!({ "todos": todos }));
-    assert_eq!(written, text(&around, "todo_read", json!({})));
+    let written = text(&ctx, "todo_write", json!({ "todos": todos }));
+    assert_eq!(written, text(&ctx, "todo_read", json!({})));
     assert!(written.ends_with(r#""open":1}"#), "{written}");
-    assert!(
-        text(&around, "todo_write", json!({"todos": [{"content": "a"}]})).starts_with("invalid")
-    );
+    assert!(text(&ctx, "todo_write", json!({"todos": [{"content": "a"}]})).starts_with("invalid"));
 }
 
 #[test]
 fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("a"), "x\n").unwrap();
-    let around = around(temp.path());
+    let ctx = ctx(temp.path());
     let arguments = json!({"pattern": "x"});
     let kind = KINDS.iter().find(|kind| kind.name == "grep").unwrap();
     let cancel = CancellationToken::new();
-    let work = Work { around: &around, cancel: cancel.clone(), until: Instant::now() };
+    let work = Work { ctx: &ctx, cancel: cancel.clone(), until: Instant::now() };
     let late = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();
     cancel.cancel();
     let stopped = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();

@@ -8,13 +8,13 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 
 pub(super) fn read(_: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
-    let todos = work.around.todos.lock().unwrap_or_else(PoisonError::into_inner);
+    let todos = work.ctx.todos.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(answer(&todos))
 }
 
 pub(super) fn write(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
     let given = arguments.get("todos").and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut todos = work.around.todos.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut todos = work.ctx.todos.lock().unwrap_or_else(PoisonError::into_inner);
     *todos = given;
     Ok(answer(&todos))
 }
@@ -29,7 +29,7 @@ fn answer(todos: &[Value]) -> Answer {
 
 pub(super) fn skill(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {
     let name = arguments.get("name").and_then(Value::as_str).unwrap_or_default();
-    let skills = &work.around.skills;
+    let skills = &work.ctx.skills;
     match skills.iter().find(|skill| skill.directory == name) {
         Some(skill) => Ok(Answer::of(skill.body.as_str())),
         None => {

@@ -14,7 +14,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig
 use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
-use super::super::ToolSurroundings;
+use super::super::ToolContext;
 use super::lines::{LimitedReader, RefusalReason};
 use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
@@ -80,12 +80,12 @@ impl Connection {
     /// *Errors*: in a sentence.
     pub(super) async fn connect(
         server: &McpServer,
-        around: &ToolSurroundings,
+        ctx: &ToolContext,
         rights: Category,
         lifetime: Duration,
     ) -> Result<Self, String> {
         match &server.transport {
-            McpTransport::Http { .. } if around.domains.is_offline => {
+            McpTransport::Http { .. } if ctx.domains.is_offline => {
                 Err("the job has no network".to_owned())
             }
             McpTransport::Http { url, headers } => {
@@ -101,15 +101,15 @@ impl Connection {
                     .clone()
                     .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
                 // A server runs on this host, wherever the tools of the job do.
-                let working_dir = match around.execution.is_local() {
-                    true => around.working_dir.as_path(),
-                    false => around.sandboxes.temporary(),
+                let working_dir = match ctx.execution.is_local() {
+                    true => ctx.working_dir.as_path(),
+                    false => ctx.sandboxes.temporary(),
                 };
-                let sandbox = around
+                let sandbox = ctx
                     .sandboxes
                     .of(rights, sandbox, working_dir)
                     .map_err(|error| format!("it cannot be held: {error}"))?;
-                let mut all = around.env.clone();
+                let mut all = ctx.env.clone();
                 all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
                 let argv = std::iter::once(path.display().to_string());
                 let spec = ProcessSpec {
@@ -121,7 +121,7 @@ impl Connection {
                     timeout: lifetime,
                     sandbox,
                 };
-                let started = around.spawner.start_piped(&spec, &around.redactor).await;
+                let started = ctx.spawner.start_piped(&spec, &ctx.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
                 let ending = process.ending();
                 let (output, refused) = LimitedReader::new(output);

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::ToolSurroundings;
+use super::ToolContext;
 use crate::agent::AgentTool;
 use crate::config::{MCP_SEPARATOR, McpServer};
 use crate::domain::{Category, ToolName};
@@ -90,13 +90,13 @@ impl RunningServer {
     /// *Errors*: why it cannot be used, in a sentence. *Cancel*: dropping the future ends the server.
     pub async fn start(
         server: &McpServer,
-        around: &ToolSurroundings,
+        ctx: &ToolContext,
         rights: Category,
         lifetime: Duration,
     ) -> Result<Self, String> {
         let failed = |error| format!("the MCP server `{}` cannot be used: {error}", server.name);
         let connection =
-            Connection::connect(server, around, rights, lifetime).await.map_err(failed)?;
+            Connection::connect(server, ctx, rights, lifetime).await.map_err(failed)?;
         let listing = match tokio::time::timeout(PATIENCE, connection.tools(MOST_TOOLS)).await {
             Ok(Ok(listing)) => listing,
             other => {
@@ -125,7 +125,7 @@ impl RunningServer {
         &self,
         server: &McpServer,
         pins: Option<&Pins>,
-        around: &Arc<ToolSurroundings>,
+        ctx: &Arc<ToolContext>,
     ) -> (Vec<Arc<dyn AgentTool>>, Vec<McpWarning>) {
         let mut tools: BTreeMap<String, Arc<dyn AgentTool>> = BTreeMap::new();
         let unreadable = |why: &String| {
@@ -171,7 +171,7 @@ impl RunningServer {
                 described,
                 category,
                 self.connection.clone(),
-                around.clone(),
+                ctx.clone(),
             ) {
                 Err(error) => warn("mcp_schema", &format!("is left out: {error}")),
                 Ok(_) if tools.contains_key(&name) => {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use serde_json::{Map, Value};
 
-use super::super::ToolSurroundings;
+use super::super::ToolContext;
 use super::super::image;
 use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES, keep_images};
 use super::connection::{Answered, Connection};
@@ -35,7 +35,7 @@ pub(super) struct McpTool {
     parameters: Parameters,
     category: Category,
     connection: Arc<Connection>,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
 }
 
 impl McpTool {
@@ -48,7 +48,7 @@ impl McpTool {
         described: &Described,
         category: Category,
         connection: Arc<Connection>,
-        around: Arc<ToolSurroundings>,
+        ctx: Arc<ToolContext>,
     ) -> Result<Self, String> {
         if !super::schema::is_bounded(&described.schema) {
             return Err("its schema refers to itself, or too often".to_owned());
@@ -64,7 +64,7 @@ impl McpTool {
             *kind = "object".into();
         }
         let parameters = Parameters::of_schema(schema.clone())?;
-        let clean = |text: &str| shown(&around.redactor.text(text));
+        let clean = |text: &str| shown(&ctx.redactor.text(text));
         let definition = ToolDefinition {
             name: name.to_owned(),
             description: clean(&described.description),
@@ -79,7 +79,7 @@ impl McpTool {
             parameters,
             category,
             connection,
-            around,
+            ctx,
         })
     }
 }
@@ -99,9 +99,9 @@ impl AgentTool for McpTool {
         Ok(PreparedCall {
             arguments,
             argv: Vec::new(),
-            working_dir: self.around.working_dir.display().to_string(),
+            working_dir: self.ctx.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.is_process && self.around.sandboxes.are_on(),
+            sandboxed: self.is_process && self.ctx.sandboxes.are_on(),
             resources: Vec::new(),
             lines: 0,
         })
@@ -112,7 +112,7 @@ impl AgentTool for McpTool {
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
-        let limit = self.around.timeout;
+        let limit = self.ctx.timeout;
         let done = tokio::select! {
             biased;
             () = context.cancel.cancelled() => {
@@ -132,24 +132,24 @@ impl AgentTool for McpTool {
                 return output;
             }
             Ok(Err(error)) => {
-                let error = shown(&self.around.redactor.text(&error));
+                let error = shown(&self.ctx.redactor.text(&error));
                 return CallOutput::of_error(&CallError::new(ErrorKind::Tool, error));
             }
             Ok(Ok(answered)) => answered,
         };
         let mut collector = Collector::new(
-            self.around.outputs.as_deref(),
+            self.ctx.outputs.as_deref(),
             &context.call_id,
-            &self.around.redactor,
+            &self.ctx.redactor,
             ViewLimit {
-                characters: self.around.output_limit.unwrap_or(VIEW_CHARACTERS),
+                characters: self.ctx.output_limit.unwrap_or(VIEW_CHARACTERS),
                 lines: VIEW_LINES,
                 keep: Keep::HeadAndTail,
             },
-            self.around.max_output_bytes,
+            self.ctx.max_output_bytes,
         );
         let collected = collector.push(text.as_bytes()).and_then(|()| collector.finish());
-        let kept = keep_images(self.around.outputs.as_deref(), &context.call_id, &images);
+        let kept = keep_images(self.ctx.outputs.as_deref(), &context.call_id, &images);
         match collected.and_then(|collected| Ok((collected, kept?))) {
             Ok((collected, kept)) => CallOutput {
                 content: if collected.view.trim().is_empty() {

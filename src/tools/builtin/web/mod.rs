@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::super::ToolSurroundings;
+use super::super::ToolContext;
 use super::super::image;
 use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
@@ -55,7 +55,7 @@ struct WebFetch {
 pub struct WebFetchTool {
     declared: &'static Builtin,
     definition: ToolDefinition,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
 }
 
 /// Returns what a call accesses.
@@ -82,14 +82,14 @@ fn definition(declared: &Builtin) -> ToolDefinition {
 
 fn prepared(
     name: &str,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     arguments: &Map<String, Value>,
 ) -> Result<PreparedCall, CallError> {
     let JudgedCall { arguments, resources, lines } = prepare_builtin(name, arguments)?;
     Ok(PreparedCall {
         resources,
         lines,
-        working_dir: around.working_dir.display().to_string(),
+        working_dir: ctx.working_dir.display().to_string(),
         argv: Vec::new(),
         stdin: None,
         sandboxed: false,
@@ -111,17 +111,17 @@ async fn unless_stopped<T>(
     }
 }
 
-fn failed(around: &ToolSurroundings, error: &CallError) -> CallOutput {
-    let message = around.redactor.text(&error.message).into_owned();
+fn failed(ctx: &ToolContext, error: &CallError) -> CallOutput {
+    let message = ctx.redactor.text(&error.message).into_owned();
     CallOutput::of_error(&CallError::new(error.kind, message))
 }
 
 impl WebFetchTool {
     /// Returns the tool.
     #[must_use]
-    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
+    pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         let declared = Builtin::find(NAME)?;
-        Some(Self { declared, definition: definition(declared), around: around.clone() })
+        Some(Self { declared, definition: definition(declared), ctx: ctx.clone() })
     }
 
     async fn fetched(
@@ -130,13 +130,13 @@ impl WebFetchTool {
         context: &CallContext,
     ) -> Result<(Answer, Option<ErrorKind>), CallError> {
         let form = asked.format.unwrap_or_default();
-        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs).min(self.around.timeout);
+        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs).min(self.ctx.timeout);
         let accept = match form {
             Form::Markdown => "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1",
             Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
             Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
         };
-        let (domains, redactor) = (&self.around.domains, &self.around.redactor);
+        let (domains, redactor) = (&self.ctx.domains, &self.ctx.redactor);
         let fetched = fetch(domains, &asked.url, accept, total, redactor);
         let mut got = unless_stopped(context, fetched).await?;
         if image::media_type(&got.body).is_some() {
@@ -148,7 +148,7 @@ impl WebFetchTool {
             })??;
             return Ok(told(&asked.url, &got, Answer::of_image(picture)));
         }
-        let text = page::text(&got, form, &self.around, context).await?;
+        let text = page::text(&got, form, &self.ctx, context).await?;
         Ok(told(&asked.url, &got, Answer::of(text)))
     }
 }
@@ -193,11 +193,11 @@ impl AgentTool for WebFetchTool {
 
     /// Where nothing may be fetched, no model is shown a way to try.
     fn is_available(&self) -> bool {
-        !self.around.domains.is_offline && !self.around.domains.hosts.is_empty()
+        !self.ctx.domains.is_offline && !self.ctx.domains.hosts.is_empty()
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
-        prepared(NAME, &self.around, arguments)
+        prepared(NAME, &self.ctx, arguments)
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -207,10 +207,10 @@ impl AgentTool for WebFetchTool {
         };
         match done {
             Ok((answer, error_kind)) => {
-                let output = collected(&self.around, context, VIEW, answer);
+                let output = collected(&self.ctx, context, VIEW, answer);
                 CallOutput { error_kind: output.error_kind.or(error_kind), ..output }
             }
-            Err(error) => failed(&self.around, &error),
+            Err(error) => failed(&self.ctx, &error),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, setrlimit};
 
-use super::super::super::ToolSurroundings;
+use super::super::super::ToolContext;
 use super::Form;
 use super::fetch::{Fetched, MOST_BYTES, shortened};
 use crate::agent::CallContext;
@@ -56,7 +56,7 @@ const TEXTS: &[&str] = &[
 pub(super) async fn text(
     got: &Fetched,
     form: Form,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     context: &CallContext,
 ) -> Result<String, CallError> {
     let stated = got.content_type.as_deref().unwrap_or_default();
@@ -77,7 +77,7 @@ pub(super) async fn text(
         _ => false,
     };
     match form {
-        Form::Markdown | Form::Text if is_page => convert(text, form, around, context).await,
+        Form::Markdown | Form::Text if is_page => convert(text, form, ctx, context).await,
         _ => Ok(text),
     }
 }
@@ -125,7 +125,7 @@ fn decoded(body: &[u8], parameters: &str) -> String {
 async fn convert(
     page: String,
     form: Form,
-    around: &ToolSurroundings,
+    ctx: &ToolContext,
     context: &CallContext,
 ) -> Result<String, CallError> {
     let failed = |why: &str| {
@@ -136,8 +136,8 @@ async fn convert(
         CallError::new(ErrorKind::Tool, message)
     };
     let offline = ToolSandbox { network: false, ..ToolSandbox::default() };
-    let temporary = around.sandboxes.temporary().to_path_buf();
-    let sandbox = around
+    let temporary = ctx.sandboxes.temporary().to_path_buf();
+    let sandbox = ctx
         .sandboxes
         .of(Category::Read, &offline, &temporary)
         .map_err(|error| failed(&format!("the process cannot be held: {error}")))?;
@@ -160,7 +160,7 @@ async fn convert(
         }
         Ok(())
     };
-    let exit = around.spawner.run(&spec, &context.cancel, &mut keep).await;
+    let exit = ctx.spawner.run(&spec, &context.cancel, &mut keep).await;
     let exit = exit.map_err(|error| failed(&error.to_string()))?;
     if exit.cancelled {
         return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."));

@@ -11,7 +11,7 @@ use reqwest::redirect;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::super::super::ToolSurroundings;
+use super::super::super::ToolContext;
 use super::super::{Answer, collected, parsed};
 use super::fetch::{MOST_BYTES, shortened};
 use super::{VIEW, definition, failed, prepared, unless_stopped};
@@ -59,17 +59,17 @@ struct FoundPage {
 pub struct WebSearchTool {
     declared: &'static Builtin,
     definition: ToolDefinition,
-    around: Arc<ToolSurroundings>,
+    ctx: Arc<ToolContext>,
     service: WebSearch,
 }
 
 impl WebSearchTool {
     /// Returns the tool; `None` where there is no key for it, or no network.
     #[must_use]
-    pub fn new(around: &Arc<ToolSurroundings>) -> Option<Self> {
-        let service = around.web_search.clone().filter(|_| !around.domains.is_offline)?;
+    pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
+        let service = ctx.web_search.clone().filter(|_| !ctx.domains.is_offline)?;
         let declared = Builtin::find(NAME)?;
-        Some(Self { declared, definition: definition(declared), around: around.clone(), service })
+        Some(Self { declared, definition: definition(declared), ctx: ctx.clone(), service })
     }
 
     async fn found(&self, asked: &Asked) -> Result<Answer, CallError> {
@@ -79,7 +79,7 @@ impl WebSearchTool {
         let client = reqwest::Client::builder()
             .redirect(redirect::Policy::none())
             .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
-            .timeout(TIMEOUT.min(self.around.timeout))
+            .timeout(TIMEOUT.min(self.ctx.timeout))
             .build()
             .map_err(|error| super::fetch::failed(&error))?;
         let mut response = client
@@ -111,7 +111,7 @@ impl WebSearchTool {
         if !status.is_success() {
             // Without secrets first: half of one would not be found.
             let said = String::from_utf8_lossy(&body).into_owned();
-            let said = shortened(&self.around.redactor.text(&said));
+            let said = shortened(&self.ctx.redactor.text(&said));
             let message = format!("[ERROR: The search service answers HTTP {status}: {said}]");
             return Err(CallError::new(ErrorKind::Tool, message));
         }
@@ -158,7 +158,7 @@ impl AgentTool for WebSearchTool {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
-        prepared(NAME, &self.around, arguments)
+        prepared(NAME, &self.ctx, arguments)
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -167,8 +167,8 @@ impl AgentTool for WebSearchTool {
             Err(error) => Err(error),
         };
         match done {
-            Ok(answer) => collected(&self.around, context, VIEW, answer),
-            Err(error) => failed(&self.around, &error),
+            Ok(answer) => collected(&self.ctx, context, VIEW, answer),
+            Err(error) => failed(&self.ctx, &error),
         }
     }
 }

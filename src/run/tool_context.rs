@@ -19,20 +19,20 @@ use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
     BashTool, BuiltinTool, DeclaredTool, ExecutionEnvironment, KeptFile, Local, OutputStore,
-    Remote, SandboxProfiles, ToolSurroundings, WebFetchTool, WebSearchTool,
+    Remote, SandboxProfiles, ToolContext, WebFetchTool, WebSearchTool,
 };
 
 /// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
 ///
 /// *Errors*: the temporary directory cannot be made.
-pub fn tool_surroundings(
+pub fn tool_context(
     config: &Config,
     job: &Job,
     host: &Host,
     run_id: &RunId,
     outputs: Option<RunDir>,
     redactor: Redactor,
-) -> io::Result<Arc<ToolSurroundings>> {
+) -> io::Result<Arc<ToolContext>> {
     let is_local = job.environment.is_local();
     let working_dir = working_dir(job, host);
     if job.working_dir.is_none() {
@@ -75,7 +75,7 @@ pub fn tool_surroundings(
         },
     };
     let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
-    Ok(Arc::new(ToolSurroundings {
+    Ok(Arc::new(ToolContext {
         spawner: Spawner::new(host.fork_server.clone(), host.groups.as_deref(), run_id.as_str()),
         env,
         working_dir,
@@ -235,16 +235,17 @@ fn profile_of(config: &Config, job: &Job) -> &'static Profile {
 #[must_use]
 pub fn tools(
     config: &Config,
-    around: &Arc<ToolSurroundings>,
+    ctx: &Arc<ToolContext>,
     of_servers: Vec<Arc<dyn AgentTool>>,
 ) -> Vec<Arc<dyn AgentTool>> {
-    let declared = config.tools.values().map(|tool| {
-        Arc::new(DeclaredTool::new(tool.clone(), around.clone())) as Arc<dyn AgentTool>
-    });
-    let files = BuiltinTool::all(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
-    let bash = BashTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
-    let fetch = WebFetchTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
-    let search = WebSearchTool::new(around).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let declared = config
+        .tools
+        .values()
+        .map(|tool| Arc::new(DeclaredTool::new(tool.clone(), ctx.clone())) as Arc<dyn AgentTool>);
+    let files = BuiltinTool::all(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let bash = BashTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let fetch = WebFetchTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
+    let search = WebSearchTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
     // A declared tool may take the place of a built-in one.
     let is_free =
         |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
@@ -259,12 +260,12 @@ pub fn tools(
 pub fn toolbox(
     config: &Config,
     job: &Job,
-    around: &Arc<ToolSurroundings>,
+    ctx: &Arc<ToolContext>,
     of_servers: Vec<Arc<dyn AgentTool>>,
     has_person: bool,
 ) -> Toolbox {
     let profile = profile_of(config, job);
-    Toolbox::new(tools(config, around, of_servers), |tool| {
+    Toolbox::new(tools(config, ctx, of_servers), |tool| {
         let name = tool.definition().name.as_str();
         if !tool.is_available() || !is_visible(&job.policy, name, tool.category(), has_person) {
             return None;
