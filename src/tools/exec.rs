@@ -78,17 +78,7 @@ impl Process<'_> {
                 return (None, CallOutput::of_error(&CallError::new(ErrorKind::Io, message)));
             }
         };
-        let mut output = CallOutput {
-            content: collected.view,
-            output: collected.inline,
-            output_file: collected.file,
-            output_bytes: collected.bytes,
-            dropped: collected.dropped,
-            truncated: collected.truncated,
-            lossy: collected.lossy,
-            digest: Some(collected.digest),
-            ..CallOutput::default()
-        };
+        let mut output = CallOutput::from(collected);
         match exit {
             Ok(exit) => {
                 output.exit_code = exit.code;

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::agent::CallOutput;
 use crate::domain::{CallId, Image, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::text::truncate::{ViewBuilder, ViewLimit};
@@ -85,6 +86,22 @@ pub struct Collected {
     pub digest: String,
     /// Bytes of it that were not kept, and SHA-256 (hex) of the file that holds the others; `None` if all were kept.
     pub dropped: Option<(u64, String)>,
+}
+
+impl From<Collected> for CallOutput {
+    fn from(collected: Collected) -> Self {
+        Self {
+            content: collected.view,
+            output: collected.inline,
+            output_file: collected.file,
+            output_bytes: collected.bytes,
+            dropped: collected.dropped,
+            truncated: collected.truncated,
+            lossy: collected.lossy,
+            digest: Some(collected.digest),
+            ..Self::default()
+        }
+    }
 }
 
 /// Collects one output.

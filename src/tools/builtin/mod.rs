@@ -347,20 +347,13 @@ fn collected(
     let kept = keep_images(ctx.outputs.as_deref(), &context.call_id, &answer.images);
     match collected.and_then(|collected| Ok((collected, kept?))) {
         Ok((collected, kept)) => CallOutput {
-            content: collected.view,
-            output: collected.inline,
-            output_file: collected.file,
-            output_bytes: collected.bytes,
-            dropped: collected.dropped,
-            truncated: collected.truncated,
             lossy: collected.lossy || answer.lossy,
-            digest: Some(collected.digest),
             diff: answer.diff.map(redacted),
             modified: answer.modified,
             lines_changed: answer.lines_changed,
             details: answer.details.into_iter().chain(kept).collect(),
             images: answer.images,
-            ..CallOutput::default()
+            ..CallOutput::from(collected)
         },
         Err(error) => CallOutput::of_error(&CallError::new(
             ErrorKind::Io,

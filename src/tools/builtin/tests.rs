@@ -10,7 +10,7 @@ use crate::process::{ForkServer, Spawner};
 use crate::text::redact::Redactor;
 use crate::tools::SandboxProfiles;
 
-fn ctx(directory: &Path) -> ToolContext {
+fn context_in(directory: &Path) -> ToolContext {
     let working_dir = directory.canonicalize().unwrap();
     let paths = PathRules {
         working_dir: working_dir.clone(),
@@ -69,7 +69,7 @@ fn every_declared_tool_is_built() {
 #[test]
 fn lines_are_read_with_their_numbers() {
     let temp = tempfile::tempdir().unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let lines: String = (1..=5000).map(|n| format!("line {n}\n")).collect();
     std::fs::write(temp.path().join("long"), lines).unwrap();
     std::fs::write(temp.path().join("cr"), "one\r\ntwo").unwrap();
@@ -107,7 +107,7 @@ fn lines_are_read_with_their_numbers() {
 #[test]
 fn files_are_written_and_edited() {
     let temp = tempfile::tempdir().unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let file = |name: &str| std::fs::read_to_string(temp.path().join(name)).unwrap();
     let written =
         call(&ctx, "write_file", json!({"file_path": "d/a", "content": "one\ntwo\none\n"}))
@@ -170,7 +170,7 @@ fn recorded_patches_give_the_expected_tree() {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, bytes).unwrap();
         }
-        let ctx = ctx(temp.path());
+        let ctx = context_in(temp.path());
         let patch = std::fs::read_to_string(folder.join("patch.txt")).unwrap();
         let done = call(&ctx, "apply_patch", json!({ "patch": patch }));
         let expected = case["expect"]["outcome"].as_str().unwrap();
@@ -192,7 +192,7 @@ fn a_patch_is_all_or_nothing() {
     std::fs::write(temp.path().join("a"), "one\n").unwrap();
     std::fs::create_dir(temp.path().join("closed")).unwrap();
     std::fs::write(temp.path().join("closed/k"), "key\n").unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let before = tree(temp.path());
     let part = "*** Update File: a\n@@\n-one\n+two\n*** Add File: new\n+x\n";
     for other in [
@@ -242,7 +242,7 @@ fn directories_are_listed_sorted_and_escaped() {
     }
     std::fs::write(temp.path().join(std::ffi::OsStr::from_bytes(b"a\n\x1b\xff")), "").unwrap();
     std::os::unix::fs::symlink("/", temp.path().join("link")).unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     assert_eq!(text(&ctx, "list_directory", json!({})), ".hidden\na\\n\\u{1b}\\xff\nb/\nlink\n");
     assert_eq!(text(&ctx, "list_directory", json!({"path": "b", "depth": 3})), "c/\nc/d\n");
     let cut = call(&ctx, "list_directory", json!({"depth": 9, "limit": 2})).unwrap();
@@ -259,7 +259,7 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
     let line = format!("TODO {}hunter2hunter2 rest\n", "x".repeat(488));
     std::fs::write(temp.path().join("a"), line).unwrap();
     let secret = crate::text::redact::Secret { name: "K".into(), value: "hunter2hunter2".into() };
-    let ctx = ToolContext { redactor: Redactor::new(&[secret]), ..ctx(temp.path()) };
+    let ctx = ToolContext { redactor: Redactor::new(&[secret]), ..context_in(temp.path()) };
     let found = text(&ctx, "grep", json!({"pattern": "TODO"}));
     assert!(!found.contains("hunter2") && found.ends_with("…\n"), "{found}");
 }
@@ -272,7 +272,7 @@ fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
     let line = format!("{}\n", "ab".repeat(200));
     std::fs::write(temp.path().join("many"), line.repeat(50)).unwrap();
     std::fs::write(temp.path().join("one"), "ab".repeat(5 << 20)).unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let before = peak_kib();
     let found = text(&ctx, "grep", json!({"pattern": "[ab]*a[ab]{300}c"}));
     assert!(found.starts_with("[nothing matches]\n[files not searched to the end: 1 "), "{found}");
@@ -330,7 +330,7 @@ fn contents_and_names_are_searched() {
         .unwrap();
     std::fs::create_dir(temp.path().join("endless")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", temp.path().join("endless/.gitignore")).unwrap();
-    let mut ctx = ctx(temp.path());
+    let mut ctx = context_in(temp.path());
     ctx.paths.denied.push(ctx.working_dir.join("closed/k.rs"));
     let grep = |arguments| text(&ctx, "grep", arguments);
     assert_eq!(grep(json!({"pattern": "TODO", "glob": "*.rs"})), "src/a.rs:2: // TODO one\n");
@@ -374,7 +374,7 @@ fn of_too_many_names_the_newest_stay_in_view() {
         let time = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000 + n);
         file.set_modified(time).unwrap();
     }
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let kind = KINDS.iter().find(|kind| kind.name == "glob").unwrap();
     let call_id = crate::domain::CallId::parse("c").unwrap();
     let context = CallContext { call_id, cancel: CancellationToken::new() };
@@ -395,7 +395,7 @@ fn of_too_many_names_the_newest_stay_in_view() {
 #[test]
 fn a_patch_makes_no_file_with_the_name_of_a_directory() {
     let temp = tempfile::tempdir().unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let patch = "*** Begin Patch\n*** Add File: new/\n+x\n*** End Patch\n";
     assert!(text(&ctx, "apply_patch", json!({ "patch": patch })).contains("a directory"));
     let written = text(&ctx, "write_file", json!({"file_path": "new/", "content": "x"}));
@@ -406,7 +406,7 @@ fn a_patch_makes_no_file_with_the_name_of_a_directory() {
 #[test]
 fn the_list_lives_with_the_run() {
     let temp = tempfile::tempdir().unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     assert_eq!(text(&ctx, "todo_read", json!({})), r#"{"todos":[],"open":0}"#);
     let todos = json!([
         {"content": "a", "status": "pending", "priority": "high"},
@@ -422,7 +422,7 @@ fn the_list_lives_with_the_run() {
 fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("a"), "x\n").unwrap();
-    let ctx = ctx(temp.path());
+    let ctx = context_in(temp.path());
     let arguments = json!({"pattern": "x"});
     let kind = KINDS.iter().find(|kind| kind.name == "grep").unwrap();
     let cancel = CancellationToken::new();

@@ -151,23 +151,17 @@ impl AgentTool for McpTool {
         let collected = collector.push(text.as_bytes()).and_then(|()| collector.finish());
         let kept = keep_images(self.ctx.outputs.as_deref(), &context.call_id, &images);
         match collected.and_then(|collected| Ok((collected, kept?))) {
-            Ok((collected, kept)) => CallOutput {
-                content: if collected.view.trim().is_empty() {
-                    "[no output]".to_owned()
-                } else {
-                    collected.view
-                },
-                error_kind: has_failed.then_some(ErrorKind::Tool),
-                output: collected.inline,
-                output_file: collected.file,
-                output_bytes: collected.bytes,
-                dropped: collected.dropped,
-                truncated: collected.truncated,
-                digest: Some(collected.digest),
-                details: kept.into_iter().collect(),
-                images,
-                ..CallOutput::default()
-            },
+            Ok((mut collected, kept)) => {
+                if collected.view.trim().is_empty() {
+                    collected.view = "[no output]".to_owned();
+                }
+                CallOutput {
+                    error_kind: has_failed.then_some(ErrorKind::Tool),
+                    details: kept.into_iter().collect(),
+                    images,
+                    ..CallOutput::from(collected)
+                }
+            }
             Err(error) => {
                 let message = format!("The output could not be kept: {error}.");
                 CallOutput::of_error(&CallError::new(ErrorKind::Io, message))
