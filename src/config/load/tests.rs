@@ -158,7 +158,7 @@ fn errors_are_counted_once_there_are_thousands() {
     let jobs = format!("version: 1\njobs:\n{jobs}");
     let loaded = load_texts(&[("tools.yaml", TOOLS), ("jobs.yaml", &jobs)]);
     let errors = &loaded.report.errors;
-    // 9,000 jobs that cannot be read, 200 that the schema explains besides, and a line that says so.
+    // The report counts 9,000 unreadable jobs, 200 schema errors and the line that announces them.
     assert!(errors.len() == 501, "{}", errors.len());
     assert_eq!(errors[500].message, "8701 more errors are not shown: fix these first");
 }
