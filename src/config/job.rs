@@ -3,6 +3,7 @@
 mod check;
 mod limits;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::web::hosts;
 use super::{AllowedHost, Environment, ExecutionTarget, McpServer, SandboxMode, Settings, Skill};
 use crate::argv::{ArgumentConditions, Fault};
 use crate::domain::{JobName, ToolName};
-use crate::schedule::Schedule;
+use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
 
 /// The least of an output that is kept, in bytes.
@@ -243,7 +244,20 @@ pub(crate) struct JobContext<'a> {
     pub(crate) prompt_file: &'a dyn Fn(&str) -> Result<String, String>,
     /// Returns the text of a file relative to the configuration directory.
     pub(crate) beside: &'a dyn Fn(&str) -> Result<String, String>,
+    /// The cron expressions that were parsed so far. Jobs share them, because a parsed one takes 5 KB.
+    pub(crate) expressions: &'a RefCell<BTreeMap<String, Expression>>,
     pub(crate) now: DateTime<Utc>,
+}
+
+impl JobContext<'_> {
+    fn expression(&self, text: &str) -> Result<Expression, ScheduleError> {
+        if let Some(parsed) = self.expressions.borrow().get(text) {
+            return Ok(parsed.clone());
+        }
+        let parsed = Expression::parse(text)?;
+        self.expressions.borrow_mut().insert(text.to_owned(), parsed.clone());
+        Ok(parsed)
+    }
 }
 
 /// Collects what is wrong with a job.

@@ -357,6 +357,7 @@ impl Loader<'_> {
                 .map(|(_, text)| text)
                 .map_err(|error| format!("{}: {}", error.file, error.message))
         };
+        let expressions = RefCell::default();
         for file in files {
             let own =
                 self.checked_defaults(defaults_of(file).unwrap_or_default(), &file.document, names);
@@ -378,6 +379,7 @@ impl Loader<'_> {
                 models: names.models,
                 prompt_file: &prompt_file,
                 beside: &prompt_file,
+                expressions: &expressions,
                 now,
             };
             for (file, at, entry) in entries(std::slice::from_ref(file), "jobs") {

@@ -61,27 +61,64 @@ pub struct Schedule {
 
 #[derive(Debug, Clone)]
 enum Rule {
-    /// Shared by all copies: a parsed expression takes 5 KB.
-    Cron(Arc<[(String, Cron)]>),
+    Cron(Vec<Expression>),
     Every(Duration),
 }
 
-impl Schedule {
-    /// Returns a schedule of cron expressions in `zone`, each of which fires after `now`, or did before it.
+/// A parsed cron expression. Its copies share their memory, which is 5 KB.
+#[derive(Debug, Clone)]
+pub struct Expression(Arc<(String, Cron)>);
+
+impl Expression {
+    /// Parses `text`: five to seven fields, or a name such as `@daily`.
     ///
-    /// *Errors*: [`ScheduleError`], the first one.
-    pub fn cron(
-        expressions: &[String],
-        zone: Tz,
-        now: DateTime<Utc>,
-    ) -> Result<Self, ScheduleError> {
-        let crons = expressions
-            .iter()
-            .map(|expression| {
-                parse(expression, zone, now).map(|cron| (expression.trim().to_owned(), cron))
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self { zone, rule: Rule::Cron(crons) })
+    /// *Errors*: [`ScheduleError::FieldCount`] and [`ScheduleError::Malformed`].
+    pub fn parse(text: &str) -> Result<Self, ScheduleError> {
+        let text = text.trim();
+        Ok(Self(Arc::new((text.to_owned(), parse(text)?))))
+    }
+
+    /// Tells whether the expression comes due in `zone` at `now` or later; `false` if its years are over (CRON-7).
+    ///
+    /// *Errors*: [`ScheduleError::NeverFires`] if it never came due either, [`ScheduleError::Malformed`] if that cannot be told.
+    pub fn fires(&self, zone: Tz, now: DateTime<Utc>) -> Result<bool, ScheduleError> {
+        let from = (now - TimeDelta::seconds(1)).with_timezone(&zone);
+        match self.cron().find_next_occurrence(&from, false) {
+            Ok(_) => Ok(true),
+            Err(CronError::TimeSearchLimitExceeded)
+                if self.cron().find_previous_occurrence(&from, true).is_ok() =>
+            {
+                Ok(false)
+            }
+            Err(CronError::TimeSearchLimitExceeded) => {
+                Err(ScheduleError::NeverFires { expression: self.text().to_owned() })
+            }
+            Err(error) => Err(ScheduleError::Malformed {
+                expression: self.text().to_owned(),
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    fn text(&self) -> &str {
+        &self.0.0
+    }
+
+    fn cron(&self) -> &Cron {
+        &self.0.1
+    }
+
+    fn next_after(&self, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let found = self.cron().find_next_occurrence(&after.with_timezone(&zone), false).ok()?;
+        Some(found.with_timezone(&Utc))
+    }
+}
+
+impl Schedule {
+    /// Returns a schedule that is due whenever one of `expressions` is due in `zone`.
+    #[must_use]
+    pub fn cron(expressions: Vec<Expression>, zone: Tz) -> Self {
+        Self { zone, rule: Rule::Cron(expressions) }
     }
 
     /// Returns a schedule that is due at every multiple of `interval` since the beginning of 1970 in UTC.
@@ -105,7 +142,7 @@ impl Schedule {
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match &self.rule {
             Rule::Cron(crons) => {
-                crons.iter().filter_map(|(_, cron)| next(cron, self.zone, after)).min()
+                crons.iter().filter_map(|cron| cron.next_after(self.zone, after)).min()
             }
             Rule::Every(interval) => {
                 let step = i64::try_from(interval.as_millis()).ok()?;
@@ -125,9 +162,7 @@ impl Schedule {
     #[must_use]
     pub fn as_written(&self) -> String {
         match &self.rule {
-            Rule::Cron(crons) => {
-                crons.iter().map(|(text, _)| text.as_str()).collect::<Vec<_>>().join(", ")
-            }
+            Rule::Cron(crons) => crons.iter().map(Expression::text).collect::<Vec<_>>().join(", "),
             Rule::Every(interval) => format!("every {}", humantime::format_duration(*interval)),
         }
     }
@@ -136,7 +171,7 @@ impl Schedule {
     #[must_use]
     pub fn to_record(&self) -> String {
         match &self.rule {
-            Rule::Cron(crons) => serde_json::json!({"cron": crons.iter().map(|(text, _)| text).collect::<Vec<_>>()}),
+            Rule::Cron(crons) => serde_json::json!({"cron": crons.iter().map(Expression::text).collect::<Vec<_>>()}),
             Rule::Every(interval) => serde_json::json!({"every_ms": u64::try_from(interval.as_millis()).unwrap_or(u64::MAX)}),
         }
         .to_string()
@@ -153,9 +188,9 @@ impl Schedule {
         let texts = record.get("cron")?.as_array()?;
         let crons = texts
             .iter()
-            .map(|text| text.as_str().and_then(|text| Some((text.to_owned(), read(text).ok()?))))
+            .map(|text| Expression::parse(text.as_str()?).ok())
             .collect::<Option<_>>()?;
-        Some(Self { zone, rule: Rule::Cron(crons) })
+        Some(Self::cron(crons, zone))
     }
 
     /// Tells whether every due time is a time of day, so that it must not come twice when the clock is set back (CRON-3).
@@ -163,8 +198,8 @@ impl Schedule {
     pub fn is_fixed_time(&self) -> bool {
         match &self.rule {
             Rule::Every(_) => false,
-            Rule::Cron(crons) => crons.iter().all(|(_, cron)| {
-                let fields: Vec<&str> = cron.as_str().split_whitespace().collect();
+            Rule::Cron(crons) => crons.iter().all(|cron| {
+                let fields: Vec<&str> = cron.cron().as_str().split_whitespace().collect();
                 let of_time = if fields.len() == 5 { 2 } else { 3 };
                 fields.iter().take(of_time).all(|field| field.bytes().all(|b| b.is_ascii_digit()))
             }),
@@ -172,34 +207,7 @@ impl Schedule {
     }
 }
 
-fn next(cron: &Cron, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
-    let found = cron.find_next_occurrence(&after.with_timezone(&zone), false).ok()?;
-    Some(found.with_timezone(&Utc))
-}
-
-fn parse(expression: &str, zone: Tz, now: DateTime<Utc>) -> Result<Cron, ScheduleError> {
-    let cron = read(expression)?;
-    let from = (now - TimeDelta::seconds(1)).with_timezone(&zone);
-    match cron.find_next_occurrence(&from, false) {
-        Ok(_) => Ok(cron),
-        // Its years are over (CRON-7). What never came due was never meant.
-        Err(CronError::TimeSearchLimitExceeded)
-            if cron.find_previous_occurrence(&from, true).is_ok() =>
-        {
-            Ok(cron)
-        }
-        Err(CronError::TimeSearchLimitExceeded) => {
-            Err(ScheduleError::NeverFires { expression: expression.trim().to_owned() })
-        }
-        Err(error) => Err(ScheduleError::Malformed {
-            expression: expression.trim().to_owned(),
-            reason: error.to_string(),
-        }),
-    }
-}
-
-fn read(expression: &str) -> Result<Cron, ScheduleError> {
-    let text = expression.trim();
+fn parse(text: &str) -> Result<Cron, ScheduleError> {
     let malformed =
         |reason: String| ScheduleError::Malformed { expression: text.to_owned(), reason };
     let pattern = if text.starts_with('@') {
@@ -303,13 +311,20 @@ mod tests {
         DateTime::parse_from_rfc3339(text).unwrap().to_utc()
     }
 
+    fn schedule(expressions: &[&str], zone: Tz) -> Schedule {
+        let parsed = expressions.iter().map(|text| Expression::parse(text).unwrap()).collect();
+        Schedule::cron(parsed, zone)
+    }
+
     fn dues(
         expression: &str,
         zone: Tz,
         from: &str,
         count: usize,
     ) -> Result<Vec<String>, ScheduleError> {
-        let schedule = Schedule::cron(&[expression.to_owned()], zone, at(from))?;
+        let expression = Expression::parse(expression)?;
+        expression.fires(zone, at(from))?;
+        let schedule = Schedule::cron(vec![expression], zone);
         Ok(schedule
             .iter_after(at(from))
             .take(count)
@@ -386,12 +401,7 @@ mod tests {
     fn a_record_reads_back_as_the_same_schedule() {
         let from = at("2026-05-04T10:07:00Z");
         for schedule in [
-            Schedule::cron(
-                &["0 7 * * MON-FRI".into(), "30 12 * * *".into()],
-                Tz::Europe__Berlin,
-                from,
-            )
-            .unwrap(),
+            schedule(&["0 7 * * MON-FRI", "30 12 * * *"], Tz::Europe__Berlin),
             Schedule::every(Duration::from_secs(90), Tz::UTC).unwrap(),
         ] {
             let back =
@@ -410,8 +420,7 @@ mod tests {
             ("0 1,2 * * *", false),
             ("*/5 2 * * *", false),
         ] {
-            let schedule =
-                Schedule::cron(&[expression.into()], Tz::UTC, at("2026-05-04T10:07:00Z")).unwrap();
+            let schedule = schedule(&[expression], Tz::UTC);
             assert_eq!(schedule.is_fixed_time(), fixed, "{expression}");
         }
     }
@@ -420,7 +429,7 @@ mod tests {
         #[test]
         fn due_times_grow(second in 1_700_000_000_i64..1_900_000_000, step in 1u32..60) {
             let from = DateTime::from_timestamp(second, 0).unwrap();
-            let schedule = Schedule::cron(&[format!("*/{step} * * * *"), "30 2 * * *".into()], Tz::Europe__Berlin, from).unwrap();
+            let schedule = schedule(&[&format!("*/{step} * * * *"), "30 2 * * *"], Tz::Europe__Berlin);
             let dues: Vec<_> = schedule.iter_after(from).take(20).collect();
             prop_assert!(dues.windows(2).all(|pair| pair[0] < pair[1]) && dues[0] > from);
         }

@@ -6,5 +6,5 @@
 mod expression;
 mod jitter;
 
-pub use expression::{Schedule, ScheduleError};
+pub use expression::{Expression, Schedule, ScheduleError};
 pub use jitter::jitter;

@@ -103,19 +103,24 @@ impl Check<'_> {
                 .collect(),
         };
         let now = self.ctx.now;
+        let mut expressions = Vec::new();
         for (pointer, text) in &texts {
-            match Schedule::cron(std::slice::from_ref(text), zone, now) {
+            let parsed = self.ctx.expression(text);
+            match parsed.and_then(|parsed| Ok((parsed.fires(zone, now)?, parsed))) {
                 Err(error) => self.fault(pointer, error.to_string()),
-                Ok(schedule) if schedule.next_after(now).is_none() => self.warnings.push(Fault {
-                    pointer: pointer.clone(),
-                    message: format!("`{text}` has expired: it never comes due again"),
-                    hint: None,
-                }),
-                Ok(_) => {}
+                Ok((fires, parsed)) => {
+                    expressions.push(parsed);
+                    if !fires {
+                        self.warnings.push(Fault {
+                            pointer: pointer.clone(),
+                            message: format!("`{text}` has expired: it never comes due again"),
+                            hint: None,
+                        });
+                    }
+                }
             }
         }
-        let texts: Vec<String> = texts.into_iter().map(|(_, text)| text).collect();
-        Schedule::cron(&texts, zone, now).ok()
+        (expressions.len() == texts.len()).then(|| Schedule::cron(expressions, zone))
     }
 
     pub(super) fn prompt(&mut self, raw: &RawJob) -> (Option<Template>, BTreeMap<String, String>) {
