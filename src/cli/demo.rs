@@ -16,6 +16,7 @@ use super::error::CliError;
 use super::output;
 use super::render::Renderer;
 use super::serve::Daemon;
+use super::wrap::{Wrap, terminal_width};
 use crate::config::{Config, FileSet, Loaded, Report, STARTER_FILES, SecretsMode, Trust, load};
 use crate::daemon::Command;
 use crate::run::Host;
@@ -210,25 +211,36 @@ fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
         None => "The model is a script, not a model: it says and calls what its file says, whatever the tools find. Tools, policy, clock and record are real.".to_owned(),
         Some(name) => format!("The model `{name}` decides what is called; the first answer can take a while. Ctrl-C ends the demo."),
     };
+    let model = Wrap::new(terminal_width(), String::new(), 0).push(&model);
     output::text(&format!("dutyd demo in {}\n\n{table}\n{model}\n\n", directory.display()));
 }
 
 fn conclude(state: &StateDir, directory: &Path) {
-    let shown = output::shell_word(&directory.display().to_string());
+    let word = |text: &dyn std::fmt::Display| output::shell_word(&text.to_string());
     let own = output::shell_word(&output::own_path());
-    let own = format!("{own} --config-dir {shown}/config --state-dir {shown}/state");
     let runs = state.runs().unwrap_or_default();
-    let last = runs.first().map(|run| run.transcript().display().to_string()).unwrap_or_default();
-    output::text(&format!(
-        "\nThat was a daemon with {} runs; every due time and every call is on record. Where to look next:\n\n  {own} runs\n  {own} show last\n  {own} verify last\n  {own} slots\n  {own} audit\n\nThe last transcript: {last}\nYour own: {} init. This one can go: rm -r {shown}\n",
-        runs.len(),
-        output::shell_word(&output::own_path())
-    ));
+    let mut lines = vec![
+        format!("export DUTYD_CONFIG_DIR={}", word(&directory.join("config").display())),
+        format!("export DUTYD_STATE_DIR={}", word(&directory.join("state").display())),
+    ];
+    let verbs = ["runs", "show last", "verify last", "slots", "audit"];
+    lines.extend(verbs.map(|verb| format!("{own} {verb}")));
+    let told = format!(
+        "\nThat was a daemon with {}. Every due time and every call is on record. Where to look next:\n\n  {}\n\nYour own: {own} init. This one can go: rm -r {}\n",
+        output::counted(runs.len(), "run"),
+        lines.join("\n  "),
+        word(&directory.display())
+    );
+    output::text(&Wrap::new(terminal_width(), String::new(), 0).push(&told));
 }
+
+/// Columns of the name of the job before each line.
+const JOB_COLUMNS: usize = 14;
 
 /// Tells the runs as they happen, each line under its job.
 async fn show(mut events: Receiver<Observed>, color: bool) {
-    let renderer = Renderer::new(color);
+    let width = terminal_width().map(|width| width.saturating_sub(JOB_COLUMNS + 1));
+    let renderer = Renderer::new(color, width);
     let mut jobs = std::collections::BTreeMap::new();
     loop {
         match events.recv().await {
@@ -246,7 +258,7 @@ async fn show(mut events: Receiver<Observed>, color: bool) {
                 let told: String = renderer
                     .event(&line)
                     .lines()
-                    .map(|line| format!("{job:<12} {line}\n"))
+                    .map(|line| format!("{job:<JOB_COLUMNS$} {line}\n"))
                     .collect();
                 output::raw(told.as_bytes());
             }

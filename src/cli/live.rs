@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::args::OutputForm;
 use super::output;
 use super::render::Renderer;
+use super::wrap::{Wrap, terminal_width};
 use crate::store::RawLine;
 use crate::text::escape::for_terminal;
 
@@ -12,13 +13,13 @@ use crate::text::escape::for_terminal;
 pub(crate) struct Shown {
     form: OutputForm,
     renderer: Renderer,
-    /// Whether the answer that is being made was shown up to now.
-    in_answer: bool,
+    /// What breaks the lines of the answer that is being made; `None` if nothing of it was shown.
+    answer: Option<Wrap>,
 }
 
 impl Shown {
     pub(crate) fn new(form: OutputForm, color: bool) -> Self {
-        Self { form, renderer: Renderer::new(color), in_answer: false }
+        Self { form, renderer: Renderer::new(color, terminal_width()), answer: None }
     }
 
     /// Shows a line of the transcript, or an event that never gets there.
@@ -36,7 +37,7 @@ impl Shown {
     fn told(&mut self, line: &RawLine) {
         let is_answer =
             line.event.get("type").and_then(Value::as_str) == Some("assistant_text_end");
-        let text = match std::mem::take(&mut self.in_answer) {
+        let text = match self.answer.take().is_some() {
             // Its text stands there already.
             true if is_answer => format!("\n{}", self.renderer.calls(line)),
             true => format!("\n{}", self.renderer.event(line)),
@@ -52,10 +53,10 @@ impl Shown {
         if piece.is_empty() {
             return;
         }
-        if !std::mem::replace(&mut self.in_answer, true) {
-            output::raw(Renderer::MARGIN.as_bytes());
-        }
-        let piece = for_terminal(piece).replace('\n', &format!("\n{}", Renderer::MARGIN));
-        output::raw(piece.as_bytes());
+        let answer = self.answer.get_or_insert_with(|| {
+            output::raw(self.renderer.margin().as_bytes());
+            self.renderer.wrap_text()
+        });
+        output::raw(answer.push(&for_terminal(piece)).as_bytes());
     }
 }

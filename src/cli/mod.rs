@@ -35,6 +35,7 @@ mod time;
 mod tools;
 mod validate;
 mod verify;
+mod wrap;
 
 use std::process::ExitCode;
 

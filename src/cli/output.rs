@@ -2,14 +2,17 @@
 //!
 //! Whatever is printed for people is escaped first; a reader that goes away ends the command quietly.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use owo_colors::OwoColorize as _;
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::args::OutputForm;
 use super::error::CliError;
+use super::wrap::terminal_width;
 use crate::text::escape::{for_terminal, json_line, json_pretty, one_line};
 
 /// Prints text for people on stdout.
@@ -47,6 +50,12 @@ pub(crate) fn shell_word(word: &str) -> String {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
+}
+
+/// Returns a number of things: `1 run`, `2 runs`.
+pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, thing: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {thing}{plural}")
 }
 
 /// Prints an error on stderr.
@@ -98,8 +107,16 @@ pub(crate) fn value<T: Serialize>(
     Ok(())
 }
 
-/// Returns rows as aligned columns.
+/// Returns rows as aligned columns, as wide as the terminal at most.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    table_of_width(header, rows, terminal_width())
+}
+
+fn table_of_width(
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    width: Option<usize>,
+) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -111,6 +128,10 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
+    let width = width.and_then(|width| u16::try_from(width).ok());
+    if let Some(width) = width.filter(|width| !fits(&table, *width)) {
+        narrow(&mut table, width);
+    }
     let mut out: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     if out.is_empty() {
         out.push('\n');
@@ -118,9 +139,61 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     out
 }
 
+fn fits(table: &Table, width: u16) -> bool {
+    table.lines().all(|line| line.trim_end().width() <= usize::from(width))
+}
+
+/// Breaks cells between words until the table fits; within a word only where nothing else is left, and never in the first column.
+fn narrow(table: &mut Table, width: u16) {
+    let longest_word = |column: usize, table: &Table| {
+        let cells = table.header().into_iter().chain(table.row_iter());
+        let text = cells.filter_map(|row| row.cell_iter().nth(column)).map(|cell| cell.content());
+        text.flat_map(|text| text.split(' ').map(str::width).max()).max().unwrap_or(0)
+    };
+    let least: Vec<u16> = (0..table.column_count())
+        .map(|column| u16::try_from(longest_word(column, table) + 1).unwrap_or(u16::MAX))
+        .collect();
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    let is_enough = least.iter().copied().map(u32::from).sum::<u32>() <= u32::from(width);
+    for (at, (column, least)) in table.column_iter_mut().zip(least).enumerate() {
+        column.set_padding((0, 1));
+        if at == 0 {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        } else if is_enough {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let header = ["run", "started", "outcome", "calls"];
+        let row = || {
+            ["01m83bb4q3a3z4e9e86m5xxpsb", "2026-11-23 04:41", "failed: preflight_failed", "12"]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        let table = |width| table_of_width(&header, [row()], width);
+        let whole = "\
+RUN                         STARTED           OUTCOME                   CALLS
+01m83bb4q3a3z4e9e86m5xxpsb  2026-11-23 04:41  failed: preflight_failed  12
+";
+        assert_eq!(table(None), whole);
+        assert_eq!(table(Some(77)), whole);
+        assert_eq!(
+            table(Some(61)),
+            "\
+RUN                        STARTED    OUTCOME          CALLS
+01m83bb4q3a3z4e9e86m5xxpsb 2026-11-23 failed:          12
+                           04:41      preflight_failed
+"
+        );
+        assert!(table(Some(44)).lines().all(|line| line.len() <= 44), "{}", table(Some(44)));
+    }
 
     #[test]
     fn a_shell_reads_a_word_back() {

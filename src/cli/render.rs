@@ -7,6 +7,8 @@ use std::fmt::Write as _;
 use owo_colors::OwoColorize as _;
 use serde_json::Value;
 
+use super::output::counted;
+use super::wrap::Wrap;
 use crate::store::RawLine;
 use crate::text::escape::{for_terminal, one_line};
 
@@ -16,9 +18,17 @@ const SHOWN_LINES: usize = 24;
 /// Characters of a line of a text.
 const SHOWN_CHARACTERS: usize = 240;
 
+/// Columns before the bar at the left of a text.
+const TEXT_BAR: usize = 16;
+
+/// Columns of the time and the word before what an entry says.
+const ENTRY: usize = 24;
+
 /// Renders events.
 pub(crate) struct Renderer {
     color: bool,
+    /// Columns of a line; `None` breaks no line.
+    width: Option<usize>,
     /// Whether system prompts are shown too.
     pub(crate) with_system_prompt: bool,
 }
@@ -34,11 +44,19 @@ enum Tone {
 }
 
 impl Renderer {
-    /// What stands before each line of a text.
-    pub(crate) const MARGIN: &'static str = "                | ";
+    /// Makes a renderer whose lines take at most `width` columns; `None` breaks no line.
+    pub(crate) fn new(color: bool, width: Option<usize>) -> Self {
+        Self { color, width, with_system_prompt: false }
+    }
 
-    pub(crate) fn new(color: bool) -> Self {
-        Self { color, with_system_prompt: false }
+    /// Returns what stands before each line of a text.
+    pub(crate) fn margin(&self) -> String {
+        format!("{:TEXT_BAR$}{} ", "", self.paint("|", Tone::Faint))
+    }
+
+    /// Returns what breaks the lines of a text after the first margin.
+    pub(crate) fn wrap_text(&self) -> Wrap {
+        Wrap::new(self.width, self.margin(), TEXT_BAR + 2)
     }
 
     /// Returns the lines of an event; empty if it has none.
@@ -142,7 +160,8 @@ impl Renderer {
         }
         out.push('\n');
         if let Some(error) = end.get("error").and_then(Value::as_str) {
-            let _ = writeln!(out, "{}", self.paint(&for_terminal(error), Tone::Bad));
+            let error = Wrap::new(self.width, String::new(), 0).push(&for_terminal(error));
+            let _ = writeln!(out, "{}", self.paint(&error, Tone::Bad));
         }
         match end.get("result") {
             Some(Value::String(text)) => {
@@ -278,14 +297,14 @@ impl Renderer {
             "{}  {} {}\n",
             self.paint(&clock(line), Tone::Faint),
             self.paint(&padded, tone),
-            one_line(what)
+            Wrap::new(self.width, " ".repeat(ENTRY), ENTRY).push(&one_line(what))
         )
     }
 
     fn block(&self, line: &RawLine, word: &str, tone: Tone, what: &str, text: &str) -> String {
         let mut out = self.entry(line, word, tone, what);
         for shown in fold(text) {
-            let _ = writeln!(out, "                {} {}", self.paint("|", Tone::Faint), shown);
+            let _ = writeln!(out, "{}{}", self.margin(), self.wrap_text().push(&shown));
         }
         out
     }
@@ -317,11 +336,12 @@ fn start(event: &Value) -> String {
         .unwrap_or_default();
     let tools = event.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
     format!(
-        "{} by {}{slot}, model {} ({}), {tools} tools, on {}",
+        "{} by {}{slot}, model {} ({}), {}, on {}",
         text("job"),
         text("trigger"),
         text("model"),
         text("provider"),
+        counted(tools, "tool"),
         text("host")
     )
 }
@@ -339,11 +359,12 @@ fn ending(event: &Value) -> String {
         None => ", cost not known".to_owned(),
     };
     format!(
-        "{} ({}) after {} iterations, {} calls, {tokens} tokens{cost}, {} ms",
+        "{} ({}) after {}, {}, {}{cost}, {} ms",
         text("outcome"),
         text("stop_reason"),
-        number("iterations"),
-        number("tool_calls"),
+        counted(number("iterations"), "iteration"),
+        counted(number("tool_calls"), "call"),
+        counted(tokens, "token"),
         number("duration_ms")
     )
 }

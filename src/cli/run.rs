@@ -18,6 +18,7 @@ use super::live::Shown;
 use super::output;
 use super::render::Renderer;
 use super::source::{self, Daemon, Source, Wanted};
+use super::wrap::terminal_width;
 use crate::config::Trust;
 use crate::daemon::RunRequest;
 use crate::domain::{Event, Outcome, Person, SessionEnd, Stop, StopReason};
@@ -143,7 +144,7 @@ async fn run_in_daemon(
 
 fn told(context: &Context, end: &SessionEnd) -> String {
     let value = serde_json::to_value(end).unwrap_or_default();
-    format!("\n{}", Renderer::new(context.color).result(&value))
+    format!("\n{}", Renderer::new(context.color, terminal_width()).result(&value))
 }
 
 /// Says what to do with a plan that the run left.

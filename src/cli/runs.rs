@@ -1,5 +1,6 @@
 //! `dutyd runs`
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use super::args::RunsArgs;
@@ -9,6 +10,7 @@ use super::output;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::config::Trust;
+use crate::domain::StopReason;
 use crate::server::RunsQuery;
 use crate::store::{self, Index, Ledger, RunFilter, RunSummary, all_runs};
 
@@ -102,17 +104,7 @@ pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
 }
 
 fn table(rows: &[RunSummary]) -> String {
-    let header = [
-        "run",
-        "job",
-        "trigger",
-        "started (UTC)",
-        "outcome",
-        "stop reason",
-        "verdict",
-        "calls",
-        "cost (USD)",
-    ];
+    let header = ["run", "job", "started (UTC)", "outcome", "calls", "USD"];
     let absent = || "-".to_owned();
     output::table(
         &header,
@@ -121,14 +113,23 @@ fn table(rows: &[RunSummary]) -> String {
             vec![
                 row.run_id.clone(),
                 row.job.clone(),
-                row.trigger.as_str().to_owned(),
                 started.map_or_else(absent, |at| at.get(..19).unwrap_or(at).replace('T', " ")),
-                row.state().as_str().to_owned(),
-                row.stop_reason.map_or_else(absent, |reason| reason.to_string()),
-                row.verdict.clone().unwrap_or_else(absent),
+                outcome(row),
                 row.tool_calls.to_string(),
                 row.cost_usd.map_or_else(absent, |cost| format!("{cost:.4}")),
             ]
         }),
     )
+}
+
+/// Returns how a run ended, why if not as it should, and its verdict.
+fn outcome(row: &RunSummary) -> String {
+    let mut out = row.state().as_str().to_owned();
+    if let Some(reason) = row.stop_reason.filter(|reason| *reason != StopReason::Completed) {
+        let _ = write!(out, ": {reason}");
+    }
+    if let Some(verdict) = &row.verdict {
+        let _ = write!(out, ", {verdict}");
+    }
+    out
 }

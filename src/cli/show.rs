@@ -12,6 +12,7 @@ use super::output;
 use super::render::Renderer;
 use super::runs::row_without_record;
 use super::source::{self, Source, Wanted};
+use super::wrap::terminal_width;
 use crate::domain::Event;
 use crate::store::{RawLine, ReadLine, RunSummary, VerifyReport, known};
 use crate::text::escape::one_line;
@@ -101,7 +102,7 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
 }
 
 fn people(context: &Context, record: &Record) -> Result<String, CliError> {
-    let renderer = Renderer::new(context.color);
+    let renderer = Renderer::new(context.color, terminal_width());
     let lines: Vec<ReadLine> = parsed(record)?;
     let raw: Vec<RawLine> = parsed(record)?;
     let mut out = format!("run {}\n", record.run_id);

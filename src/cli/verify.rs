@@ -99,9 +99,10 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
     output::value(context.form, &report, || {
         let broken: String = report.broken.iter().map(told).collect();
         let word = if report.ok { "ok" } else { "NOT ok" };
-        let (runs, count) = (report.runs, report.broken.len());
         format!(
-            "{broken}{word}: {runs} records, {count} broken, {} without an end in the ledger\n",
+            "{broken}{word}: {}, {} broken, {} without an end in the ledger\n",
+            output::counted(report.runs, "record"),
+            report.broken.len(),
             report.without_head
         )
     })?;

@@ -1,0 +1,117 @@
+//! Breaks lines between words where the terminal ends, and begins each new line with a margin.
+
+use std::io::{self, IsTerminal as _};
+
+use unicode_width::UnicodeWidthChar as _;
+
+/// Columns between two tab stops of a terminal.
+const TAB: usize = 8;
+
+/// Returns the columns of the terminal that stdout is; `None` if stdout is another kind of file or does not tell.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let out = io::stdout();
+    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok())??;
+    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+}
+
+/// Breaks a text that comes in pieces.
+pub(crate) struct Wrap {
+    /// Columns of a line; `None` breaks only where the text does.
+    width: Option<usize>,
+    margin: String,
+    margin_columns: usize,
+    /// Columns that are taken in the line that was begun.
+    column: usize,
+}
+
+impl Wrap {
+    /// Begins a line in which `margin_columns` are taken. Each line after it begins with `margin`, which takes as many.
+    pub(crate) fn new(width: Option<usize>, margin: String, margin_columns: usize) -> Self {
+        Self { width, margin, margin_columns, column: margin_columns }
+    }
+
+    /// Returns the next piece with its line ends, and with those that the width asks for.
+    pub(crate) fn push(&mut self, piece: &str) -> String {
+        let mut out = String::with_capacity(piece.len());
+        for word in piece.split_inclusive([' ', '\n']) {
+            let text = word.trim_end_matches([' ', '\n']);
+            let columns = text.chars().map(|c| self.columns(c)).sum::<usize>();
+            if self.column > self.margin_columns && self.is_beyond(columns) {
+                self.begin_line(&mut out);
+            }
+            for c in word.chars() {
+                let columns = self.columns(c);
+                match c {
+                    '\n' => self.begin_line(&mut out),
+                    // The space at the end of a full line is not seen.
+                    ' ' if self.is_beyond(columns) => {}
+                    _ => {
+                        if self.column > self.margin_columns && self.is_beyond(columns) {
+                            self.begin_line(&mut out);
+                        }
+                        out.push(c);
+                        self.column += columns;
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn is_beyond(&self, columns: usize) -> bool {
+        self.width.is_some_and(|width| self.column + columns > width)
+    }
+
+    fn begin_line(&mut self, out: &mut String) {
+        out.push('\n');
+        out.push_str(&self.margin);
+        self.column = self.margin_columns;
+    }
+
+    fn columns(&self, c: char) -> usize {
+        match c {
+            '\t' => TAB - self.column % TAB,
+            c => c.width().unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn wrapped(width: usize, pieces: &[&str]) -> String {
+        let mut wrap = Wrap::new(Some(width), "| ".to_owned(), 2);
+        pieces.iter().map(|piece| wrap.push(piece)).collect()
+    }
+
+    #[test]
+    fn a_line_breaks_between_words() {
+        assert_eq!(wrapped(10, &["one two three"]), "one two \n| three");
+        assert_eq!(wrapped(10, &["one two", " three"]), "one two \n| three");
+        assert_eq!(wrapped(10, &["12345678 9"]), "12345678\n| 9");
+        assert_eq!(wrapped(10, &["a\nb"]), "a\n| b");
+        assert_eq!(wrapped(10, &["a long/long/word"]), "a \n| long/lon\n| g/word");
+        assert_eq!(wrapped(10, &["三三三三三"]), "三三三三\n| 三");
+    }
+
+    #[test]
+    fn a_file_gets_the_lines_as_they_are() {
+        let mut wrap = Wrap::new(None, "| ".to_owned(), 2);
+        let line = "word ".repeat(100);
+        assert_eq!(wrap.push(&line), line);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_but_spaces_is_lost(pieces in prop::collection::vec("[a-z \n]{0,12}", 0..12), width in 4usize..20) {
+            let mut wrap = Wrap::new(Some(width), String::new(), 0);
+            let out: String = pieces.iter().map(|piece| wrap.push(piece)).collect();
+            let solid = |text: &str| text.replace([' ', '\n'], "");
+            prop_assert_eq!(solid(&out), solid(&pieces.concat()));
+            prop_assert!(out.lines().all(|line| line.len() <= width));
+        }
+    }
+}
