@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::approvals::{Approvals, SocketApprover};
-use super::briefing::{documents, models, prompt};
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early, session_end};
 use super::mcp::Servers;
+use super::models::models;
 use super::preflight::{connect, may_begin, preflight};
+use super::prompt::{documents, prompt};
 use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::temporary::TemporaryWatch;

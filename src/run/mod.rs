@@ -4,14 +4,15 @@
 
 mod apply;
 mod approvals;
-mod briefing;
 mod check;
 mod documents;
 mod ended;
 mod execute;
 mod mcp;
+mod models;
 mod preflight;
 mod project;
+mod prompt;
 mod sink;
 mod spec;
 mod temporary;

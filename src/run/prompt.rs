@@ -1,6 +1,4 @@
-//! What a run's models are, and what they are told.
-
-use std::sync::Arc;
+//! The system prompt of a run, and the facts that go into it.
 
 use tokio::sync::watch;
 
@@ -8,45 +6,10 @@ use super::documents::Documents;
 use super::execute::Host;
 use super::project;
 use super::spec::RunSpec;
-use crate::agent::{
-    Model as AgentModel, ModelError, ModelInUse, PromptFacts, SystemPrompt, ToolFacts, Toolbox,
-    system_prompt,
-};
-use crate::config::{Autonomy, Job, Model, Provider};
+use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
+use crate::config::{Autonomy, Job, Model};
 use crate::domain::Stop;
-use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
-use crate::text::redact::Redactor;
 use crate::tools::ToolContext;
-
-/// Returns the model of a job and its fallbacks, in order; empty if none is configured.
-///
-/// *Errors*: an HTTP client cannot be made.
-pub(super) fn models(spec: &RunSpec, host: &Host) -> Result<Vec<ModelInUse>, ModelError> {
-    let Some(first) = spec.config.model_of(&spec.job) else { return Ok(Vec::new()) };
-    let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));
-    std::iter::once(first).chain(others).map(|model| in_use(model, spec, host)).collect()
-}
-
-fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, ModelError> {
-    let agent_model: Arc<dyn AgentModel> = match &model.provider {
-        Provider::Scripted(script) => Arc::new(ScriptedModel::new(
-            script.clone(),
-            ScriptContext { job: spec.job.name.to_string(), vars: spec.vars.clone() },
-        )),
-        Provider::Remote(remote) => {
-            let redactor = Redactor::new(&spec.config.secrets);
-            Arc::new(RemoteModel::new(remote.clone(), host.clock.clone(), redactor)?)
-        }
-    };
-    Ok(ModelInUse {
-        name: model.name.clone(),
-        model: agent_model,
-        max_retries: model.max_retries,
-        price: model.price,
-        context_window: model.context_window,
-        parallel_calls: model.profile.parallel_calls,
-    })
-}
 
 /// Returns the system prompt of a run and, apart from it, the untrusted text of the repository.
 pub(super) async fn prompt(
