@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Counters;
+use super::dispatch::{Changes, Dispatch, dispatch_calls};
 use super::model::{ErrorClass, ModelError, ModelReply};
-use super::plan::{Changes, PlannedCall, plan_calls};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::tool::Toolbox;
@@ -115,12 +115,12 @@ pub enum Planned {
 }
 
 /// What is to be done next.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub enum Action {
     /// Ask the model, with [`Machine::history`].
     CallModel,
     /// Answer or run these calls.
-    RunCalls(Vec<PlannedCall>),
+    RunCalls(Vec<Dispatch>),
     /// Nothing more.
     End(End),
 }
@@ -304,7 +304,7 @@ impl Machine {
             }
             FinishReason::Pause if calls.is_empty() => self.ask_or_stop(events),
             _ if !calls.is_empty() => {
-                let (plans, decisions) = plan_calls(
+                let (dispatches, decisions) = dispatch_calls(
                     &calls,
                     finish_reason,
                     &self.rules,
@@ -312,9 +312,9 @@ impl Machine {
                     &self.counters.spent,
                     &self.changes,
                 );
-                self.note_plans(&plans);
+                self.count_calls(&dispatches);
                 events.extend(decisions);
-                Action::RunCalls(plans)
+                Action::RunCalls(dispatches)
             }
             _ if !self.confirmed => {
                 self.confirmed = true;
@@ -429,19 +429,14 @@ impl Machine {
         }
     }
 
-    fn note_plans(&mut self, plans: &[PlannedCall]) {
-        for plan in plans {
-            match &plan.work {
-                super::plan::Work::Run { .. }
-                | super::plan::Work::Plan { .. }
-                | super::plan::Work::Ask { .. } => {
-                    self.counters.spent.count_call();
-                    self.counters.tools_used.insert(plan.name.clone());
-                }
-                super::plan::Work::Reject(_) => {
-                    self.calls_denied_by_budget |=
-                        self.counters.spent.calls >= self.rules.limits.max_tool_calls;
-                }
+    fn count_calls(&mut self, dispatches: &[Dispatch]) {
+        for dispatch in dispatches {
+            if dispatch.accepted().is_some() {
+                self.counters.spent.count_call();
+                self.counters.tools_used.insert(dispatch.name.clone());
+            } else {
+                self.calls_denied_by_budget |=
+                    self.counters.spent.calls >= self.rules.limits.max_tool_calls;
             }
         }
     }

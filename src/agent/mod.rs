@@ -6,9 +6,10 @@
 
 mod approval;
 mod counters;
+mod dispatch;
+mod executor;
 mod machine;
 mod model;
-mod plan;
 mod prompt;
 mod repetition;
 mod session;
@@ -18,11 +19,12 @@ mod tool;
 mod untrusted;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
+pub use dispatch::{AcceptedCall, CallAction, Changes, Dispatch, StepPosition};
+pub use executor::{CallExecutor, OpenCall};
 pub use machine::{Action, CallOutcome, End, Input, Machine, Planned, Rules, Step};
 pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
-pub use plan::{Changes, PlannedCall, Work};
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};

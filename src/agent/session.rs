@@ -15,9 +15,9 @@ use tokio::time::Instant;
 
 use super::approval::Approver;
 use super::counters::Counters;
+use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
-use super::plan::Changes;
 use super::sink::{EventSink, RecordError};
 use super::untrusted::Marker;
 use crate::config::Price;
@@ -130,7 +130,7 @@ impl Session {
             let input = match step.action {
                 Action::End(end) => return Ok(end),
                 Action::CallModel => self.call_model().await?,
-                Action::RunCalls(plans) => self.run_calls(plans).await?,
+                Action::RunCalls(calls) => self.run_calls(calls).await?,
             };
             step = self.parts.machine.step(input);
         }

@@ -1,9 +1,12 @@
-//! From the calls of an answer to what is done about each: lookup, validate, gate.
+//! Decides for each call of an answer what is done about it: finds the tool, validates the arguments, asks the gate.
 //!
-//! Every call gets a plan and so its one result, in its place, whatever the others get (POL-9).
+//! Every call gets one [`Dispatch`], and so its one result, in its place, whatever the others get (POL-9).
+
+use std::fmt;
+use std::sync::Arc;
 
 use super::machine::Rules;
-use super::tool::{PreparedCall, Toolbox};
+use super::tool::{AgentTool, PreparedCall, Toolbox};
 use crate::config::{Autonomy, Mode, Policy};
 use crate::domain::{
     Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
@@ -13,54 +16,84 @@ use crate::gate::{CallFacts, Spent, decide};
 use crate::text::escape::one_line;
 
 /// A call and what is done about it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PlannedCall {
-    /// The call.
+#[derive(Debug, Clone)]
+pub struct Dispatch {
+    /// The id of the call.
     pub call_id: CallId,
     /// The tool's own name, or what the model wrote where there is no such tool.
     pub name: String,
     /// The name as the model wrote it.
     pub shown_as: String,
-    /// Run it, or answer it.
-    pub work: Work,
+    /// What is done.
+    pub action: CallAction,
+}
+
+impl Dispatch {
+    /// Returns the call that is made or could be; `None` for one that is rejected.
+    #[must_use]
+    pub fn accepted(&self) -> Option<&AcceptedCall> {
+        match &self.action {
+            CallAction::Run(call)
+            | CallAction::Ask { call, .. }
+            | CallAction::Propose { call, .. } => Some(call),
+            CallAction::Reject(_) => None,
+        }
+    }
 }
 
 /// What is done about a call.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Work {
-    /// It is run.
-    Run {
-        /// The category that was judged.
-        category: Category,
-        /// What is run.
-        prepared: PreparedCall,
-    },
-    /// It is run if a person says so.
+#[derive(Debug, Clone)]
+pub enum CallAction {
+    /// The tool runs.
+    Run(AcceptedCall),
+    /// The tool runs if a person consents. If nobody answers, the call can become a step of a change plan.
     Ask {
-        /// The category that was judged.
-        category: Category,
-        /// What would be run.
-        prepared: PreparedCall,
-        /// Why it is asked.
+        /// What would run.
+        call: AcceptedCall,
+        /// Why a person is asked.
         reason: String,
-        /// What it would be as a step of a plan, if nobody answers.
-        step: u64,
-        /// The reads that the model has seen.
-        rests_on: Vec<CallId>,
+        /// Where the call would stand in a change plan.
+        position: StepPosition,
     },
-    /// It becomes a step of a change plan.
-    Plan {
-        /// Its number.
-        step: u64,
-        /// The category that was judged.
-        category: Category,
-        /// What would be run.
-        prepared: PreparedCall,
-        /// The reads that the model has seen.
-        rests_on: Vec<CallId>,
+    /// The call becomes a step of a change plan.
+    Propose {
+        /// What would run.
+        call: AcceptedCall,
+        /// Where the call stands in the change plan.
+        position: StepPosition,
     },
-    /// It is answered with this.
+    /// The model gets this error.
     Reject(CallError),
+}
+
+/// A call that was validated and judged, with the tool that makes it.
+#[derive(Clone)]
+pub struct AcceptedCall {
+    /// The tool.
+    pub tool: Arc<dyn AgentTool>,
+    /// The category that the gate gave the call.
+    pub category: Category,
+    /// What runs.
+    pub prepared: PreparedCall,
+}
+
+impl fmt::Debug for AcceptedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcceptedCall")
+            .field("tool", &self.tool.definition().name)
+            .field("category", &self.category)
+            .field("prepared", &self.prepared)
+            .finish()
+    }
+}
+
+/// Where a call stands in a change plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StepPosition {
+    /// The number of the step, from 1.
+    pub step: u64,
+    /// The reads that the model has seen before it.
+    pub rests_on: Vec<CallId>,
 }
 
 /// What a run in plan mode would change, so far.
@@ -72,67 +105,65 @@ pub struct Changes {
     pub reads: Vec<PlanRead>,
 }
 
-/// Plans the calls of one answer; returns the plans and the gate's decisions.
-pub(super) fn plan_calls(
+/// Dispatches the calls of one answer. Also returns the gate's decisions, as events.
+pub(super) fn dispatch_calls(
     calls: &[ToolCall],
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
     spent: &Spent,
     changes: &Changes,
-) -> (Vec<PlannedCall>, Vec<Event>) {
+) -> (Vec<Dispatch>, Vec<Event>) {
     let mut spent = spent.clone();
     let mut decisions = Vec::new();
     // Numbers are never used twice: a step that came to nothing leaves a gap.
     let mut steps = changes.steps.last().map_or(0, |step| step.step);
-    let plans = calls
+    let most = rules.limits.max_tool_calls_per_turn;
+    let dispatches = calls
         .iter()
         .enumerate()
         .map(|(at, call)| {
-            let most = rules.limits.max_tool_calls_per_turn;
-            let work = if at >= most {
-                Work::Reject(CallError::new(
+            let decided = if at < most {
+                decide_one(call, finish_reason, rules, toolbox, &spent, &mut decisions)
+            } else {
+                Err(CallError::new(
                     ErrorKind::Limit,
                     format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was number {}. Call it again.", at + 1),
                 ))
-            } else {
-                plan_one(call, finish_reason, rules, toolbox, &spent, &mut decisions).unwrap_or_else(Work::Reject)
             };
-            let rests_on = || changes.reads.iter().map(|read| read.call_id.clone()).collect();
-            let work = match work {
-                Work::Ask { category, prepared, .. } if rules.mode == Mode::Plan => {
-                    // Applying the plan is the person's yes.
-                    steps += 1;
-                    Work::Plan { step: steps, category, prepared, rests_on: rests_on() }
-                }
-                Work::Ask { category, prepared, reason, .. } => {
-                    steps += 1;
-                    Work::Ask { category, prepared, reason, step: steps, rests_on: rests_on() }
-                }
-                Work::Run { category, prepared }
-                    if rules.mode == Mode::Plan && category != Category::Read =>
+            let mut position = || {
+                steps += 1;
+                let rests_on = changes.reads.iter().map(|read| read.call_id.clone()).collect();
+                StepPosition { step: steps, rests_on }
+            };
+            let action = match decided {
+                Err(error) => CallAction::Reject(error),
+                // Applying the plan is the person's yes.
+                Ok((call, reason))
+                    if rules.mode == Mode::Plan
+                        && (reason.is_some() || call.category != Category::Read) =>
                 {
-                    steps += 1;
-                    Work::Plan { step: steps, category, prepared, rests_on: rests_on() }
+                    CallAction::Propose { call, position: position() }
                 }
-                other => other,
+                Ok((call, Some(reason))) => {
+                    CallAction::Ask { call, reason, position: position() }
+                }
+                Ok((call, None)) => CallAction::Run(call),
             };
-            if let Work::Run { prepared, .. }
-            | Work::Plan { prepared, .. }
-            | Work::Ask { prepared, .. } = &work
-            {
-                // What earlier calls of the same answer will use up counts for the later ones.
-                spent.count(&rules.gate, &prepared.resources, prepared.lines);
-            }
-            PlannedCall {
+            let dispatch = Dispatch {
                 call_id: call.call_id.clone(),
                 name: toolbox.canonical(&call.name).to_owned(),
                 shown_as: call.name.clone(),
-                work,
+                action,
+            };
+            if let Some(call) = dispatch.accepted() {
+                // What earlier calls of the same answer will use up counts for the later ones.
+                spent.count(&rules.gate, &call.prepared.resources, call.prepared.lines);
             }
+            dispatch
         })
         .collect();
-    (plans, decisions)
+    (dispatches, decisions)
 }
 
 /// Returns what is said of an admin call that is made, where the job is supervised.
@@ -142,14 +173,17 @@ pub(super) fn admin_warning(policy: &Policy, name: &str, category: Category) -> 
     is_told.then(|| Event::warning("admin_call", message))
 }
 
-fn plan_one(
+/// Returns a call that may be made, with the reason if a person is to be asked first.
+///
+/// *Errors*: why it may not, for the model.
+fn decide_one(
     call: &ToolCall,
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
     spent: &Spent,
     decisions: &mut Vec<Event>,
-) -> Result<Work, CallError> {
+) -> Result<(AcceptedCall, Option<String>), CallError> {
     let arguments = match &call.arguments {
         Arguments::Parsed(arguments) => arguments,
         Arguments::Invalid { message, .. } => {
@@ -203,15 +237,10 @@ fn plan_one(
     if decision.kind == DecisionKind::Allow {
         decisions.extend(admin_warning(&rules.gate.policy, name, decision.category));
     }
+    let accepted = AcceptedCall { tool: tool.clone(), category: decision.category, prepared };
     match decision.kind {
-        DecisionKind::Allow => Ok(Work::Run { category: decision.category, prepared }),
-        DecisionKind::Ask => Ok(Work::Ask {
-            category: decision.category,
-            prepared,
-            reason: decision.reason,
-            step: 0,
-            rests_on: Vec::new(),
-        }),
+        DecisionKind::Allow => Ok((accepted, None)),
+        DecisionKind::Ask => Ok((accepted, Some(decision.reason))),
         DecisionKind::Deny => Err(CallError::new(
             ErrorKind::Denied,
             format!(

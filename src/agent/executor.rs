@@ -1,0 +1,108 @@
+//! Makes calls. Whoever makes one — a session, `apply`, `dutyd call` — does it here, so that each call is recorded before it starts and has
+//! one end.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::dispatch::AcceptedCall;
+use super::sink::{EventSink, RecordError};
+use super::tool::{CallContext, CallOutput, PreparedCall};
+use crate::domain::{CallId, CallStart, Category, Event};
+
+/// Makes calls and records them.
+pub struct CallExecutor {
+    sink: Arc<dyn EventSink>,
+    cancel: CancellationToken,
+}
+
+impl CallExecutor {
+    /// Returns an executor that records in `sink`. `cancel` ends the calls that run; they end within 3 s.
+    #[must_use]
+    pub fn new(sink: Arc<dyn EventSink>, cancel: CancellationToken) -> Self {
+        Self { sink, cancel }
+    }
+
+    /// Returns the token that ends the calls of this executor.
+    #[must_use]
+    pub fn cancel(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    /// Opens a call; its duration counts from now.
+    #[must_use]
+    pub fn open(&self, call_id: &CallId, name: &str) -> OpenCall<'_> {
+        let (call_id, name) = (call_id.clone(), name.to_owned());
+        OpenCall { executor: self, call_id, name, started: Instant::now() }
+    }
+}
+
+/// A call without its end: [`OpenCall::end`] records it.
+#[must_use]
+pub struct OpenCall<'a> {
+    executor: &'a CallExecutor,
+    call_id: CallId,
+    name: String,
+    started: Instant,
+}
+
+impl OpenCall<'_> {
+    /// Returns the id of the call.
+    #[must_use]
+    pub fn id(&self) -> &CallId {
+        &self.call_id
+    }
+
+    /// Returns the tool's own name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Records that the tool starts, and runs it to its end. A failure of the tool is in the output.
+    ///
+    /// *Errors*: the start cannot be recorded; then the tool was not started. *Cancel*: through the executor's token only.
+    pub async fn run(&self, call: &AcceptedCall) -> Result<CallOutput, RecordError> {
+        self.start(call.category, &call.prepared).await?;
+        Ok(call.tool.run(&call.prepared, &self.context()).await)
+    }
+
+    /// Records that the dry run of a call starts, and runs it with the rights of a read tool; as [`Self::run`] otherwise.
+    ///
+    /// *Errors* and *cancel*: as [`Self::run`].
+    pub async fn dry_run(
+        &self,
+        call: &AcceptedCall,
+        dry: &PreparedCall,
+    ) -> Result<CallOutput, RecordError> {
+        self.start(Category::Read, dry).await?;
+        Ok(call.tool.dry_run(dry, &self.context()).await)
+    }
+
+    /// Records the one end of the call.
+    ///
+    /// *Errors*: it cannot be recorded.
+    pub async fn end(self, output: CallOutput) -> Result<(), RecordError> {
+        let duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let end = output.end(&self.call_id, &self.name, duration_ms);
+        self.executor.sink.record(Event::ToolCallEnd(Box::new(end))).await
+    }
+
+    async fn start(&self, category: Category, prepared: &PreparedCall) -> Result<(), RecordError> {
+        let start = CallStart {
+            call_id: self.call_id.clone(),
+            name: self.name.clone(),
+            category,
+            arguments: prepared.arguments.clone(),
+            argv: prepared.argv.clone(),
+            working_dir: prepared.working_dir.clone(),
+            sandboxed: prepared.sandboxed,
+        };
+        self.executor.sink.record(Event::ToolCallStart(start)).await
+    }
+
+    fn context(&self) -> CallContext {
+        CallContext { call_id: self.call_id.clone(), cancel: self.executor.cancel.clone() }
+    }
+}
