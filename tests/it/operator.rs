@@ -1,5 +1,7 @@
 //! What an operator sees of a daemon, of its queue and of what this process cannot read.
 
+use std::io::{BufRead as _, BufReader};
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -209,15 +211,35 @@ fn status_says_what_a_reload_cannot_change() {
 #[test]
 fn text_is_shown_while_it_comes() {
     let place = place();
+    let gate = place.path().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let here = place.path().display();
+    let tool = format!(
+        "  - {{name: wait, description: Waits, category: read, cmd: cat, args: [{}], sandbox: {{read: [{here}]}}}}\n",
+        gate.display()
+    );
+    place.write("tools.yaml", &format!("{TOOLS}{tool}"));
+    place.write("s.yaml", "steps: [{call: {tool: wait}}, {say: done}]\n");
     for daemon in [false, true] {
         let _daemon = daemon.then(|| place.serve());
-        let lines = place.dutyd(&["-o", "jsonl", "run", "hand"]).stdout;
-        let events = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let deltas: Vec<String> = events
-            .filter(|event| event["type"] == "assistant_text_delta")
-            .map(|event| event["text"].as_str().unwrap().to_owned())
-            .collect();
-        assert_eq!(deltas.concat(), "done", "{lines}");
+        let mut command = place.command(&["-o", "jsonl", "run", "hand"]);
+        let mut run = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(run.stdout.take().unwrap()).lines();
+        let mut deltas = String::new();
+        let mut seen = Vec::new();
+        for line in lines.map(Result::unwrap) {
+            let event: Value = serde_json::from_str(&line).unwrap();
+            // What reads along now misses nothing of what is said afterwards.
+            if event["type"] == "tool_call_start" {
+                std::fs::write(&gate, "go").unwrap();
+            }
+            if event["type"] == "assistant_text_delta" {
+                deltas.push_str(event["text"].as_str().unwrap());
+            }
+            seen.push(line);
+        }
+        assert!(run.wait().unwrap().success(), "{seen:?}");
+        assert_eq!(deltas, "done", "{seen:?}");
     }
 }
 
