@@ -31,7 +31,6 @@ impl CallExecutor {
     }
 
     /// Opens a call; its duration counts from now.
-    #[must_use]
     pub fn open(&self, call_id: &CallId, name: &str) -> OpenCall<'_> {
         let (call_id, name) = (call_id.clone(), name.to_owned());
         OpenCall { executor: self, call_id, name, started: Instant::now() }

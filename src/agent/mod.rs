@@ -15,6 +15,7 @@ mod repetition;
 mod session;
 mod shown;
 mod sink;
+mod stop;
 mod tool;
 mod untrusted;
 
@@ -28,6 +29,7 @@ pub use model::{
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
-pub use sink::{EventSink, RecordError};
+pub use sink::{EventSink, RecordError, Unrecorded};
+pub use stop::{StopSignal, outer_limit};
 pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, Toolbox};
 pub use untrusted::{Marker, unwrap as unmarked};

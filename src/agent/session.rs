@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::approval::Approver;
@@ -19,9 +18,10 @@ use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use super::sink::{EventSink, RecordError};
+use super::stop::StopSignal;
 use super::untrusted::Marker;
 use crate::config::Price;
-use crate::domain::{Event, LiveEvent, Stop, StopReason};
+use crate::domain::{Event, LiveEvent, StopReason};
 
 /// The shortest and longest pause before a retry, before jitter.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
@@ -43,10 +43,8 @@ pub struct SessionParts {
     pub run_id: String,
     /// Asks a person.
     pub approver: Arc<dyn Approver>,
-    /// Holds a stop reason as soon as the run is to end.
-    pub stop: watch::Receiver<Option<Stop>>,
-    /// When `max_duration` is over.
-    pub deadline: Instant,
+    /// Tells when the run is to end.
+    pub stop: StopSignal,
 }
 
 /// A model of a session.
@@ -136,24 +134,10 @@ impl Session {
         }
     }
 
-    /// Returns why the run is to end, as soon as it is.
-    async fn stopped(&self) -> StopReason {
-        let mut stop = self.parts.stop.clone();
-        tokio::select! {
-            biased;
-            stop = async { stop.wait_for(Option::is_some).await.map(|stop| stop.clone()) } => match stop {
-                Ok(Some(stop)) => stop.reason,
-                // Whoever could stop us is gone, and with it the daemon.
-                Ok(None) | Err(_) => StopReason::Interrupted,
-            },
-            () = tokio::time::sleep_until(self.parts.deadline) => StopReason::MaxDuration,
-        }
-    }
-
     async fn call_model(&self) -> Result<Input, RecordError> {
         tokio::select! {
             biased;
-            reason = self.stopped() => Ok(Input::Stop(reason)),
+            reason = self.parts.stop.reason() => Ok(Input::Stop(reason)),
             input = self.call_with_fallbacks() => input,
         }
     }

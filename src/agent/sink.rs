@@ -20,3 +20,15 @@ pub trait EventSink: Send + Sync {
     /// Shows what is never written. Must not block.
     fn live(&self, event: LiveEvent);
 }
+
+/// Keeps no record, for a call without a run.
+pub struct Unrecorded;
+
+#[async_trait]
+impl EventSink for Unrecorded {
+    async fn record(&self, _event: Event) -> Result<(), RecordError> {
+        Ok(())
+    }
+
+    fn live(&self, _event: LiveEvent) {}
+}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
@@ -12,7 +13,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::explain::REFUSED;
 use super::output;
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall};
+use crate::agent::{AcceptedCall, CallExecutor, CallOutput, Unrecorded};
 use crate::argv::parse_arguments;
 use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, Trust};
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
@@ -108,7 +109,10 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let result = match decision.kind {
         DecisionKind::Deny => refused(&decision),
         // The person at the terminal is the one who is asked.
-        DecisionKind::Allow | DecisionKind::Ask => made(runnable.as_ref(), &prepared).await?,
+        DecisionKind::Allow | DecisionKind::Ask => {
+            let category = decision.category;
+            made(tool.name(), AcceptedCall { tool: runnable.clone(), category, prepared }).await?
+        }
     };
     let duration_ms = started.elapsed().as_millis();
     drop(registered);
@@ -152,20 +156,22 @@ fn values<'a>(config: &'a Config, tool: &'a KnownTool<'_>) -> Vec<&'a str> {
     }
 }
 
-/// Makes a call, until it ends or the person says stop.
-async fn made(tool: &dyn AgentTool, call: &PreparedCall) -> Result<CallOutput, CliError> {
-    let cancel = CancellationToken::new();
-    let call_id = CallId::parse("call").map_err(|error| CliError::failed(error.to_string()))?;
-    let context = CallContext { call_id, cancel: cancel.clone() };
-    let run = tool.run(call, &context);
+/// Makes a call, until it ends or the person says stop. It has no record.
+async fn made(name: &str, call: AcceptedCall) -> Result<CallOutput, CliError> {
+    let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
+    let executor = CallExecutor::new(Arc::new(Unrecorded), CancellationToken::new());
+    let call_id = CallId::parse("call").map_err(|error| failed(&error))?;
+    let open = executor.open(&call_id, name);
+    let run = open.run(&call);
     tokio::pin!(run);
-    tokio::select! {
-        result = &mut run => Ok(result),
+    let output = tokio::select! {
+        output = &mut run => output,
         _ = tokio::signal::ctrl_c() => {
-            cancel.cancel();
-            Ok(run.await)
+            executor.cancel().cancel();
+            run.await
         }
-    }
+    };
+    output.map_err(|error| failed(&error))
 }
 
 fn refused(decision: &Decision) -> CallOutput {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
 
 use super::approvals::Terminal;
 use super::args::{ApplyArgs, PlanArgs};
@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::Trust;
-use crate::domain::{Plan, PlanState};
+use crate::domain::{Plan, PlanState, Stop, StopReason};
 use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger};
@@ -93,15 +93,17 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         .map_err(|error| CliError::usage(error.to_string()))?;
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
-    let cancel = CancellationToken::new();
-    let stop = cancel.clone();
+    let (sender, stop) = watch::channel(None);
     let signals = tokio::spawn(async move {
         super::run::wait_for_signal().await;
         output::note("stopping; the step at work gets 2 s");
-        stop.cancel();
+        let by = Some(super::run::myself());
+        // The receiver is gone if the run has ended.
+        let _ = sender.send(Some(Stop { reason: StopReason::Cancelled, by }));
+        // The channel stays open as long as the run looks at it.
+        sender.closed().await;
     });
-    let applied =
-        apply_plan(spec, context.host(Observers::default()), plan, args.only, cancel).await;
+    let applied = apply_plan(spec, context.host(Observers::default()), plan, args.only, stop).await;
     signals.abort();
     let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
     output::value(context.form, &applied.plan, || described(&applied.plan))?;

@@ -4,26 +4,26 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::ended::{Ended, ended_early, session_end};
-use super::execute::{Begun, Host, RunError, begin, finish, session_start};
-use super::mcp::Servers;
-use super::preflight::connect;
+use super::ended::{Ended, ended_early};
+use super::execute::{Host, RunError};
+use super::scope::RunScope;
 use super::sink::RunSink;
 use super::spec::RunSpec;
-use super::tool_context::{gate_rules, toolbox};
+use super::tool_context::gate_rules;
 use crate::agent::{
-    CallContext, CallOutput, EventSink as _, PreparedCall, RecordError, SessionResult, Toolbox,
+    AcceptedCall, CallExecutor, CallOutput, EventSink as _, OpenCall, RecordError, Toolbox,
+    outer_limit,
 };
-use crate::config::Mode;
+use crate::config::{Limits, Mode};
 use crate::domain::{
-    CallId, CallStart, Category, DecisionKind, Event, InputSource, KeptStep, Plan, PlanRead,
-    PlanState, PolicyDecision, PreflightItem, StopReason,
+    CallError, CallId, Category, DecisionKind, ErrorKind, Event, InputSource, KeptStep, Plan,
+    PlanRead, PlanState, PolicyDecision, PreflightItem, Stop, StopReason,
 };
-use crate::gate::{CallFacts, GateRules, Spent, decide};
+use crate::gate::{CallFacts, Decision, GateRules, Spent, decide};
 use crate::store::Ledger;
 
 /// How applying went.
@@ -37,7 +37,7 @@ pub struct Applied {
     pub refused: Option<String>,
 }
 
-/// Applies the waiting steps of a plan, or one of them, as the run `spec`.
+/// Applies the waiting steps of a plan, or one of them, as the run `spec`. `stop` holds a stop reason as soon as the run is to end.
 ///
 /// *Errors*: the run cannot begin; then nothing was done. A refusal and a step that fails are told in the result.
 pub async fn apply(
@@ -45,64 +45,56 @@ pub async fn apply(
     host: Host,
     plan: Plan,
     only: Option<u64>,
-    cancel: CancellationToken,
+    stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Applied, RunError> {
-    let Begun { lock, sink, ctx, started, .. } = begin(&spec, &host)?;
-    let mut servers =
-        Servers::start(&spec.config, &spec.job, (Mode::Act, false), &host, &ctx).await;
-    let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = Arc::new(toolbox(&spec.config, &spec.job, &ctx, of_servers, false));
+    let spec = RunSpec { mode: Mode::Act, ..spec };
+    let mut scope = RunScope::begin(spec, host, stop).await?;
     // Where it cannot be reached, the steps say so.
-    let (connection, _) = connect(&spec.config, &spec.job, &ctx, &toolbox).await;
+    let _ = scope.connect().await;
+    scope.record_start(None).await?;
+    scope.record_server_warnings().await?;
+    let text = scope.spec.task.clone();
+    scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
+    let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.paths.clone());
     let mut work = Apply {
         // Whoever applies a plan has seen all of its calls; the rate is for models.
-        rules: GateRules { rate: None, ..gate_rules(&spec.config, &spec.job, ctx.paths.clone()) },
-        toolbox,
-        sink,
-        cancel,
+        rules: GateRules { rate: None, ..rules },
+        toolbox: scope.toolbox.clone(),
+        executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new()),
+        sink: scope.sink.clone(),
         spent: Spent::default(),
         plan,
     };
-    let recorded_start = async {
-        let start = session_start(&spec, &work.toolbox, &ctx);
-        work.sink.record(Event::SessionStart(Box::new(start))).await?;
-        for warning in &servers.warnings {
-            let event = Event::warning(warning.code, warning.message.clone());
-            work.sink.record(event).await?;
+    let (done, stopped) = work.run_until_stopped(&scope, only).await;
+    let (stop_reason, error, refused) = match (done, stopped) {
+        (Ok(done), Some(reason)) => {
+            let failure = match done {
+                Done::Failed(why) | Done::Refused(why) => Some(why),
+                Done::Applied | Done::Cancelled => None,
+            };
+            let limits = &scope.spec.job.limits;
+            (reason, Some(work.stop(reason, failure, limits).await), None)
         }
-        let text = spec.task.clone();
-        work.sink.record(Event::UserInput { text, source: InputSource::Person }).await
+        (Ok(Done::Applied), None) => (StopReason::Completed, None, None),
+        (Ok(Done::Refused(why)), None) => {
+            (StopReason::PreflightFailed, Some(why.clone()), Some(why))
+        }
+        (Ok(Done::Cancelled), None) => {
+            (StopReason::Interrupted, Some("it was stopped".to_owned()), None)
+        }
+        (Ok(Done::Failed(why)), None) => (StopReason::ErrorThreshold, Some(why), None),
+        (Err(error), _) => (StopReason::RecordFailed, Some(error.to_string()), None),
     };
-    recorded_start.await.map_err(|error| RunError::Record(error.0))?;
-    let done = work.run(&host, only).await;
-    let (stop_reason, error, refused) = match done {
-        Ok(Done::Applied) => (StopReason::Completed, None, None),
-        Ok(Done::Refused(why)) => (StopReason::PreflightFailed, Some(why.clone()), Some(why)),
-        Ok(Done::Cancelled) => (
-            StopReason::Cancelled,
-            Some("it was stopped; what was done is in the plan".to_owned()),
-            None,
-        ),
-        Ok(Done::Failed(why)) => (StopReason::ErrorThreshold, Some(why), None),
-        Err(error) => (StopReason::RecordFailed, Some(error.to_string()), None),
-    };
-    let mut result: SessionResult = ended_early(stop_reason, error.unwrap_or_default());
+    let mut result = ended_early(stop_reason, error.unwrap_or_default());
     if stop_reason == StopReason::Completed {
         result.end.error = None;
         result.end.result = Some(format!("The plan {} is applied.", work.plan.plan_id));
     }
     result.counters.spent = work.spent.clone();
-    result.survivors = servers.end().await;
-    if let Some(connection) = connection {
-        result.survivors += connection.end().await;
-    }
-    if let Some(left) = ctx.spawner.end().await {
-        result.survivors = left;
-    }
-    let end = session_end(&result, started, spec.trigger.by.clone(), &ctx.redactor);
-    let ended = finish(&spec.run_id, &host, &work.sink, lock, end).await;
-    let refused = refused.map(|why| ctx.redactor.text(&why).into_owned());
-    Ok(Applied { ended, plan: work.plan, refused })
+    let refused = refused.map(|why| scope.ctx.redactor.text(&why).into_owned());
+    let plan = work.plan;
+    drop(work.toolbox);
+    Ok(Applied { ended: scope.end(result).await, plan, refused })
 }
 
 enum Done {
@@ -115,19 +107,46 @@ enum Done {
 struct Apply {
     rules: GateRules,
     toolbox: Arc<Toolbox>,
+    executor: CallExecutor,
     sink: Arc<RunSink>,
-    cancel: CancellationToken,
     spent: Spent,
     plan: Plan,
 }
 
-/// A call as it would be made now.
-struct Ready {
-    prepared: PreparedCall,
-    category: Category,
-}
-
 impl Apply {
+    /// Does the work; also returns why it was stopped from outside, if it was. A step that runs then ends within its grace.
+    async fn run_until_stopped(
+        &mut self,
+        scope: &RunScope,
+        only: Option<u64>,
+    ) -> (Result<Done, RecordError>, Option<StopReason>) {
+        let cancel = self.executor.cancel().clone();
+        let work = self.run(&scope.host, only);
+        tokio::pin!(work);
+        tokio::select! {
+            biased;
+            reason = scope.stop.reason() => {
+                cancel.cancel();
+                (work.await, Some(reason))
+            }
+            done = &mut work => (done, None),
+        }
+    }
+
+    /// Records the limit that stopped the work, if it was one; returns what the end tells the operator.
+    async fn stop(&self, reason: StopReason, failure: Option<String>, limits: &Limits) -> String {
+        let why = match outer_limit(reason, limits) {
+            Some((event, why)) => {
+                // The end tells it too, so that a record that cannot be written is noticed there.
+                let _ = self.sink.record(event).await;
+                why
+            }
+            None => "it was stopped".to_owned(),
+        };
+        let failure = failure.map(|failure| format!("; {failure}")).unwrap_or_default();
+        format!("{why}; what was done is in the plan{failure}")
+    }
+
     async fn run(&mut self, host: &Host, only: Option<u64>) -> Result<Done, RecordError> {
         let is_wanted = |kept: &KeptStep| {
             kept.state == PlanState::Waiting && only.is_none_or(|only| only == kept.step.step)
@@ -151,7 +170,7 @@ impl Apply {
             items.push(PreflightItem {
                 name: format!("step {}", kept.step.step),
                 ok: checked.is_ok(),
-                detail: checked.err().unwrap_or_else(|| kept.step.name.clone()),
+                detail: checked.err().map_or_else(|| kept.step.name.clone(), |error| error.message),
             });
         }
         let wrong = items
@@ -167,7 +186,7 @@ impl Apply {
             Ok(ledger) => ledger,
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         };
-        if self.cancel.is_cancelled() {
+        if self.executor.cancel().is_cancelled() {
             return Ok(Done::Cancelled);
         }
         match ledger.claim_plan(self.plan.plan_id.clone(), PlanState::Failed).await {
@@ -189,7 +208,7 @@ impl Apply {
     async fn make(&mut self, steps: &[KeptStep], ledger: &Ledger) -> Result<Done, RecordError> {
         let (mut failed, mut record) = (None, None);
         for kept in steps {
-            if self.cancel.is_cancelled() {
+            if self.executor.cancel().is_cancelled() {
                 break;
             }
             // If nothing more is ever written, nobody can say whether it was done.
@@ -216,7 +235,7 @@ impl Apply {
         match (record, failed) {
             (Some(error), _) => Err(error),
             (None, Some(why)) => Ok(Done::Failed(why)),
-            (None, None) if self.cancel.is_cancelled() => Ok(Done::Cancelled),
+            (None, None) if self.executor.cancel().is_cancelled() => Ok(Done::Cancelled),
             (None, None) => Ok(Done::Applied),
         }
     }
@@ -243,17 +262,13 @@ impl Apply {
             ok,
             detail: detail.to_owned(),
         };
-        let Some(tool) = self.toolbox.find(&read.name).cloned() else {
-            return Ok(item(false, "the tool is gone"));
-        };
-        let prepared = match tool.prepare(&read.arguments) {
-            Ok(prepared) => prepared,
-            Err(error) => return Ok(item(false, &error.message)),
-        };
-        let ready = Ready { prepared, category: tool.category() };
-        let output = match self.call(&read.call_id, &read.name, &ready, Category::Read).await? {
+        let ready = self.toolbox.find(&read.name).ok_or_else(tool_is_gone).and_then(|tool| {
+            let prepared = tool.prepare(&read.arguments)?;
+            Ok(AcceptedCall { tool: tool.clone(), category: tool.category(), prepared })
+        });
+        let output = match self.call(&read.call_id, &read.name, ready, Category::Read).await? {
             Ok(output) => output,
-            Err(why) => return Ok(item(false, &why)),
+            Err(error) => return Ok(item(false, &error.message)),
         };
         let same = output.read_digest().as_ref() == Some(&read.digest);
         Ok(if same {
@@ -263,133 +278,131 @@ impl Apply {
         })
     }
 
-    /// Returns a step as it would be made now.
+    /// Returns a step as it would be made now, and counts what it uses up.
     ///
-    /// *Errors*: it is not what was planned any more.
-    async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<Ready, String> {
+    /// *Errors*: it is not what was planned any more, or not allowed.
+    async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<AcceptedCall, CallError> {
         let step = &kept.step;
-        let tool = self.toolbox.find(&step.name).ok_or("the tool is gone")?;
-        let prepared = tool.prepare(&step.arguments).map_err(|error| error.message)?;
+        let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
+        let prepared = tool.prepare(&step.arguments)?;
         // What an earlier step of this plan writes cannot be as it was.
         let is_touched =
             self.rules.written(&prepared.resources).any(|path| spent.files.contains(&path));
-        let state = tool.state(&prepared).await.map_err(|error| error.message)?;
+        let state = tool.state(&prepared).await?;
         let is_same = is_touched || prepared.digest(&step.name, &state) == step.digest;
         if prepared.argv != step.argv || !is_same {
-            return Err(
-                "the program, its arguments or a file that it changes is not what was planned"
-                    .to_owned(),
-            );
+            return Err(denied(
+                "the program, its arguments or a file that it changes is not what was planned",
+            ));
         }
+        let call = AcceptedCall { tool: tool.clone(), category: tool.category(), prepared };
+        self.judge(&step.name, &call, step.category, spent).1?;
+        spent.count(&self.rules, &call.prepared.resources, call.prepared.lines);
+        Ok(call)
+    }
+
+    /// Returns the gate's decision about a call, and whether it is made; `most` is the category that the plan gave it.
+    ///
+    /// *Errors* (inside): the refusal.
+    fn judge(
+        &self,
+        name: &str,
+        call: &AcceptedCall,
+        most: Category,
+        spent: &Spent,
+    ) -> (Decision, Result<(), CallError>) {
         let facts = CallFacts {
-            tool: &step.name,
-            category: tool.category(),
-            destructive_when: tool.destructive_when(),
-            resources: &prepared.resources,
-            lines: prepared.lines,
+            tool: name,
+            category: call.tool.category(),
+            destructive_when: call.tool.destructive_when(),
+            resources: &call.prepared.resources,
+            lines: call.prepared.lines,
             spent,
         };
-        let decision = decide(&self.rules, facts, &prepared.arguments);
-        if decision.kind == DecisionKind::Deny {
-            return Err(format!("refused by the rule `{}`: {}", decision.rule, decision.reason));
-        }
-        if decision.category > step.category {
-            return Err(format!("it is a call of category {} now", decision.category));
-        }
-        spent.count(&self.rules, &prepared.resources, prepared.lines);
-        Ok(Ready { prepared, category: tool.category() })
+        let decision = decide(&self.rules, facts, &call.prepared.arguments);
+        let allowed = if decision.kind == DecisionKind::Deny {
+            Err(denied(format!("refused by the rule `{}`: {}", decision.rule, decision.reason)))
+        } else if decision.category > most {
+            Err(denied(format!("it is a call of category {} now", decision.category)))
+        } else {
+            Ok(())
+        };
+        (decision, allowed)
     }
 
     /// Does a step; returns why it failed.
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
         // Compared once more, at the last moment; what it uses up is counted when it is done.
-        let mut spent = self.spent.clone();
-        let ready = match self.ready(kept, &mut spent).await {
-            Ok(ready) => ready,
-            Err(why) => return Ok(Some(format!("step {}: {why}", kept.step.step))),
+        let ready = self.ready(kept, &mut self.spent.clone()).await;
+        let step = &kept.step;
+        let failed = match self.call(&step.call_id, &step.name, ready, step.category).await? {
+            Err(error) => Some(error.message),
+            Ok(output) => {
+                output.error_kind.map(|kind| format!("{}: {}", kind.as_str(), output.content))
+            }
         };
-        let output =
-            match self.call(&kept.step.call_id, &kept.step.name, &ready, kept.step.category).await?
-            {
-                Ok(output) => output,
-                Err(why) => return Ok(Some(why)),
-            };
-        let failed = output.error_kind.map(|kind| {
-            format!(
-                "step {} ({}): {}: {}",
-                kept.step.step,
-                kept.step.name,
-                kind.as_str(),
-                output.content
-            )
-        });
-        Ok(failed)
+        Ok(failed.map(|why| format!("step {} ({}): {why}", step.step, step.name)))
     }
 
-    /// Makes a call through the gate; `Err` inside is its refusal.
+    /// Makes a call through the gate and records its end, also that of one that is not made; `Err` inside is why it is not.
     async fn call(
         &mut self,
         call_id: &CallId,
         name: &str,
-        ready: &Ready,
+        ready: Result<AcceptedCall, CallError>,
         most: Category,
-    ) -> Result<Result<CallOutput, String>, RecordError> {
-        let Some(tool) = self.toolbox.find(name).cloned() else {
-            return Ok(Err("the tool is gone".to_owned()));
+    ) -> Result<Result<CallOutput, CallError>, RecordError> {
+        let open = self.executor.open(call_id, name);
+        let made = match ready {
+            Ok(call) => self.decide_and_run(&open, call, most).await?,
+            Err(error) => Err(error),
         };
-        let facts = CallFacts {
-            tool: name,
-            category: ready.category,
-            destructive_when: tool.destructive_when(),
-            resources: &ready.prepared.resources,
-            lines: ready.prepared.lines,
-            spent: &self.spent,
-        };
-        let decision = decide(&self.rules, facts, &ready.prepared.arguments);
-        // Who applies a plan has said yes to what it asks.
-        let allowed = decision.kind != DecisionKind::Deny;
+        let output = made.as_ref().map_or_else(CallOutput::of_error, CallOutput::clone);
+        open.end(output).await?;
+        if let Ok(output) = &made {
+            self.spent.calls += 1;
+            self.spent.files.extend(output.modified.iter().cloned());
+            self.spent.lines += output.lines_changed;
+        }
+        Ok(made)
+    }
+
+    async fn decide_and_run(
+        &self,
+        open: &OpenCall<'_>,
+        call: AcceptedCall,
+        most: Category,
+    ) -> Result<Result<CallOutput, CallError>, RecordError> {
+        let (decision, allowed) = self.judge(open.name(), &call, most, &self.spent);
         let mut decided = PolicyDecision {
-            call_id: call_id.clone(),
-            name: name.to_owned(),
+            call_id: open.id().clone(),
+            name: open.name().to_owned(),
             category: decision.category,
             decision: decision.kind,
             rule: decision.rule.to_owned(),
-            reason: decision.reason.clone(),
+            reason: decision.reason,
         };
+        // Who applies a plan has said yes to what it asks.
         if decision.kind == DecisionKind::Ask {
             decided.decision = DecisionKind::Allow;
             decided.rule = "approved".to_owned();
-            decided.reason = format!("a person applies the plan: {}", decision.reason);
+            decided.reason = format!("a person applies the plan: {}", decided.reason);
         }
         self.sink.record(Event::PolicyDecision(decided)).await?;
-        if decision.category > most {
-            return Ok(Err(format!("it is a call of category {} now", decision.category)));
+        match allowed {
+            Err(error) => Ok(Err(error)),
+            Ok(()) => {
+                let call = AcceptedCall { category: decision.category, ..call };
+                open.run(&call).await.map(Ok)
+            }
         }
-        if !allowed {
-            return Ok(Err(format!(
-                "refused by the rule `{}`: {}",
-                decision.rule, decision.reason
-            )));
-        }
-        let start = CallStart {
-            call_id: call_id.clone(),
-            name: name.to_owned(),
-            category: decision.category,
-            arguments: ready.prepared.arguments.clone(),
-            argv: ready.prepared.argv.clone(),
-            working_dir: ready.prepared.working_dir.clone(),
-            sandboxed: ready.prepared.sandboxed,
-        };
-        self.sink.record(Event::ToolCallStart(start)).await?;
-        self.spent.calls += 1;
-        let started = Instant::now();
-        let context = CallContext { call_id: call_id.clone(), cancel: self.cancel.clone() };
-        let output = tool.run(&ready.prepared, &context).await;
-        self.spent.files.extend(output.modified.iter().cloned());
-        self.spent.lines += output.lines_changed;
-        let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let end = output.clone().end(call_id, name, duration_ms);
-        self.sink.record(Event::ToolCallEnd(Box::new(end))).await?;
-        Ok(Ok(output))
     }
+}
+
+fn tool_is_gone() -> CallError {
+    CallError::new(ErrorKind::UnknownTool, "the tool is gone")
+}
+
+fn denied(why: impl Into<String>) -> CallError {
+    CallError::new(ErrorKind::Denied, why)
 }

@@ -13,6 +13,7 @@ mod models;
 mod preflight;
 mod project;
 mod prompt;
+mod scope;
 mod sink;
 mod spec;
 mod temporary;

@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use tokio::sync::watch;
-use tokio::time::Instant;
-
 use super::execute::Host;
 use super::spec::RunSpec;
-use crate::agent::Toolbox;
+use crate::agent::{StopSignal, Toolbox};
 use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool, WireFormat};
-use crate::domain::{PreflightItem, Stop};
+use crate::domain::PreflightItem;
 use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::{Connection, ToolContext, missing_programs};
@@ -73,19 +70,18 @@ pub(super) async fn may_begin(
     spec: &RunSpec,
     host: &Host,
     items: &[PreflightItem],
-    (stopped, started): (&mut watch::Receiver<Option<Stop>>, Instant),
+    stop: &StopSignal,
 ) -> bool {
-    if stopped.borrow().is_some() {
+    if stop.is_given() {
         return true;
     }
     if !spec.has_person {
         return items.iter().all(|item| item.ok);
     }
-    let left = spec.job.limits.max_duration.saturating_sub(started.elapsed());
-    let patience = spec.job.approval.timeout.min(left);
+    let patience = spec.job.approval.timeout;
     tokio::select! {
         answer = tokio::time::timeout(patience, host.approver.preflight(items)) => answer.unwrap_or(false),
-        _ = stopped.wait_for(Option::is_some) => true,
+        _ = stop.reason() => true,
     }
 }
 

@@ -1,26 +1,20 @@
 //! The system prompt of a run, and the facts that go into it.
 
-use tokio::sync::watch;
-
 use super::documents::Documents;
-use super::execute::Host;
 use super::project;
+use super::scope::RunScope;
 use super::spec::RunSpec;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
 use crate::config::{Autonomy, Job, Model};
-use crate::domain::Stop;
 use crate::tools::ToolContext;
 
 /// Returns the system prompt of a run and, apart from it, the untrusted text of the repository.
 pub(super) async fn prompt(
-    spec: &RunSpec,
-    host: &Host,
+    scope: &RunScope,
     model: &Model,
-    toolbox: &Toolbox,
     documents: &str,
-    ctx: &ToolContext,
-    mut stop: watch::Receiver<Option<Stop>>,
 ) -> (SystemPrompt, Option<String>) {
+    let (spec, host, ctx, toolbox) = (&scope.spec, &scope.host, &scope.ctx, &scope.toolbox);
     let zone = spec
         .job
         .schedule
@@ -35,7 +29,7 @@ pub(super) async fn prompt(
     let git = match (&root, host.environment.find_program("git")) {
         (Some(root), Some(git)) => tokio::select! {
             facts = project::git_facts(&ctx.spawner, &git, root, &ctx.redactor) => facts,
-            _ = stop.wait_for(Option::is_some) => None,
+            _ = scope.stop.reason() => None,
         },
         _ => None,
     };
@@ -43,7 +37,7 @@ pub(super) async fn prompt(
         base: model.profile.prompt,
         job: spec.job.name.as_str(),
         description: spec.job.description.as_deref(),
-        host: &super::execute::host_name(),
+        host: &super::scope::host_name(),
         platform: &platform(),
         date: &date,
         model: model.model_word(),

@@ -11,6 +11,10 @@ echo "$*" >>"$here/calls"
 case "$*" in
   *--dry-run=server*) echo "would: $*" ;;
   get*) cat "$here/world" ;;
+  scale*) if [ -e "$here/hangs" ]; then exec sleep 60; fi ;;
+esac
+case "$*" in
+  *--dry-run=server*) ;;
   scale*|apply*) echo "$*" >>"$here/world"; echo "done: $*" ;;
 esac
 "#;
@@ -81,6 +85,13 @@ impl World {
 
     fn plan(&self) -> Value {
         self.place.json(&["plan", "last"])
+    }
+
+    /// Returns the events of a type in the newest run.
+    fn events(&self, kind: &str) -> Vec<Value> {
+        let shown = self.place.json(&["show", "last"]);
+        let events = shown["events"].as_array().unwrap().iter();
+        events.filter(|event| event["type"] == kind).cloned().collect()
     }
 }
 
@@ -255,4 +266,40 @@ fn two_who_apply_at_once_do_each_step_once() {
     let calls = world.file("calls");
     let made = calls.lines().filter(|line| line.starts_with("scale")).count();
     assert_eq!(made, 1, "{calls}");
+}
+
+#[test]
+fn a_call_that_apply_does_not_make_has_its_end() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
+    world.place.write("tools.yaml", &tools.replace("name: kubectl_get", "name: kubectl_list"));
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("the tool is gone"), "{done:?}");
+    let ends = world.events("tool_call_end");
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert_eq!(ends[0]["error_kind"], "unknown_tool");
+    assert_eq!(world.plan()["state"], "waiting");
+}
+
+#[test]
+fn applying_ends_at_the_maximum_duration_of_the_job() {
+    let world = World::new("plan");
+    world.place.dutyd(&["run", "j"]);
+    let jobs = std::fs::read_to_string(world.place.config().join("jobs.yaml")).unwrap();
+    let limited = "mode: plan\n    limits: {max_duration: 2s}";
+    world.place.write("jobs.yaml", &jobs.replace("mode: plan", limited));
+    std::fs::write(world.bin.join("hangs"), "").unwrap();
+    let done = world.place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("took longer than 2 s"), "{done:?}");
+    let run = &world.place.json(&["runs"])[0];
+    assert_eq!((&run["outcome"], &run["stop_reason"]), (&json!("failed"), &json!("max_duration")));
+    assert_eq!(world.events("turn_limit")[0]["limit"], "max_duration");
+    let ends = world.events("tool_call_end");
+    assert_eq!(ends.len(), 2, "the read and the first step: {ends:?}");
+    let plan = world.plan();
+    let states: Vec<&Value> =
+        plan["steps"].as_array().unwrap().iter().map(|step| &step["state"]).collect();
+    assert_eq!(states, ["failed", "waiting", "waiting"]);
+    assert_eq!(world.file("world"), "web 1\n");
 }

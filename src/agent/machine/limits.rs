@@ -2,6 +2,7 @@
 
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
+use crate::agent::stop::outer_limit;
 use crate::config::Price;
 use crate::domain::{Event, StopReason, Turn, Usage};
 
@@ -43,30 +44,15 @@ impl Machine {
 
     /// Ends the run because of a reason from outside the loop.
     pub(super) fn on_stop(&mut self, reason: StopReason, events: &mut Vec<Event>) -> Action {
-        match reason {
-            StopReason::MaxDuration => {
-                let seconds = self.rules.limits.max_duration.as_secs();
-                events.push(Event::TurnLimit { limit: "max_duration".to_owned(), value: seconds });
-                self.close(
-                    reason,
-                    "Stopped: maximum duration reached.",
-                    Some(format!("the run took longer than {seconds} s")),
-                    events,
-                )
-            }
-            // The temporary directory is the only budget that is checked outside the loop.
-            StopReason::BudgetExceeded => {
-                let most = self.rules.limits.max_tmp_bytes;
-                events.push(Event::TurnLimit { limit: "max_tmp_bytes".to_owned(), value: most });
-                self.close(
-                    reason,
-                    "Stopped: the temporary directory is too large.",
-                    Some(format!("the temporary directory of the run took more than {most} bytes")),
-                    events,
-                )
-            }
-            _ => self.end(reason, None, events),
-        }
+        let Some((event, error)) = outer_limit(reason, &self.rules.limits) else {
+            return self.end(reason, None, events);
+        };
+        events.push(event);
+        let message = match reason {
+            StopReason::MaxDuration => "Stopped: maximum duration reached.",
+            _ => "Stopped: the temporary directory is too large.",
+        };
+        self.close(reason, message, Some(error), events)
     }
 
     /// Checks the limits; below them the model is asked.

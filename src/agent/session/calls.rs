@@ -29,7 +29,7 @@ impl Session {
         tokio::pin!(work);
         tokio::select! {
             biased;
-            reason = self.stopped() => {
+            reason = self.parts.stop.reason() => {
                 executor.cancel().cancel();
                 // Tools end within their grace; their results are recorded before the run ends.
                 work.await?;
@@ -255,11 +255,10 @@ impl Session {
 
     /// Returns who ended the run, and how an approval that waited says so.
     fn ended_by(&self) -> (Option<String>, Option<String>) {
-        match self.parts.stop.borrow().as_ref() {
-            Some(Stop { reason: StopReason::Cancelled, by }) => (
-                by.as_ref().map(|person| person.user.clone()),
-                Some("the run was cancelled".to_owned()),
-            ),
+        match self.parts.stop.given() {
+            Some(Stop { reason: StopReason::Cancelled, by }) => {
+                (by.map(|person| person.user), Some("the run was cancelled".to_owned()))
+            }
             Some(Stop { reason, .. }) => (None, Some(format!("the run ended: {reason}"))),
             None => (None, Some(format!("the run ended: {}", StopReason::MaxDuration))),
         }

@@ -2,6 +2,7 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use super::super::{
     AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, PreparedCall, Rules,
@@ -9,7 +10,7 @@ use super::super::{
 };
 use super::*;
 use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
-use crate::domain::{CallError, Category, ErrorKind, FinishReason, ToolName};
+use crate::domain::{CallError, Category, ErrorKind, FinishReason, Stop, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
 #[derive(Default)]
@@ -277,8 +278,7 @@ impl Bench {
             }],
             marker: Marker::new([0; 32]),
             sink: self.record.clone(),
-            stop: self.stop.subscribe(),
-            deadline: Instant::now() + self.limits.max_duration,
+            stop: StopSignal::new(self.stop.subscribe(), Instant::now() + self.limits.max_duration),
         })
         .run("task".into())
         .await
