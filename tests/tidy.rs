@@ -204,6 +204,35 @@ fn rules_that_are_cited_stand_in_the_threat_model() {
     }
 }
 
+/// Every page that the code cites is there, and so is the heading that it names.
+#[test]
+fn pages_that_are_cited_are_there() {
+    let cited = regex::Regex::new(r#"`((?:docs/)?design/[a-z]+\.md)`(?:, "([^"]+)")?"#).unwrap();
+    let mut count = 0;
+    for (path, text) in sources() {
+        // A citation may stand on two lines of a comment.
+        let text = text.lines().map(|line| line.trim().trim_start_matches('/')).collect::<String>();
+        for citation in cited.captures_iter(&text) {
+            let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(&citation[1]);
+            let page = std::fs::read_to_string(page).unwrap_or_else(|error| {
+                panic!("src/{} cites {}: {error}", path.display(), &citation[1])
+            });
+            if let Some(heading) = citation.get(2) {
+                let is_heading =
+                    |line: &str| line.trim_start_matches('#') == format!(" {}", heading.as_str());
+                assert!(
+                    page.lines().any(is_heading),
+                    "src/{} cites {}",
+                    path.display(),
+                    &citation[0]
+                );
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} citations were found");
+}
+
 /// The table of rules and tests; every rule has its tests, or the subject that brings them.
 #[test]
 fn rules_are_proven_by_tests_that_name_them() {

@@ -1,7 +1,7 @@
 //! The loop as a pure machine: (state, input) → (events, action).
 //!
 //! It decides what is said, run and stopped, and never does any of it. The driver records the events *before* it does the action, so that the
-//! record is ahead of the world. *Source*: `design/loop.md`.
+//! record is ahead of the world. *Source*: `docs/design/loop.md`.
 
 mod limits;
 mod reply;

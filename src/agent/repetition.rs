@@ -1,6 +1,6 @@
 //! Repetitions among the last calls of a run.
 //!
-//! *Source*: `design/loop.md`, "Loop detection".
+//! *Source*: `docs/design/loop.md`, "Loop detection".
 
 use std::collections::VecDeque;
 

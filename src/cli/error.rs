@@ -1,6 +1,6 @@
 //! Why a command failed: a kind, which alone gives the exit code, a message and hints.
 
-/// The kinds of failure. *Source*: `design/interfaces.md`, "Exit codes".
+/// The kinds of failure. *Source*: `docs/design/interfaces.md`, "Exit codes".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// What was asked for did not work.
@@ -13,7 +13,7 @@ pub enum ErrorKind {
     NoDaemon,
 }
 
-/// What the exit codes mean. *Source*: `design/interfaces.md`, "Exit codes".
+/// What the exit codes mean. *Source*: `docs/design/interfaces.md`, "Exit codes".
 pub(super) const EXIT_CODES: &[(u8, &str)] = &[
     (0, "Good: a run that is succeeded, planned or skipped, a call that worked, a decision allow."),
     (

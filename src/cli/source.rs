@@ -1,7 +1,7 @@
 //! Where an answer comes from: a daemon behind its socket, or the files of this host; and whether the caller may read them.
 //!
 //! Verbs ask [`find`] and nothing else. A thing that exists and is not readable is an error here, never "absent".
-//! *Source*: `design/interfaces.md`, "Command line".
+//! *Source*: `docs/design/interfaces.md`, "Command line".
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,6 +1,6 @@
 //! The built-in tools as they are declared: names, categories and parameters are data in `builtins.json`; what they do is in `tools/`.
 //!
-//! *Source*: `design/tools.md`.
+//! *Source*: `docs/design/tools.md`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -1,6 +1,6 @@
 //! Where configuration and state lie.
 //!
-//! *Source*: `design/config.md`.
+//! *Source*: `docs/design/config.md`.
 
 use std::path::{Path, PathBuf};
 

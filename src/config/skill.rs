@@ -1,7 +1,7 @@
 //! Skills: `skills/NAME/SKILL.md` of the configuration directory, in the public format.
 //!
 //! A skill is text for the model and gives no rights; its `allowed-tools` can only take some away. *Source*: the Agent Skills specification
-//! (read 2026-11-22); `design/config.md`.
+//! (read 2026-11-22); `docs/design/config.md`.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! What becomes of due times: a pure rule for ticks, suspends and starts alike (CRON-4, CRON-5).
 //!
-//! The supervisor carries a decision out and gives out ids. *Source*: `design/config.md`, `catchup` and `overlap`.
+//! The supervisor carries a decision out and gives out ids. *Source*: `docs/design/config.md`, "When a job runs".
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! After a crash: what the dead daemon left is ended, and every run that it left open gets its last line.
 //!
-//! *Source*: `design/architecture.md`, "Crash". Resumption comes in a later version; until then such runs are `interrupted`.
+//! *Source*: `docs/design/architecture.md`, "Crash". Resumption comes in a later version; until then such runs are `interrupted`.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -2,7 +2,7 @@
 //!
 //! The scheduler is never given an expression or a zone. Its storage is our set of next due times; listing what is due takes it out of the
 //! set, puts the job's next due time in, and keeps the fire until the supervisor takes it. So a fire is lost neither by a full channel of the
-//! scheduler nor by its end: [`Ticker::take`] looks for itself too. *Source*: `design/architecture.md`, "The clock".
+//! scheduler nor by its end: [`Ticker::take`] looks for itself too. *Source*: `docs/design/architecture.md`, "The clock".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};

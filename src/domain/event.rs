@@ -2,7 +2,7 @@
 //!
 //! Field names and their meaning are a contract with every reader (`v: 1`): new ones may be added, none may change. The envelope is written
 //! by `store/`; nothing else numbers or chains events.
-//! *Source*: `design/transcript.md`.
+//! *Source*: `docs/design/transcript.md`.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

@@ -1,6 +1,6 @@
 //! How a run began: the first line of its transcript.
 //!
-//! *Source*: `design/transcript.md`.
+//! *Source*: `docs/design/transcript.md`.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;

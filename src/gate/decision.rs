@@ -1,6 +1,6 @@
 //! The rules, in their order.
 //!
-//! *Source*: `design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
+//! *Source*: `docs/design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
 //! 5 category and arguments, 6 skills, 7 paths and domains, 8 rate and budgets.
 
 use std::collections::BTreeSet;

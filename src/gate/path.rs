@@ -1,6 +1,6 @@
 //! Where the files of a run may lie. Pure: whoever opens a file asks with the path as it is named, and again with the path that was opened.
 //!
-//! *Source*: `design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
+//! *Source*: `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};

@@ -4,7 +4,7 @@
 //! run's group just before it executes, and nothing that a held tool does afterwards leads out: its end is one write. Shims stay with the daemon,
 //! so that they can report.
 //!
-//! *Source*: `cgroups(7)`; `design/gate.md`, "What a process gets"; systemd, "Control Group APIs and Delegation".
+//! *Source*: `cgroups(7)`; `docs/design/gate.md`, "What a process gets"; systemd, "Control Group APIs and Delegation".
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -3,7 +3,7 @@
 //! A [`SandboxProfile`] is built once in the daemon, from paths; a shim's child puts it on just before it executes the tool, and nothing can take it off
 //! again. Rules stand on what was there when the sandbox was built: a file that appears later beside a denied one cannot be read.
 //!
-//! *Source*: `landlock(7)`; `seccomp(2)`; `design/gate.md`, "What a process gets".
+//! *Source*: `landlock(7)`; `seccomp(2)`; `docs/design/gate.md`, "What a process gets".
 #![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The control socket itself: made private, of this daemon alone, taken away at the end; and who may hold a connection to it.
 //!
 //! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every sandbox profile closes the folder of the key. As
-//! a second look, a peer that descends from a process of ours is turned away when it connects. *Source*: `design/gate.md`, "Control socket".
+//! a second look, a peer that descends from a process of ours is turned away when it connects. *Source*: `docs/design/gate.md`, "Control socket".
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Is a record what was written? The chain of its lines, the digests of its files, and the end that the ledger knows.
 //!
-//! *Source*: `design/transcript.md`, "A record is complete".
+//! *Source*: `docs/design/transcript.md`, "A record is complete".
 
 use std::borrow::Cow;
 use std::io::{self, Read as _};

@@ -1,7 +1,7 @@
 //! The model's view of an output: cut by characters first, then by lines, with a marker that says what is missing.
 //!
 //! The whole output is kept elsewhere; a view never splits a character and always says that it was cut.
-//! *Source*: `design/loop.md`, "Truncation".
+//! *Source*: `docs/design/loop.md`, "Truncation".
 
 use std::collections::VecDeque;
 

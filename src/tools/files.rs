@@ -1,7 +1,7 @@
 //! The files that a run's tools may open: each path is judged as it is named, opened beneath an allowed tree in one step, and judged again as
 //! what was opened. What was checked is what is used.
 //!
-//! *Source*: `openat2(2)`, RESOLVE_BENEATH; `design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
+//! *Source*: `openat2(2)`, RESOLVE_BENEATH; `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -10,7 +10,7 @@ use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 
 use crate::domain::{CallError, ErrorKind, Image};
 
-/// Pixels of a side. *Source*: `design/tools.md`.
+/// Pixels of a side. *Source*: `docs/design/tools.md`.
 const SIDE: u32 = 2000;
 
 /// Bytes of a picture as it is sent: providers refuse more than 5 MB, and base64 makes four bytes of three.

@@ -1,6 +1,6 @@
 //! The output of a call in constant memory: the whole of it for the record, a cut view for the model.
 //!
-//! *Source*: `design/loop.md`, "Truncation".
+//! *Source*: `docs/design/loop.md`, "Truncation".
 
 use std::collections::VecDeque;
 use std::io::{self, Write};

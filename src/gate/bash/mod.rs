@@ -4,7 +4,7 @@
 //! program. What cannot be read or is made at run time counts as destructive. This catches accidents, not adversaries: the fence is the
 //! sandbox (SH-1).
 //!
-//! *Source*: `design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
+//! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
 mod code;
 mod destructive;

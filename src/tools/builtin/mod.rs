@@ -116,7 +116,7 @@ const fn view(characters: usize, lines: usize, keep: Keep) -> ViewLimit {
 const NO_LINES: fn(&Map<String, Value>) -> u64 = |_| 0;
 const EVERY: usize = usize::MAX;
 
-/// *Source*: `design/loop.md`, "Truncation".
+/// *Source*: `docs/design/loop.md`, "Truncation".
 const KINDS: &[Kind] = &[
     Kind {
         name: "read_file",
