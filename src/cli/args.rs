@@ -63,7 +63,7 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Say how the running daemon is
     Status,
-    /// List the jobs: next fire, last outcome and verdict
+    /// List the jobs: next due time, last outcome and verdict
     Jobs,
     /// List the coming slots, in the job's zone and UTC
     Next(NextArgs),

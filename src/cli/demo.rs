@@ -23,7 +23,7 @@ use crate::run::Host;
 use crate::sinks::{Observed, Observers};
 use crate::store::{RawLine, StateDir, create_private_dir, write_atomic};
 
-/// How long jobs fire.
+/// How long jobs come due.
 const FIRING: Duration = Duration::from_secs(12);
 
 /// What the demo adds to the starter files: jobs on a one-second schedule and what makes them instructive.

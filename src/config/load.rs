@@ -94,7 +94,7 @@ pub struct Loaded {
 
 /// Loads the files of `set`.
 ///
-/// `now` is the moment after which every schedule must still fire.
+/// `now` is the moment after which every schedule must still come due.
 #[must_use]
 pub fn load(
     set: &FileSet,

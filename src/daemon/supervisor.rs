@@ -1,4 +1,4 @@
-//! The one owner of the daemon's state: fires, the queue, active runs, the configuration in force.
+//! The one owner of the daemon's state: due times, the queue, active runs, the configuration in effect.
 //!
 //! Everything that happens is a message to it. A slot is in the ledger before anything of its run begins; every task it starts is joined.
 
@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::command::{Command, CommandError, RunRequest, Started};
 use super::disposition::{Cause, Disposition};
-use super::ticker::{Fire, Ticker};
+use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
 use crate::domain::{Outcome, RunId, Stop, StopReason, Trigger};
@@ -114,7 +114,7 @@ pub struct Supervisor {
     config: watch::Sender<Arc<Config>>,
     config_state: StatusConfig,
     ticker: Ticker,
-    /// Fires that wait for their moment, by when they start; with the epoch in which they came due.
+    /// Due times that wait for their moment, by when they start; with the epoch in which they came due.
     held: BTreeMap<(DateTime<Utc>, DateTime<Utc>, String), i64>,
     queue: VecDeque<Waiting>,
     active: HashMap<RunId, Active>,
@@ -248,18 +248,18 @@ impl Supervisor {
             self.ledger_failed(&error);
             return;
         }
-        for fire in self.ticker.take(now) {
-            self.hold(fire);
+        for due in self.ticker.take(now) {
+            self.hold(due);
         }
         self.begin_due(now).await;
         self.fill().await;
     }
 
-    /// Keeps a fire until it starts.
-    fn hold(&mut self, fire: Fire) {
+    /// Keeps a due time until its run starts.
+    fn hold(&mut self, due: DueTime) {
         let config = self.config.borrow().clone();
-        if let Some(job) = config.jobs.get(fire.job.as_str()) {
-            self.held.insert((starts_at(job, fire.due_at), fire.due_at, fire.job), self.epoch);
+        if let Some(job) = config.jobs.get(due.job.as_str()) {
+            self.held.insert((starts_at(job, due.due_at), due.due_at, due.job), self.epoch);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The clock behind our own store: tokio-cron-scheduler wakes us, our table says what is due (CRON-6).
 //!
 //! The scheduler is never given an expression or a zone. Its storage is our set of next due times; listing what is due takes it out of the
-//! set, puts the job's next due time in, and keeps the fire until the supervisor takes it. So a fire is lost neither by a full channel of the
+//! set, puts the job's next due time in, and keeps the due time until the supervisor takes it. So a due time is lost neither by a full channel of the
 //! scheduler nor by its end: [`Ticker::take`] looks for itself too. *Source*: `docs/design/architecture.md`, "The clock".
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +26,10 @@ use crate::schedule::Schedule;
 /// Slots are handed out so long before they are due, because the scheduler looks every half second.
 const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 
-/// Fires that one look takes; what is left is taken by the next.
+/// Due times that one look takes; what is left is taken by the next.
 const PER_LOOK: usize = 1000;
 
-/// Fires that are handed out at once, so that a clock that jumps by years needs no memory for all of them.
+/// Due times that are handed out at once, so that a clock that jumps by years needs no memory for all of them.
 const PER_TAKE: usize = 100_000;
 
 /// Messages in each channel of the scheduler. A look sends a few messages at most, about one job.
@@ -37,7 +37,7 @@ const CHANNEL: usize = 64;
 
 /// A due time of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fire {
+pub(super) struct DueTime {
     pub(super) job: String,
     pub(super) due_at: DateTime<Utc>,
 }
@@ -46,13 +46,13 @@ pub(super) struct Fire {
 struct Table {
     due: BTreeSet<(DateTime<Utc>, String)>,
     schedules: BTreeMap<String, Schedule>,
-    fires: Vec<Fire>,
+    due_times: Vec<DueTime>,
     closed: bool,
 }
 
 impl Table {
-    /// Takes out what is due until `horizon`; returns the fires that are new.
-    fn claim(&mut self, horizon: DateTime<Utc>) -> Vec<Fire> {
+    /// Takes out what is due until `horizon`; returns the due times that are new.
+    fn claim(&mut self, horizon: DateTime<Utc>) -> Vec<DueTime> {
         let mut claimed = Vec::new();
         while claimed.len() < PER_LOOK
             && !self.closed
@@ -65,9 +65,9 @@ impl Table {
             {
                 self.due.insert((next, job.clone()));
             }
-            claimed.push(Fire { job, due_at });
+            claimed.push(DueTime { job, due_at });
         }
-        self.fires.extend(claimed.iter().cloned());
+        self.due_times.extend(claimed.iter().cloned());
         claimed
     }
 }
@@ -126,7 +126,7 @@ impl Ticker {
         let mut table = self.store.lock();
         table.due = due;
         table.schedules = schedules;
-        table.fires.clear();
+        table.due_times.clear();
     }
 
     /// Returns when something may have come due.
@@ -134,15 +134,15 @@ impl Ticker {
         self.woken.notified().await;
     }
 
-    /// Takes every fire until a little after `now`.
-    pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<Fire> {
+    /// Takes every due time until a little after `now`.
+    pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<DueTime> {
         let mut table = self.store.lock();
-        while table.fires.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
-        if table.fires.len() >= PER_TAKE {
+        while table.due_times.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
+        if table.due_times.len() >= PER_TAKE {
             // There is more; the supervisor comes back for it when it has worked this off.
             self.woken.notify_one();
         }
-        std::mem::take(&mut table.fires)
+        std::mem::take(&mut table.due_times)
     }
 
     /// Ends the scheduler; nothing is handed out any more.
@@ -200,8 +200,8 @@ impl MetaDataStorage for Store {
             claimed
                 .first()
                 .into_iter()
-                .map(|fire| JobAndNextTick {
-                    id: Some(occurrence_id(fire).into()),
+                .map(|due| JobAndNextTick {
+                    id: Some(occurrence_id(due).into()),
                     job_type: JobType::OneShot as i32,
                     // Any moment in the past: "now", whatever the scheduler's clock says.
                     next_tick: 1,
@@ -224,10 +224,10 @@ impl MetaDataStorage for Store {
 }
 
 /// Returns an id of its own for each due time; the scheduler cannot tell two of one id apart.
-fn occurrence_id(fire: &Fire) -> Uuid {
+fn occurrence_id(due: &DueTime) -> Uuid {
     Uuid::new_v5(
         &Uuid::NAMESPACE_OID,
-        format!("{}@{}", fire.job, fire.due_at.timestamp_millis()).as_bytes(),
+        format!("{}@{}", due.job, due.due_at.timestamp_millis()).as_bytes(),
     )
 }
 
@@ -264,16 +264,16 @@ mod tests {
         let from = DateTime::from_timestamp(SystemClock.now().timestamp() - 1, 0).unwrap();
         ticker.set(every_second(10_000), from);
         ticker.woken().await;
-        let fires = ticker.take(SystemClock.now());
-        let first: BTreeSet<_> = fires
+        let due_times = ticker.take(SystemClock.now());
+        let first: BTreeSet<_> = due_times
             .iter()
-            .filter(|fire| fire.due_at == from + TimeDelta::seconds(1))
-            .map(|fire| fire.job.clone())
+            .filter(|due| due.due_at == from + TimeDelta::seconds(1))
+            .map(|due| due.job.clone())
             .collect();
         assert_eq!(first.len(), 10_000);
         let unique: BTreeSet<_> =
-            fires.iter().map(|fire| (fire.due_at, fire.job.clone())).collect();
-        assert_eq!(unique.len(), fires.len(), "none twice");
+            due_times.iter().map(|due| (due.due_at, due.job.clone())).collect();
+        assert_eq!(unique.len(), due_times.len(), "none twice");
     }
 
     #[tokio::test]
@@ -281,10 +281,12 @@ mod tests {
         let ticker = Ticker::start(Arc::new(SystemClock)).await.unwrap();
         let now = SystemClock.now();
         ticker.set(every_second(1), now - TimeDelta::seconds(5000));
-        let fires = ticker.take(now);
-        assert!((5000..=5002).contains(&fires.len()), "{}", fires.len());
+        let due_times = ticker.take(now);
+        assert!((5000..=5002).contains(&due_times.len()), "{}", due_times.len());
         assert!(
-            fires.windows(2).all(|pair| pair[1].due_at - pair[0].due_at == TimeDelta::seconds(1))
+            due_times
+                .windows(2)
+                .all(|pair| pair[1].due_at - pair[0].due_at == TimeDelta::seconds(1))
         );
     }
 }

@@ -81,7 +81,7 @@ impl Expression {
     /// Tells whether the expression comes due in `zone` at `now` or later; `false` if its years are over (CRON-7).
     ///
     /// *Errors*: [`ScheduleError::NeverFires`] if it never came due either, [`ScheduleError::Malformed`] if that cannot be told.
-    pub fn fires(&self, zone: Tz, now: DateTime<Utc>) -> Result<bool, ScheduleError> {
+    pub fn comes_due(&self, zone: Tz, now: DateTime<Utc>) -> Result<bool, ScheduleError> {
         let from = (now - TimeDelta::seconds(1)).with_timezone(&zone);
         match self.cron().find_next_occurrence(&from, false) {
             Ok(_) => Ok(true),
@@ -323,7 +323,7 @@ mod tests {
         count: usize,
     ) -> Result<Vec<String>, ScheduleError> {
         let expression = Expression::parse(expression)?;
-        expression.fires(zone, at(from))?;
+        expression.comes_due(zone, at(from))?;
         let schedule = Schedule::cron(vec![expression], zone);
         Ok(schedule
             .iter_after(at(from))

@@ -106,11 +106,11 @@ impl Check<'_> {
         let mut expressions = Vec::new();
         for (pointer, text) in &texts {
             let parsed = self.ctx.expression(text);
-            match parsed.and_then(|parsed| Ok((parsed.fires(zone, now)?, parsed))) {
+            match parsed.and_then(|parsed| Ok((parsed.comes_due(zone, now)?, parsed))) {
                 Err(error) => self.fault(pointer, error.to_string()),
-                Ok((fires, parsed)) => {
+                Ok((comes_due, parsed)) => {
                     expressions.push(parsed);
-                    if !fires {
+                    if !comes_due {
                         self.warnings.push(Fault {
                             pointer: pointer.clone(),
                             message: format!("`{text}` has expired: it never comes due again"),

@@ -138,8 +138,8 @@ impl Supervisor {
             return;
         };
         // What came due until now is under the old schedules.
-        for fire in self.ticker.take(now) {
-            self.hold(fire);
+        for due in self.ticker.take(now) {
+            self.hold(due);
         }
         let (old, new) = (schedules(&self.config.borrow()), schedules(&config));
         let is_same = |job: &String| match (old.get(job), new.get(job)) {

@@ -145,8 +145,8 @@ impl Supervisor {
             let (ended, epoch) = (self.last_seen, self.epoch + 1);
             tracing::warn!(epoch, before = %ended, %now, "the clock was set back; schedules go on in a new epoch");
             // What came due before the step stays due, in its own epoch.
-            for fire in self.ticker.take(ended) {
-                self.hold(fire);
+            for due in self.ticker.take(ended) {
+                self.hold(due);
             }
             let schedules = schedules(&self.config.borrow());
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;

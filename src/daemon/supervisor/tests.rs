@@ -70,8 +70,8 @@ impl Bench {
         *self.clock.0.lock().unwrap() = at(now);
         let now = at(now);
         self.supervisor.look_at_clock(now).await.unwrap();
-        for fire in self.supervisor.ticker.take(now) {
-            self.supervisor.hold(fire);
+        for due in self.supervisor.ticker.take(now) {
+            self.supervisor.hold(due);
         }
         self.supervisor.begin_due(now).await;
         for waiting in std::mem::take(&mut self.supervisor.queue) {
