@@ -3,14 +3,15 @@
 //! Every call gets one [`Dispatch`], and so its one result, in its place, whatever the others get (POL-9).
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::machine::Rules;
+use super::rules::Rules;
 use super::tool::{AgentTool, PreparedCall, Toolbox};
 use crate::config::{Autonomy, Mode, Policy};
 use crate::domain::{
-    Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, PlanRead,
-    PlanStep, PolicyDecision, ToolCall,
+    Arguments, CallError, CallId, Category, DecisionKind, ErrorKind, Event, FinishReason, Image,
+    PlanRead, PlanStep, PolicyDecision, ToolCall,
 };
 use crate::gate::{CallFacts, Spent, decide};
 use crate::text::escape::one_line;
@@ -94,6 +95,41 @@ pub struct StepPosition {
     pub step: u64,
     /// The reads that the model has seen before it.
     pub rests_on: Vec<CallId>,
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallOutcome {
+    /// The call.
+    pub call_id: CallId,
+    /// The name as the model wrote it.
+    pub name: String,
+    /// The model's view.
+    pub content: String,
+    /// Pictures that belong to it.
+    pub images: Vec<Image>,
+    /// How it failed, if it did.
+    pub error_kind: Option<ErrorKind>,
+    /// The files that it changed.
+    pub modified: Vec<PathBuf>,
+    /// Lines of them that went and lines that came.
+    pub lines_changed: u64,
+    /// What the call was for a plan.
+    pub planned: Planned,
+}
+
+/// What a call was for a plan.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Planned {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// A read that later steps rest on.
+    Read(PlanRead),
+    /// Something was changed: what was read before may be otherwise now.
+    Changed,
+    /// A step.
+    Step(Box<PlanStep>),
 }
 
 /// What a run in plan mode would change, so far.

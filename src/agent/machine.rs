@@ -7,49 +7,26 @@ mod limits;
 mod reply;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::dispatch::{Changes, Dispatch, dispatch_calls};
+use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, dispatch_calls};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
+use super::rules::{ModelFacts, Rules};
 use super::tool::Toolbox;
-use crate::config::{Approval, Limits, Mode, Price};
 use crate::domain::{
-    AssistantTurn, CallId, ErrorKind, Event, FinishReason, Image, InputSource, PlanRead, PlanStep,
-    StopReason, ToolResult, Turn,
+    AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
+    Turn,
 };
-use crate::gate::GateRules;
 use reply::assistant_event;
 
 /// Malformed calls in a row that the model is told about; the next one ends the run.
 const MALFORMED_TOLD: u32 = 2;
 
 const CONFIRMATION: &str = "Before this is accepted as the final answer: check that every part of the task is done and that each claim rests on what the tools returned. If something is left, go on working. If all is done, restate the final answer in full.";
-
-/// What a session runs under; frozen at its start.
-#[derive(Debug, Clone)]
-pub struct Rules {
-    /// What it may do.
-    pub gate: GateRules,
-    /// Whether changes are made or planned.
-    pub mode: Mode,
-    /// How a person is asked.
-    pub approval: Approval,
-    /// Where it ends.
-    pub limits: Limits,
-    /// Whether the first answer without calls is asked for once more.
-    pub confirm: bool,
-    /// How many calls are looked at for repetitions.
-    pub loop_window: Option<usize>,
-    /// Tokens that the model can take in.
-    pub context_window: u64,
-    /// What the model costs; `None` is unknown.
-    pub price: Option<Price>,
-}
 
 /// What happened.
 #[derive(Debug, Clone)]
@@ -64,10 +41,8 @@ pub enum Input {
         latency_ms: u64,
         /// From the request to the first text.
         first_token_ms: Option<u64>,
-        /// What the model that answered costs.
-        price: Option<Price>,
-        /// Tokens that it can take in.
-        context_window: u64,
+        /// The model that answered.
+        model: ModelFacts,
         /// From the start of the run to now.
         elapsed: Duration,
     },
@@ -77,41 +52,6 @@ pub enum Input {
     Results(Vec<CallOutcome>),
     /// The run is to end now.
     Stop(StopReason),
-}
-
-/// The result of a call.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CallOutcome {
-    /// The call.
-    pub call_id: CallId,
-    /// The name as the model wrote it.
-    pub name: String,
-    /// The model's view.
-    pub content: String,
-    /// Pictures that belong to it.
-    pub images: Vec<Image>,
-    /// How it failed, if it did.
-    pub error_kind: Option<ErrorKind>,
-    /// The files that it changed.
-    pub modified: Vec<PathBuf>,
-    /// Lines of them that went and lines that came.
-    pub lines_changed: u64,
-    /// What the call was for a plan.
-    pub planned: Planned,
-}
-
-/// What a call was for a plan.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum Planned {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// A read that later steps rest on.
-    Read(PlanRead),
-    /// Something was changed: what was read before may be otherwise now.
-    Changed,
-    /// A step.
-    Step(Box<PlanStep>),
 }
 
 /// What is to be done next.
@@ -149,6 +89,8 @@ pub struct Step {
 #[derive(Debug)]
 pub struct Machine {
     rules: Rules,
+    /// The model that is asked next.
+    model: ModelFacts,
     toolbox: Arc<Toolbox>,
     system: SystemPrompt,
     tools_bytes: usize,
@@ -172,7 +114,12 @@ pub struct Machine {
 impl Machine {
     /// Returns a machine that waits for its task.
     #[must_use]
-    pub fn new(rules: Rules, toolbox: Arc<Toolbox>, system: SystemPrompt) -> Self {
+    pub fn new(
+        rules: Rules,
+        model: ModelFacts,
+        toolbox: Arc<Toolbox>,
+        system: SystemPrompt,
+    ) -> Self {
         let tools_bytes = toolbox
             .offered()
             .iter()
@@ -182,6 +129,7 @@ impl Machine {
             confirmed: !rules.confirm || toolbox.offered().is_empty(),
             window: rules.loop_window.map(Window::new),
             rules,
+            model,
             toolbox,
             system,
             tools_bytes,
@@ -254,12 +202,12 @@ impl Machine {
                 self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms, price, context_window, elapsed } => {
+            Input::Reply { reply, latency_ms, first_token_ms, model, elapsed } => {
                 self.elapsed = elapsed;
                 self.counters.spent.refill(self.rules.gate.rate, elapsed);
                 // The one that answered is asked next.
-                (self.rules.price, self.rules.context_window) = (price, context_window);
-                self.on_reply(*reply, (latency_ms, first_token_ms), price, &mut events)
+                self.model = model;
+                self.on_reply(*reply, (latency_ms, first_token_ms), &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -272,11 +220,11 @@ impl Machine {
         &mut self,
         mut reply: ModelReply,
         latency: (u64, Option<u64>),
-        price: Option<Price>,
         events: &mut Vec<Event>,
     ) -> Action {
         let estimated = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
-        let cost = self.counters.answer(&reply, self.history.len() + 1, estimated, price);
+        let cost =
+            self.counters.answer(&reply, self.history.len() + 1, estimated, self.model.price);
         let explanation = reply.explanation.take();
         let turn = self.assistant_turn(reply);
         events.push(assistant_event(&turn, &self.toolbox, latency, cost));

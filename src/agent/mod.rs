@@ -12,6 +12,7 @@ mod machine;
 mod model;
 mod prompt;
 mod repetition;
+mod rules;
 mod session;
 mod shown;
 mod sink;
@@ -20,13 +21,16 @@ mod tool;
 mod untrusted;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
-pub use dispatch::{AcceptedCall, CallAction, Changes, Dispatch, StepPosition};
+pub use dispatch::{
+    AcceptedCall, CallAction, CallOutcome, Changes, Dispatch, Planned, StepPosition,
+};
 pub use executor::{CallExecutor, OpenCall};
-pub use machine::{Action, CallOutcome, End, Input, Machine, Planned, Rules, Step};
+pub use machine::{Action, End, Input, Machine, Step};
 pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
+pub use rules::{ModelFacts, Rules};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};

@@ -17,10 +17,10 @@ use super::counters::Counters;
 use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
+use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
 use super::untrusted::Marker;
-use crate::config::Price;
 use crate::domain::{Event, LiveEvent, StopReason};
 
 /// The shortest and longest pause before a retry, before jitter.
@@ -56,10 +56,8 @@ pub struct ModelInUse {
     pub model: Arc<dyn Model>,
     /// Retries of one call.
     pub max_retries: u32,
-    /// What it costs; `None` is unknown.
-    pub price: Option<Price>,
-    /// Tokens that it can take in.
-    pub context_window: u64,
+    /// What the loop knows of it.
+    pub facts: ModelFacts,
     /// Whether its answers may hold several calls.
     pub parallel_calls: bool,
 }
@@ -157,7 +155,7 @@ impl Session {
             let is_unavailable = error.class.stop_reason() == StopReason::ProviderUnavailable
                 && error.class != ErrorClass::BadToolGeneration;
             let mut others = self.parts.models.iter().enumerate().skip(at + 1);
-            let affordable = others.find(|(_, next)| self.parts.machine.affords(next.price));
+            let affordable = others.find(|(_, next)| self.parts.machine.affords(next.facts.price));
             let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
                 return Ok(Input::ModelFailed(error));
             };
@@ -194,8 +192,7 @@ impl Session {
                         reply: Box::new(reply),
                         latency_ms: millis(started.elapsed()),
                         first_token_ms: (first != u64::MAX).then_some(first),
-                        price: model.price,
-                        context_window: model.context_window,
+                        model: model.facts,
                         elapsed: self.started.elapsed(),
                     });
                 }

@@ -19,8 +19,8 @@ use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::tool_context::gate_rules;
 use crate::agent::{
-    Approver, End, EventSink as _, Machine, Marker, Rules, Session, SessionParts, SessionResult,
-    SystemPrompt,
+    Approver, End, EventSink as _, Machine, Marker, ModelFacts, Rules, Session, SessionParts,
+    SessionResult, SystemPrompt,
 };
 use crate::clock::Clock;
 use crate::config::Environment;
@@ -215,14 +215,14 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
-        context_window: configured.context_window,
-        price: configured.price,
     };
     let (system, words) = prompt(scope, configured, documents).await;
     let repository = words.map(|words| marker.wrap_repository(&words));
     let system = SystemPrompt { repository, ..system };
+    let (price, context_window) = (configured.price, configured.context_window);
+    let facts = ModelFacts { price, context_window };
     let parts = SessionParts {
-        machine: Machine::new(rules, scope.toolbox.clone(), system),
+        machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
         models,
         marker,
         sink: scope.sink.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::execute::Host;
 use super::spec::RunSpec;
-use crate::agent::{Model as AgentModel, ModelError, ModelInUse};
+use crate::agent::{Model as AgentModel, ModelError, ModelFacts, ModelInUse};
 use crate::config::{Model, Provider};
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::text::redact::Redactor;
@@ -33,8 +33,7 @@ fn in_use(model: &Model, spec: &RunSpec, host: &Host) -> Result<ModelInUse, Mode
         name: model.name.clone(),
         model: agent_model,
         max_retries: model.max_retries,
-        price: model.price,
-        context_window: model.context_window,
+        facts: ModelFacts { price: model.price, context_window: model.context_window },
         parallel_calls: model.profile.parallel_calls,
     })
 }

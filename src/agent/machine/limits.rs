@@ -129,7 +129,7 @@ impl Machine {
 
     /// Ends the run if what is spent and what the next request costs are more than `most`; or if nobody knows.
     fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
-        let error = match (self.counters.cost, self.next_cost(self.rules.price, input)) {
+        let error = match (self.counters.cost, self.next_cost(self.model.price, input)) {
             (Some(spent), Some(next)) if spent + next <= most => return None,
             (Some(spent), Some(next)) => format!(
                 "{spent:.4} USD are spent, and the next request costs about {next:.4} USD: more than {most} together"
@@ -149,11 +149,11 @@ impl Machine {
 
     pub(super) fn note_window(&mut self, input: u64, events: &mut Vec<Event>) {
         let over =
-            input.saturating_mul(100) > self.rules.context_window.saturating_mul(NOTICE_PERCENT);
+            input.saturating_mul(100) > self.model.context_window.saturating_mul(NOTICE_PERCENT);
         if over && !self.over_window {
             events.push(Event::warning(
                 "context_window",
-                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the {} that the model takes", self.rules.context_window),
+                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the {} that the model takes", self.model.context_window),
             ));
         }
         self.over_window = over;

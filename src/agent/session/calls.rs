@@ -8,9 +8,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Session, millis};
 use crate::agent::approval::{ApprovalAnswer, ApprovalRequest};
-use crate::agent::dispatch::{AcceptedCall, CallAction, Dispatch, StepPosition, admin_warning};
+use crate::agent::dispatch::{
+    AcceptedCall, CallAction, CallOutcome, Dispatch, Planned, StepPosition, admin_warning,
+};
 use crate::agent::executor::{CallExecutor, OpenCall};
-use crate::agent::machine::{CallOutcome, Input, Planned};
+use crate::agent::machine::Input;
 use crate::agent::sink::RecordError;
 use crate::agent::tool::{CallOutput, PreparedCall};
 use crate::domain::{

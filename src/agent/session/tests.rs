@@ -9,7 +9,7 @@ use super::super::{
     ShownAs, SystemPrompt, ToolDefinition, Toolbox,
 };
 use super::*;
-use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
+use crate::config::{Autonomy, Limits, Listed, Policy, Price, ReadPolicy};
 use crate::domain::{CallError, Category, ErrorKind, FinishReason, Stop, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
@@ -255,14 +255,14 @@ impl Bench {
             limits: self.limits.clone(),
             confirm: self.confirm,
             loop_window: Some(10),
-            context_window: 1000,
-            price: self.price,
         };
+        let facts = ModelFacts { price: self.price, context_window: 1000 };
         Session::new(SessionParts {
             run_id: "run".into(),
             approver: Arc::new(self.approver),
             machine: Machine::new(
                 rules,
+                facts,
                 Arc::new(Toolbox::new(tools, |tool| {
                     Some(ShownAs::itself(&tool.definition().name))
                 })),
@@ -272,8 +272,7 @@ impl Bench {
                 name: "first".into(),
                 model: Arc::new(Script(Mutex::new(script.into()))),
                 max_retries: 2,
-                price: self.price,
-                context_window: 1000,
+                facts,
                 parallel_calls: true,
             }],
             marker: Marker::new([0; 32]),
