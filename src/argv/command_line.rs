@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::parameters::{DEFAULT_STRING_BYTES, Parameter, Parameters, plain_number};
-use super::{Fault, injection, pointer_segment};
+use super::{Diagnostic, injection, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
 use crate::text::escape::is_deceptive;
 use crate::text::suggest::nearest;
@@ -56,24 +56,24 @@ pub struct Rendered {
 impl CommandLine {
     /// Checks a declaration.
     ///
-    /// *Errors*: every fault, with pointers relative to the tool.
-    pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Fault>> {
-        let mut faults = Vec::new();
+    /// *Errors*: every error, with pointers relative to the tool.
+    pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Diagnostic>> {
+        let mut errors = Vec::new();
         let (parameters, found) = Parameters::compile(&declaration.parameters);
-        faults.extend(found);
-        let args = templates(&declaration.args, "/args", &mut faults);
+        errors.extend(found);
+        let args = templates(&declaration.args, "/args", &mut errors);
         let mut optional_args = Vec::new();
         for (name, texts) in &declaration.optional_args {
             let pointer = format!("/optional_args/{}", pointer_segment(name));
-            optional_args.push((name.clone(), templates(texts, &pointer, &mut faults)));
+            optional_args.push((name.clone(), templates(texts, &pointer, &mut errors)));
         }
         let stdin =
-            declaration.stdin.as_deref().and_then(|text| template(text, "/stdin", &mut faults));
-        let Some(parameters) = parameters else { return Err(faults) };
+            declaration.stdin.as_deref().and_then(|text| template(text, "/stdin", &mut errors));
+        let Some(parameters) = parameters else { return Err(errors) };
         let command = Self { parameters, args, optional_args, stdin };
-        let used = command.check(declaration, &mut faults);
-        command.check_unused(&used, &mut faults);
-        if faults.is_empty() { Ok(command) } else { Err(faults) }
+        let used = command.check(declaration, &mut errors);
+        command.check_unused(&used, &mut errors);
+        if errors.is_empty() { Ok(command) } else { Err(errors) }
     }
 
     /// Returns the parameters.
@@ -138,7 +138,7 @@ impl CommandLine {
 
     /// Returns a sentence for each position through which a model could give the program an option (ARG-14).
     #[must_use]
-    pub fn open_positions(&self) -> Vec<Fault> {
+    pub fn open_positions(&self) -> Vec<Diagnostic> {
         let mut open = Vec::new();
         let mut options_ended = false;
         let mut look = |templates: &[Template], pointer: &str| {
@@ -151,11 +151,11 @@ impl CommandLine {
                     && self.parameters.get(name).is_some_and(|p| p.dash_possible)
                 {
                     open.push(
-                        Fault::new(
+                        Diagnostic::new(
                             format!("{pointer}/{at}"),
                             format!("the model could write an option here: `{name}` has no enum and no pattern that forbids a leading dash"),
                         )
-                        .hint("add an enum, a pattern such as ^[a-z0-9][a-z0-9-]*$, or a \"--\" before it"),
+                        .with_hint("add an enum, a pattern such as ^[a-z0-9][a-z0-9-]*$, or a \"--\" before it"),
                     );
                 }
                 after_option =
@@ -278,44 +278,44 @@ impl CommandLine {
     }
 
     /// Checks every template; returns the parameters that are used.
-    fn check(&self, declaration: &Declaration, faults: &mut Vec<Fault>) -> BTreeSet<String> {
+    fn check(&self, declaration: &Declaration, errors: &mut Vec<Diagnostic>) -> BTreeSet<String> {
         let mut used = BTreeSet::new();
         for (at, template) in self.args.iter().enumerate() {
             let pointer = format!("/args/{at}");
-            self.check_template(template, (&pointer, None), declaration, &mut used, faults);
+            self.check_template(template, (&pointer, None), declaration, &mut used, errors);
         }
         for (name, templates) in &self.optional_args {
             let pointer = format!("/optional_args/{}", pointer_segment(name));
             match self.parameters.get(name) {
                 // A parameter that is declared with a mistake has been reported.
                 None if declaration.parameters.contains_key(name) => {}
-                None => faults.push(unknown(declaration, name, &pointer)),
-                Some(parameter) if !parameter.optional => faults.push(
-                    Fault::new(
+                None => errors.push(unknown(declaration, name, &pointer)),
+                Some(parameter) if !parameter.optional => errors.push(
+                    Diagnostic::new(
                         &pointer,
                         format!("`{name}` stands in optional_args and is not optional"),
                     )
-                    .hint("say `optional: true` at the parameter, or move it to args"),
+                    .with_hint("say `optional: true` at the parameter, or move it to args"),
                 ),
                 Some(_) => drop(used.insert(name.clone())),
             }
             for (at, template) in templates.iter().enumerate() {
                 let at = (&*format!("{pointer}/{at}"), Some(name.as_str()));
-                self.check_template(template, at, declaration, &mut used, faults);
+                self.check_template(template, at, declaration, &mut used, errors);
             }
         }
         if let Some(template) = &self.stdin {
-            self.check_template(template, ("/stdin", None), declaration, &mut used, faults);
+            self.check_template(template, ("/stdin", None), declaration, &mut used, errors);
         }
-        self.check_interpreter(declaration, faults);
+        self.check_interpreter(declaration, errors);
         used
     }
 
-    fn check_unused(&self, used: &BTreeSet<String>, faults: &mut Vec<Fault>) {
+    fn check_unused(&self, used: &BTreeSet<String>, errors: &mut Vec<Diagnostic>) {
         for (name, _) in self.parameters.iter().filter(|(name, _)| !used.contains(*name)) {
-            faults.push(
-                Fault::new(format!("/parameters/{}", pointer_segment(name)), format!("the parameter `{name}` is used nowhere"))
-                    .hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or take the parameter out")),
+            errors.push(
+                Diagnostic::new(format!("/parameters/{}", pointer_segment(name)), format!("the parameter `{name}` is used nowhere"))
+                    .with_hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or take the parameter out")),
             );
         }
     }
@@ -327,52 +327,52 @@ impl CommandLine {
         (pointer, guard): (&str, Option<&str>),
         declaration: &Declaration,
         used: &mut BTreeSet<String>,
-        faults: &mut Vec<Fault>,
+        errors: &mut Vec<Diagnostic>,
     ) {
         for name in template.places() {
             let Some(parameter) = self.parameters.get(name) else {
                 // A parameter that is declared with a mistake has been reported.
                 if !declaration.parameters.contains_key(name) {
-                    faults.push(unknown(declaration, name, pointer));
+                    errors.push(unknown(declaration, name, pointer));
                 }
                 continue;
             };
             used.insert(name.to_owned());
             if parameter.names.is_some() && pointer != "/stdin" && !is_whole(template) {
-                faults.push(
-                    Fault::new(pointer, format!("`{name}` names a path or an address, and the program would be given another one"))
-                        .hint(format!("let `{{{{{name}}}}}` stand alone, or at the end behind a text that ends with `=` or `@`")),
+                errors.push(
+                    Diagnostic::new(pointer, format!("`{name}` names a path or an address, and the program would be given another one"))
+                        .with_hint(format!("let `{{{{{name}}}}}` stand alone, or at the end behind a text that ends with `=` or `@`")),
                 );
             }
             if parameter.optional && parameter.default.is_none() && guard != Some(name) {
-                faults.push(
-                    Fault::new(pointer, format!("`{name}` is optional without a default, so this would have a hole without it"))
-                        .hint(format!("move it to `optional_args: {{{name}: [...]}}`, or give it a default")),
+                errors.push(
+                    Diagnostic::new(pointer, format!("`{name}` is optional without a default, so this would have a hole without it"))
+                        .with_hint(format!("move it to `optional_args: {{{name}: [...]}}`, or give it a default")),
                 );
             }
             if parameter.list && pointer == "/stdin" {
                 let message = format!("the list `{name}` cannot be written to standard input");
-                faults.push(Fault::new(pointer, message));
+                errors.push(Diagnostic::new(pointer, message));
             } else if parameter.list && template.lone_place().is_none() {
-                faults.push(
-                    Fault::new(pointer, format!("the list `{name}` must stand alone in its position"))
-                        .hint(format!("write \"{{{{{name}}}}}\" as an element of its own: it becomes one argument for each item")),
+                errors.push(
+                    Diagnostic::new(pointer, format!("the list `{name}` must stand alone in its position"))
+                        .with_hint(format!("write \"{{{{{name}}}}}\" as an element of its own: it becomes one argument for each item")),
                 );
             }
         }
     }
 
-    fn check_interpreter(&self, declaration: &Declaration, faults: &mut Vec<Fault>) {
+    fn check_interpreter(&self, declaration: &Declaration, errors: &mut Vec<Diagnostic>) {
         let program = &declaration.program;
         let mut named = BTreeSet::new();
-        let mut name = |pointer: &str, template: &Template, faults: &mut Vec<Fault>| {
+        let mut name = |pointer: &str, template: &Template, errors: &mut Vec<Diagnostic>| {
             for place in template.places() {
                 if self.parameters.get(place).is_some_and(|p| !p.unsafe_interpreter)
                     && named.insert((pointer.to_owned(), place.to_owned()))
                 {
-                    faults.push(
-                        Fault::new(pointer, format!("`{place}` would name the program or the code that `{program}` runs"))
-                            .hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
+                    errors.push(
+                        Diagnostic::new(pointer, format!("`{place}` would name the program or the code that `{program}` runs"))
+                            .with_hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
                     );
                 }
             }
@@ -381,10 +381,10 @@ impl CommandLine {
             let templates: Vec<&Template> = line.iter().map(|(_, template)| *template).collect();
             let read = injection::read(program, &templates);
             for (pointer, template) in read.positions.iter().filter_map(|at| line.get(*at)) {
-                name(pointer, template, faults);
+                name(pointer, template, errors);
             }
             if let Some(stdin) = self.stdin.as_ref().filter(|_| read.runs_stdin) {
-                name("/stdin", stdin, faults);
+                name("/stdin", stdin, errors);
             }
         }
     }
@@ -419,11 +419,11 @@ impl CommandLine {
     }
 }
 
-fn unknown(declaration: &Declaration, name: &str, pointer: &str) -> Fault {
-    let fault = Fault::new(pointer, format!("`{name}` is not a parameter of this tool"));
+fn unknown(declaration: &Declaration, name: &str, pointer: &str) -> Diagnostic {
+    let error = Diagnostic::new(pointer, format!("`{name}` is not a parameter of this tool"));
     match nearest(name, declaration.parameters.keys().map(String::as_str)) {
-        Some(known) => fault.hint(format!("did you mean `{known}`?")),
-        None => fault.hint(format!("add `{name}` to parameters")),
+        Some(known) => error.with_hint(format!("did you mean `{known}`?")),
+        None => error.with_hint(format!("add `{name}` to parameters")),
     }
 }
 
@@ -454,24 +454,24 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-fn templates(texts: &[String], pointer: &str, faults: &mut Vec<Fault>) -> Vec<Template> {
+fn templates(texts: &[String], pointer: &str, errors: &mut Vec<Diagnostic>) -> Vec<Template> {
     texts
         .iter()
         .enumerate()
         // One that cannot be read keeps its position, so that the others are reported at theirs.
-        .map(|(at, text)| template(text, &format!("{pointer}/{at}"), faults).unwrap_or_default())
+        .map(|(at, text)| template(text, &format!("{pointer}/{at}"), errors).unwrap_or_default())
         .collect()
 }
 
-fn template(text: &str, pointer: &str, faults: &mut Vec<Fault>) -> Option<Template> {
+fn template(text: &str, pointer: &str, errors: &mut Vec<Diagnostic>) -> Option<Template> {
     if text.contains('\0') {
-        faults.push(Fault::new(pointer, "a NUL byte cannot stand in an argument"));
+        errors.push(Diagnostic::new(pointer, "a NUL byte cannot stand in an argument"));
         return None;
     }
     match Template::parse(text) {
         Ok(template) => Some(template),
         Err(error) => {
-            faults.push(Fault::new(pointer, error.to_string()));
+            errors.push(Diagnostic::new(pointer, error.to_string()));
             None
         }
     }

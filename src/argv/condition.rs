@@ -9,7 +9,7 @@ use jsonschema::Validator;
 use serde_json::{Map, Value};
 
 use super::parameters::{Parameters, build, check_applies, judged_formats, tighten};
-use super::{Fault, pointer_segment};
+use super::{Diagnostic, pointer_segment};
 use crate::text::escape::one_line;
 use crate::text::suggest::nearest;
 
@@ -23,28 +23,29 @@ pub struct ArgumentConditions {
 impl ArgumentConditions {
     /// Compiles a condition over the parameters of a tool; `None` where they are not known before the tool runs.
     ///
-    /// *Errors*: every fault, with pointers relative to the condition.
+    /// *Errors*: every error, with pointers relative to the condition.
     pub fn compile(
         conditions: &Map<String, Value>,
         parameters: Option<&Parameters>,
-    ) -> Result<Self, Vec<Fault>> {
-        let mut faults = Vec::new();
+    ) -> Result<Self, Vec<Diagnostic>> {
+        let mut errors = Vec::new();
         let mut validators = BTreeMap::new();
         if conditions.is_empty() {
-            faults.push(Fault::new("", "a condition without any argument says nothing"));
+            errors.push(Diagnostic::new("", "a condition without any argument says nothing"));
         }
         for (name, schema) in conditions {
             let pointer = format!("/{}", pointer_segment(name));
             if let Some(parameters) = parameters.filter(|known| known.get(name).is_none()) {
-                let fault = Fault::new(&pointer, format!("the tool has no parameter `{name}`"));
-                faults.push(match nearest(name, parameters.iter().map(|(known, _)| known)) {
-                    Some(known) => fault.hint(format!("did you mean `{known}`?")),
-                    None => fault,
+                let error =
+                    Diagnostic::new(&pointer, format!("the tool has no parameter `{name}`"));
+                errors.push(match nearest(name, parameters.iter().map(|(known, _)| known)) {
+                    Some(known) => error.with_hint(format!("did you mean `{known}`?")),
+                    None => error,
                 });
                 continue;
             }
             let Some(schema) = schema.as_object() else {
-                faults.push(Fault::new(
+                errors.push(Diagnostic::new(
                     &pointer,
                     "a condition on an argument must be a JSON Schema object",
                 ));
@@ -52,26 +53,26 @@ impl ArgumentConditions {
             };
             if judged_formats(schema) > 0 {
                 let message = "the formats `path` and `url` are for parameters: as a condition they say nothing";
-                faults.push(Fault::new(&pointer, message));
+                errors.push(Diagnostic::new(&pointer, message));
             }
             if let Some((kind, of_items)) = parameters.map(|known| known.type_of(name)) {
-                check_applies(schema, kind, &pointer, &mut faults);
+                check_applies(schema, kind, &pointer, &mut errors);
                 if let (Some(items), Some(kind)) =
                     (schema.get("items").and_then(Value::as_object), of_items)
                 {
-                    check_applies(items, kind, &format!("{pointer}/items"), &mut faults);
+                    check_applies(items, kind, &format!("{pointer}/items"), &mut errors);
                 }
             }
-            let tightened = Value::Object(tighten(schema, &pointer, &[], &mut faults));
+            let tightened = Value::Object(tighten(schema, &pointer, &[], &mut errors));
             match build(&tightened) {
                 Ok(validator) => drop(validators.insert(name.clone(), Arc::new(validator))),
-                Err(message) => faults.push(Fault::new(&pointer, message)),
+                Err(message) => errors.push(Diagnostic::new(&pointer, message)),
             }
         }
-        if faults.is_empty() {
+        if errors.is_empty() {
             Ok(Self { schemas: conditions.clone(), validators })
         } else {
-            Err(faults)
+            Err(errors)
         }
     }
 
@@ -176,10 +177,10 @@ mod tests {
         let told = format!("`deployment` is \"x-web-a\", {allowed}");
         check(json!({"replicas": 1, "deployment": "x-web-a"}), Some(&told));
         check(json!({"replicas": 1}), Some(&format!("`deployment` is missing, {allowed}")));
-        let faults =
+        let errors =
             ArgumentConditions::compile(&object(json!({"replica": {}})), Some(&parameters))
                 .unwrap_err();
-        assert_eq!(faults[0].hint.as_deref(), Some("did you mean `replicas`?"));
+        assert_eq!(errors[0].hint.as_deref(), Some("did you mean `replicas`?"));
         for fails_open in [
             json!({"replicas": {"pattern": "1"}}),
             json!({"deployment": {"maximum": 10}}),

@@ -6,6 +6,7 @@
 mod arguments;
 mod command_line;
 mod condition;
+mod diagnostics;
 mod injection;
 mod parameters;
 mod pattern;
@@ -14,29 +15,9 @@ mod programs;
 pub use arguments::parse_arguments;
 pub use command_line::{ARGV_BYTES_LIMIT, CommandLine, Declaration, Rendered, STDIN_BYTES_LIMIT};
 pub use condition::ArgumentConditions;
+pub use diagnostics::Diagnostic;
+pub(crate) use diagnostics::Diagnostics;
 pub use parameters::{DEFAULT_STRING_BYTES, Names, Parameters};
-
-/// What is wrong with a declaration, and where within it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
-    /// A JSON pointer relative to the declaration, such as `/args/1`.
-    pub pointer: String,
-    /// What is wrong.
-    pub message: String,
-    /// What to do about it.
-    pub hint: Option<String>,
-}
-
-impl Fault {
-    fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { pointer: pointer.into(), message: message.into(), hint: None }
-    }
-
-    fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-}
 
 /// Returns `segment` as it stands in a JSON pointer.
 pub(crate) fn pointer_segment(segment: &str) -> String {

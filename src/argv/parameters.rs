@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use bounds::check_applies;
 use bounds::check_satisfiable;
 
-use super::{Fault, pattern, pointer_segment};
+use super::{Diagnostic, pattern, pointer_segment};
 use crate::domain::{CallError, ErrorKind};
 use crate::text::redact::MARKER;
 use crate::text::suggest::nearest;
@@ -101,27 +101,27 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Compiles the `parameters` of a declaration; returns every fault too, with pointers that begin with `/parameters`. Parameters that are sound
+    /// Compiles the `parameters` of a declaration; returns every error too, with pointers that begin with `/parameters`. Parameters that are sound
     /// are returned although others are not, so that what uses them is checked as well.
-    pub(crate) fn compile(declared: &Map<String, Value>) -> (Option<Self>, Vec<Fault>) {
-        let mut faults = Vec::new();
+    pub(crate) fn compile(declared: &Map<String, Value>) -> (Option<Self>, Vec<Diagnostic>) {
+        let mut errors = Vec::new();
         let mut list = BTreeMap::new();
         let mut properties = Map::new();
         let mut required = Vec::new();
         for (name, declaration) in declared {
             let pointer = format!("/parameters/{}", pointer_segment(name));
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                faults.push(Fault::new(
+                errors.push(Diagnostic::new(
                     &pointer,
                     format!("the parameter name `{name}` must be letters, digits and `_`"),
                 ));
                 continue;
             }
             let Some(declaration) = declaration.as_object() else {
-                faults.push(Fault::new(&pointer, "a parameter must be a JSON Schema object"));
+                errors.push(Diagnostic::new(&pointer, "a parameter must be a JSON Schema object"));
                 continue;
             };
-            if let Some((parameter, schema)) = compile_one(declaration, &pointer, &mut faults) {
+            if let Some((parameter, schema)) = compile_one(declaration, &pointer, &mut errors) {
                 if !parameter.optional && parameter.default.is_none() {
                     required.push(Value::from(name.as_str()));
                 }
@@ -133,12 +133,12 @@ impl Parameters {
         match build(&schema) {
             Ok(validator) => {
                 let parameters = Self { schema, validator: Arc::new(validator), list };
-                parameters.check_defaults(&mut faults);
-                (Some(parameters), faults)
+                parameters.check_defaults(&mut errors);
+                (Some(parameters), errors)
             }
             Err(message) => {
-                faults.push(Fault::new("/parameters", message));
-                (None, faults)
+                errors.push(Diagnostic::new("/parameters", message));
+                (None, errors)
             }
         }
     }
@@ -233,7 +233,7 @@ impl Parameters {
         Ok(filled)
     }
 
-    fn check_defaults(&self, faults: &mut Vec<Fault>) {
+    fn check_defaults(&self, errors: &mut Vec<Diagnostic>) {
         for (name, parameter) in &self.list {
             let Some(default) = &parameter.default else { continue };
             let pointer = format!("/parameters/{}/default", pointer_segment(name));
@@ -244,7 +244,7 @@ impl Parameters {
             };
             let fits = build(schema).is_ok_and(|validator| validator.is_valid(default));
             if !fits {
-                faults.push(Fault::new(
+                errors.push(Diagnostic::new(
                     pointer,
                     format!("the default {default} does not match the parameter's own schema"),
                 ));
@@ -271,9 +271,9 @@ pub(crate) fn tighten(
     schema: &Map<String, Value>,
     pointer: &str,
     own: &[&str],
-    faults: &mut Vec<Fault>,
+    errors: &mut Vec<Diagnostic>,
 ) -> Map<String, Value> {
-    check_satisfiable(schema, pointer, faults);
+    check_satisfiable(schema, pointer, errors);
     let mut out = Map::new();
     for (keyword, value) in schema {
         if own.contains(&keyword.as_str()) {
@@ -282,10 +282,11 @@ pub(crate) fn tighten(
         let here = format!("{pointer}/{}", pointer_segment(keyword));
         if !SCHEMA_KEYWORDS.contains(&keyword.as_str()) {
             let known = SCHEMA_KEYWORDS.iter().chain(own).copied();
-            let fault = Fault::new(&here, format!("unknown keyword `{keyword}` in a parameter"));
-            faults.push(match nearest(keyword, known) {
-                Some(name) => fault.hint(format!("did you mean `{name}`?")),
-                None => fault,
+            let error =
+                Diagnostic::new(&here, format!("unknown keyword `{keyword}` in a parameter"));
+            errors.push(match nearest(keyword, known) {
+                Some(name) => error.with_hint(format!("did you mean `{name}`?")),
+                None => error,
             });
             continue;
         }
@@ -293,20 +294,20 @@ pub(crate) fn tighten(
             ("pattern", Value::String(text)) => match pattern::whole(text) {
                 Ok(wrapped) => Value::String(wrapped),
                 Err(message) => {
-                    faults.push(Fault::new(&here, message));
+                    errors.push(Diagnostic::new(&here, message));
                     continue;
                 }
             },
             ("format", Value::String(format)) => match format::is_checked(format, &here) {
                 Ok(true) => value.clone(),
                 Ok(false) => continue,
-                Err(fault) => {
-                    faults.push(fault);
+                Err(error) => {
+                    errors.push(error);
                     continue;
                 }
             },
             ("items" | "not", Value::Object(inner)) => {
-                Value::Object(tighten(inner, &here, &[], faults))
+                Value::Object(tighten(inner, &here, &[], errors))
             }
             ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => Value::Array(
                 parts
@@ -314,7 +315,7 @@ pub(crate) fn tighten(
                     .enumerate()
                     .map(|(at, part)| match part {
                         Value::Object(inner) => {
-                            Value::Object(tighten(inner, &format!("{here}/{at}"), &[], faults))
+                            Value::Object(tighten(inner, &format!("{here}/{at}"), &[], errors))
                         }
                         other => other.clone(),
                     })
@@ -330,14 +331,14 @@ pub(crate) fn tighten(
 fn compile_one(
     declaration: &Map<String, Value>,
     pointer: &str,
-    faults: &mut Vec<Fault>,
+    errors: &mut Vec<Diagnostic>,
 ) -> Option<(Parameter, Value)> {
-    let before = faults.len();
-    let flag = |name: &str, faults: &mut Vec<Fault>| match declaration.get(name) {
+    let before = errors.len();
+    let flag = |name: &str, errors: &mut Vec<Diagnostic>| match declaration.get(name) {
         None => false,
         Some(Value::Bool(value)) => *value,
         Some(_) => {
-            faults.push(Fault::new(
+            errors.push(Diagnostic::new(
                 format!("{pointer}/{name}"),
                 format!("`{name}` must be true or false"),
             ));
@@ -345,17 +346,17 @@ fn compile_one(
         }
     };
     let (optional, allow_leading_dash) =
-        (flag("optional", faults), flag("allow_leading_dash", faults));
+        (flag("optional", errors), flag("allow_leading_dash", errors));
     let (multiline, unsafe_interpreter) =
-        (flag("multiline", faults), flag("unsafe_interpreter", faults));
-    let mut schema = tighten(declaration, pointer, OWN_KEYWORDS, faults);
+        (flag("multiline", errors), flag("unsafe_interpreter", errors));
+    let mut schema = tighten(declaration, pointer, OWN_KEYWORDS, errors);
     if let Some(word) = schema.get("type").and_then(Value::as_str) {
-        check_applies(&schema, word, pointer, faults);
+        check_applies(&schema, word, pointer, errors);
         if let (Some(inner), Some(word)) = (
             schema.get("items").and_then(Value::as_object),
             schema.get("items").and_then(|items| items.get("type")).and_then(Value::as_str),
         ) {
-            check_applies(inner, word, &format!("{pointer}/items"), faults);
+            check_applies(inner, word, &format!("{pointer}/items"), errors);
         }
     }
     let list = schema.get("type").and_then(Value::as_str) == Some("array");
@@ -368,22 +369,22 @@ fn compile_one(
         &element,
         if list { "items of an array parameter" } else { "a parameter" },
         pointer,
-        faults,
+        errors,
     );
     let elements =
         if list { declaration.get("items").and_then(Value::as_object) } else { Some(declaration) };
     let names = Names::of(elements).filter(|_| kind == Some(Kind::Text));
     if format::judged_formats(declaration) != usize::from(names.is_some()) {
         let message = "the formats `path` and `url` stand at a text or at the items of a list of texts, and nowhere else";
-        faults.push(Fault::new(pointer, message));
+        errors.push(Diagnostic::new(pointer, message));
     }
-    if faults.len() > before {
+    if errors.len() > before {
         return None;
     }
     let validator = match build(&Value::Object(schema.clone())) {
         Ok(validator) => validator,
         Err(message) => {
-            faults.push(Fault::new(pointer, message));
+            errors.push(Diagnostic::new(pointer, message));
             return None;
         }
     };
@@ -392,7 +393,7 @@ fn compile_one(
         && !values.iter().any(|value| validator.is_valid(value))
     {
         let message = "no value of `enum` fits the rest of the schema";
-        faults.push(Fault::new(format!("{pointer}/enum"), message));
+        errors.push(Diagnostic::new(format!("{pointer}/enum"), message));
         return None;
     }
     let kind = kind?;
@@ -442,7 +443,7 @@ fn kind_of(
     schema: &Map<String, Value>,
     what: &str,
     pointer: &str,
-    faults: &mut Vec<Fault>,
+    errors: &mut Vec<Diagnostic>,
 ) -> Option<Kind> {
     match schema.get("type").and_then(Value::as_str) {
         Some("string") => Some(Kind::Text),
@@ -450,9 +451,9 @@ fn kind_of(
         Some("boolean") => Some(Kind::Boolean),
         other => {
             let found = other.map_or_else(|| "missing".to_owned(), |word| format!("`{word}`"));
-            faults.push(
-                Fault::new(pointer, format!("the type of {what} is {found}"))
-                    .hint("write string, integer, number, boolean, or array with such items"),
+            errors.push(
+                Diagnostic::new(pointer, format!("the type of {what} is {found}"))
+                    .with_hint("write string, integer, number, boolean, or array with such items"),
             );
             None
         }

@@ -17,7 +17,7 @@ use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
 use super::{AllowedHost, Environment, ExecutionTarget, McpServer, SandboxMode, Settings, Skill};
-use crate::argv::{ArgumentConditions, Fault};
+use crate::argv::{ArgumentConditions, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
@@ -261,19 +261,15 @@ impl JobContext<'_> {
 }
 
 /// Collects what is wrong with a job.
-struct Check<'a> {
-    faults: Vec<Fault>,
-    warnings: Vec<Fault>,
+struct JobChecker<'a> {
+    diagnostics: Diagnostics,
     ctx: &'a JobContext<'a>,
 }
 
 impl Job {
     /// Returns what `raw` means, with every error and warning, by pointers below the job.
-    pub(crate) fn from_raw(
-        raw: &RawJob,
-        ctx: &JobContext<'_>,
-    ) -> (Option<Self>, Vec<Fault>, Vec<Fault>) {
-        let mut check = Check { faults: Vec::new(), warnings: Vec::new(), ctx };
+    pub(crate) fn from_raw(raw: &RawJob, ctx: &JobContext<'_>) -> (Option<Self>, Diagnostics) {
+        let mut check = JobChecker { diagnostics: Diagnostics::default(), ctx };
         let name = raw.name.as_deref().and_then(|name| JobName::parse(name).ok());
         let schedule = check.schedule(raw);
         let jitter = check.duration("/jitter", raw.jitter.as_deref(), Duration::ZERO);
@@ -287,13 +283,13 @@ impl Job {
         check.model(raw, model.as_deref());
         let working_dir = raw.working_dir.as_deref().map(|text| ctx.environment.expand_home(text));
         if working_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
-            check.fault("/working_dir", "a working directory must be an absolute path");
+            check.error("/working_dir", "a working directory must be an absolute path");
         }
-        let (allowed_paths, faults) =
+        let (allowed_paths, errors) =
             paths("/allowed_paths", raw.allowed_paths.as_ref(), ctx.environment);
-        check.faults.extend(faults);
-        let (allowed_domains, faults) = hosts("/allowed_domains", raw.allowed_domains.as_ref());
-        check.faults.extend(faults);
+        check.diagnostics.errors.extend(errors);
+        let (allowed_domains, errors) = hosts("/allowed_domains", raw.allowed_domains.as_ref());
+        check.diagnostics.errors.extend(errors);
         let mut policy = check.policy(raw);
         let skills = check.skills(raw.skills.as_deref().unwrap_or_default());
         policy.narrowed = skills
@@ -355,7 +351,7 @@ impl Job {
                 }),
             })
         };
-        (built(), check.faults, check.warnings)
+        (built(), check.diagnostics)
     }
 }
 

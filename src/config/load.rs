@@ -23,7 +23,7 @@ use super::{
     ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SandboxMode,
     SchemaName, Security, Settings, Tool, Trust,
 };
-use crate::argv::Fault;
+use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::text::redact::{Redactor, Secret};
 
@@ -171,11 +171,11 @@ impl Loader<'_> {
                 )
             })
             .unwrap_or_default();
-        let settings = Settings::from_raw(&raw, self.environment, |pointer, message| {
-            if let Some(file) = &config {
-                self.error(file.document.error(pointer, message));
-            }
-        });
+        let mut diagnostics = Diagnostics::default();
+        let settings = Settings::from_raw(&raw, self.environment, &mut diagnostics);
+        if let Some(file) = &config {
+            self.report(&file.document, "", diagnostics);
+        }
         let (models, model_names) = self.models(&raw, config.as_ref());
         if let (Some(name), Some(file)) = (&settings.default_model, &config)
             && !model_names.contains(name)
@@ -244,13 +244,19 @@ impl Loader<'_> {
         self.report.borrow_mut().add_warning(warning);
     }
 
-    fn fault(&self, document: &Document, pointer: &str, fault: Fault) -> ConfigError {
-        let mut error = document.error(&format!("{pointer}{}", fault.pointer), fault.message);
-        error.hint = fault.hint;
-        error
+    /// Reports what was found in the declaration at `pointer`.
+    fn report(&self, document: &Document, pointer: &str, diagnostics: Diagnostics) {
+        let located = |diagnostic: Diagnostic| {
+            let pointer = format!("{pointer}{}", diagnostic.pointer);
+            let mut error = document.error(&pointer, diagnostic.message);
+            error.hint = diagnostic.hint;
+            error
+        };
+        diagnostics.errors.into_iter().for_each(|error| self.error(located(error)));
+        diagnostics.warnings.into_iter().for_each(|warning| self.warning(located(warning)));
     }
 
-    /// Decodes an entry. One that its schema has already complained about may fail in silence.
+    /// Decodes an entry. One that its schema has already rejected may fail in silence.
     fn decode<T: DeserializeOwned>(
         &self,
         value: Value,
@@ -270,12 +276,12 @@ impl Loader<'_> {
     }
 
     /// Warns of a tool whose program or script no process of it could open.
-    fn closed(&self, tool: &Tool, security: &Security) -> Option<Fault> {
+    fn closed(&self, tool: &Tool, security: &Security) -> Option<Diagnostic> {
         let closed = security.denied_paths.iter().chain([&self.set.directory]);
         let (file, folder) = (security.sandbox != SandboxMode::Off)
             .then(|| tool.closed_file(closed, &security.allowed_paths))??;
         let (file, folder) = (file.display(), folder.display());
-        Some(Fault {
+        Some(Diagnostic {
             pointer: "/cmd".to_owned(),
             message: format!(
                 "`{file}` lies in `{folder}`, which is closed to tools; a job that may use this tool fails its preflight"
@@ -302,16 +308,10 @@ impl Loader<'_> {
                 continue;
             };
             self.unique(&mut places, raw.name.as_deref(), "tool", document, &pointer);
-            let (tool, mut remarks) = Tool::from_raw(&raw, self.environment);
-            remarks.warnings.extend(tool.as_ref().and_then(|tool| self.closed(tool, security)));
-            remarks
-                .errors
-                .into_iter()
-                .for_each(|fault| self.error(self.fault(document, &pointer, fault)));
-            remarks
-                .warnings
-                .into_iter()
-                .for_each(|fault| self.warning(self.fault(document, &pointer, fault)));
+            let (tool, mut diagnostics) = Tool::from_raw(&raw, self.environment);
+            let closed = tool.as_ref().and_then(|tool| self.closed(tool, security));
+            diagnostics.warnings.extend(closed);
+            self.report(document, &pointer, diagnostics);
             match tool {
                 Some(tool) => drop(tools.entry(tool.name.clone()).or_insert(tool)),
                 None => broken.extend(raw.name),
@@ -391,13 +391,8 @@ impl Loader<'_> {
                     continue;
                 };
                 self.unique(&mut places, raw.name.as_deref(), "job", document, &pointer);
-                let (job, faults, warnings) = Job::from_raw(&raw, &ctx);
-                faults
-                    .into_iter()
-                    .for_each(|fault| self.error(self.fault(document, &pointer, fault)));
-                warnings
-                    .into_iter()
-                    .for_each(|fault| self.warning(self.fault(document, &pointer, fault)));
+                let (job, diagnostics) = Job::from_raw(&raw, &ctx);
+                self.report(document, &pointer, diagnostics);
                 let Some(job) = job else { continue };
                 if !self.set.is_partial && job.model.is_none() && settings.default_model.is_none() {
                     self.no_model(names.models, document, &pointer, &job);

@@ -8,7 +8,7 @@ use super::settings::is_hijacking;
 use super::tool::Program;
 use super::web::{is_exposed, web_address};
 use super::{Environment, ToolSandbox};
-use crate::argv::{Fault, pointer_segment};
+use crate::argv::{Diagnostics, pointer_segment};
 use crate::domain::Category;
 
 /// Between the names of a server and of its tool.
@@ -83,13 +83,8 @@ impl McpServer {
         name: &str,
         raw: &RawMcpServer,
         environment: &Environment,
-    ) -> (Option<Self>, Vec<Fault>, Vec<Fault>) {
-        let (mut faults, mut warnings) = (Vec::new(), Vec::new());
-        let fault = |pointer: &str, message: String| Fault {
-            pointer: pointer.to_owned(),
-            message,
-            hint: None,
-        };
+    ) -> (Option<Self>, Diagnostics) {
+        let mut diagnostics = Diagnostics::default();
         let is_name = !name.is_empty()
             && name.len() <= 32
             && !name.contains(MCP_SEPARATOR)
@@ -100,9 +95,9 @@ impl McpServer {
             let message = format!(
                 "`{name}` is no name of a server: letters, digits, `-` and single `_` within, at most 32"
             );
-            faults.push(fault("", message));
+            diagnostics.error("", message);
         }
-        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut faults);
+        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut diagnostics);
         // Where `category` says nothing, its other tools are admin tools.
         let mut of_tools = raw.categories.iter().flat_map(BTreeMap::values);
         if raw.category == Some(Category::Read)
@@ -110,25 +105,25 @@ impl McpServer {
             && !sandbox.write.is_empty()
         {
             let message = "a read tool cannot write: leave this out, or make it a write tool";
-            faults.push(fault("/sandbox/write", message.to_owned()));
+            diagnostics.error("/sandbox/write", message.to_owned());
         }
         for (variable, value) in raw.env.iter().flatten() {
             let pointer = format!("/env/{}", pointer_segment(variable));
             if variable == "PATH" && !is_absolute_search_path(value) {
-                faults.push(fault(&pointer, RELATIVE_PATH.to_owned()));
+                diagnostics.error(&pointer, RELATIVE_PATH.to_owned());
             } else if is_hijacking(variable) {
                 let message = format!("`{variable}` changes what the program loads or runs");
-                warnings.push(fault(&pointer, message));
+                diagnostics.warn(&pointer, message);
             }
         }
         let transport = match (&raw.command, &raw.url) {
             (Some(command), None) => {
                 for (key, is_there) in [("headers", raw.headers.is_some())] {
                     if is_there {
-                        faults.push(fault(
+                        diagnostics.error(
                             &format!("/{key}"),
                             format!("`{key}` is for servers with a `url`"),
-                        ));
+                        );
                     }
                 }
                 let (written, args) =
@@ -139,7 +134,7 @@ impl McpServer {
                 if path.is_none() {
                     let message =
                         format!("`{written}` was not found, so that the server is not there");
-                    warnings.push(fault("/command/0", message));
+                    diagnostics.warn("/command/0", message);
                 }
                 let env = raw.env.clone().unwrap_or_default();
                 Some(McpTransport::Stdio { program: Program { written, path }, args, env, sandbox })
@@ -149,30 +144,30 @@ impl McpServer {
                     [("env", raw.env.is_some()), ("sandbox", raw.sandbox.is_some())]
                 {
                     if is_there {
-                        faults.push(fault(
+                        diagnostics.error(
                             &format!("/{key}"),
                             format!("`{key}` is for servers with a `command`"),
-                        ));
+                        );
                     }
                 }
                 match web_address(url, "such as https://mcp.example.org/mcp") {
-                    Err(message) => faults.push(fault("/url", message)),
-                    Ok(url) if is_exposed(&url) && raw.headers.is_some() => warnings.push(fault(
+                    Err(message) => diagnostics.error("/url", message),
+                    Ok(url) if is_exposed(&url) && raw.headers.is_some() => diagnostics.warn(
                         "/url",
                         "the headers go over plain HTTP to a host that is not loopback".to_owned(),
-                    )),
+                    ),
                     Ok(_) => {}
                 }
                 let headers = raw.headers.clone().unwrap_or_default();
                 Some(McpTransport::Http { url: url.clone(), headers })
             }
             _ => {
-                faults.push(fault(
+                diagnostics.error(
                     "",
                     format!(
                         "the server `{name}` needs a `command` or a `url`, and one of them only"
                     ),
-                ));
+                );
                 None
             }
         };
@@ -182,6 +177,6 @@ impl McpServer {
             category: raw.category,
             categories: raw.categories.clone().unwrap_or_default(),
         });
-        (built, faults, warnings)
+        (built, diagnostics)
     }
 }

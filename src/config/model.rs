@@ -8,6 +8,7 @@ use super::profile::Profile;
 use super::raw::{RawEffort, RawModel, RawProfile, RawProvider};
 use super::script::Script;
 use super::web::{is_exposed, service_address};
+use crate::argv::Diagnostics;
 use crate::text::quantity;
 
 /// Families of Anthropic's models that cannot be told how long to think.
@@ -175,11 +176,11 @@ impl Model {
         }
     }
 
-    /// Returns what `raw` means; `complain` is given the pointer below the model and the text of each error. `script` loads a script.
+    /// Returns what `raw` means; the pointers of its errors are below the model. `script` loads a script.
     pub(crate) fn from_raw(
         name: &str,
         raw: &RawModel,
-        mut complain: impl FnMut(&str, String),
+        diagnostics: &mut Diagnostics,
         script: impl FnOnce(&str) -> Option<Script>,
     ) -> Option<Self> {
         let format = match raw.provider? {
@@ -197,14 +198,14 @@ impl Model {
             None => {
                 for (key, is_set) in remote_keys(raw) {
                     if is_set {
-                        complain(
+                        diagnostics.error(
                             &format!("/{key}"),
                             format!("`{key}` says nothing to the scripted model: take it out"),
                         );
                     }
                 }
                 let Some(path) = &raw.script else {
-                    complain(
+                    diagnostics.error(
                         "",
                         "the scripted model needs `script:`, the file that it plays".to_owned(),
                     );
@@ -214,12 +215,12 @@ impl Model {
             }
             Some(format) => {
                 if raw.script.is_some() {
-                    complain(
+                    diagnostics.error(
                         "/script",
                         "`script` is for the scripted model only: take it out".to_owned(),
                     );
                 }
-                Provider::Remote(remote(format, raw, (profile, context_window), &mut complain)?)
+                Provider::Remote(remote(format, raw, (profile, context_window), diagnostics)?)
             }
         };
         let price = match (&raw.price, &provider) {
@@ -266,7 +267,7 @@ fn remote(
     format: WireFormat,
     raw: &RawModel,
     (profile, context_window): (&Profile, u64),
-    complain: &mut impl FnMut(&str, String),
+    diagnostics: &mut Diagnostics,
 ) -> Option<Remote> {
     let mut duration = |key: &str, text: &Option<String>, default: u64| match text
         .as_deref()
@@ -275,27 +276,28 @@ fn remote(
         None => Duration::from_secs(default),
         Some(Ok(duration)) if !duration.is_zero() => duration,
         Some(Ok(_)) => {
-            complain(&format!("/{key}"), "a timeout of zero would end every call".to_owned());
+            diagnostics
+                .error(&format!("/{key}"), "a timeout of zero would end every call".to_owned());
             Duration::from_secs(default)
         }
         Some(Err(message)) => {
-            complain(&format!("/{key}"), message);
+            diagnostics.error(&format!("/{key}"), message);
             Duration::from_secs(default)
         }
     };
     let timeout = duration("timeout", &raw.timeout, 600);
     let idle_timeout = duration("idle_timeout", &raw.idle_timeout, 60);
-    check_address(format, raw, complain);
-    check_thinking(format, raw, complain);
+    check_address(format, raw, diagnostics);
+    check_thinking(format, raw, diagnostics);
     let Some(model) = raw.model.clone() else {
-        complain("", "`model` is missing: the model as the server knows it".to_owned());
+        diagnostics.error("", "`model` is missing: the model as the server knows it".to_owned());
         return None;
     };
     // A model's name becomes a part of Gemini's address.
     let is_name =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
     if format == WireFormat::Gemini && !model.chars().all(is_name) {
-        complain("/model", format!("`{model}` is no name of a model"));
+        diagnostics.error("/model", format!("`{model}` is no name of a model"));
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
     Some(Remote {
@@ -332,13 +334,13 @@ fn sends_key(raw: &RawModel) -> bool {
     raw.api_key.is_some() || raw.headers.iter().flat_map(BTreeMap::keys).any(is_key)
 }
 
-fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&str, String)) {
+fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {
     if let Some(base_url) = &raw.base_url {
         let how = format!("up to the version, such as {}", format.base_url());
         let may_be_plain = raw.allow_plain_http == Some(true) || !sends_key(raw);
         match service_address(base_url, &how) {
-            Err(message) => complain("/base_url", message),
-            Ok(url) if is_exposed(&url) && !may_be_plain => complain(
+            Err(message) => diagnostics.error("/base_url", message),
+            Ok(url) if is_exposed(&url) && !may_be_plain => diagnostics.error(
                 "/base_url",
                 "the key would go over plain HTTP to a host that is not loopback: write https://, or `allow_plain_http: true`"
                     .to_owned(),
@@ -353,15 +355,15 @@ fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&
         });
     if raw.base_url.is_none() && !has_key && format != WireFormat::Ollama {
         let host = format.base_url();
-        complain("", format!("`api_key` is missing: {host} answers nobody without one"));
+        diagnostics.error("", format!("`api_key` is missing: {host} answers nobody without one"));
     }
     for (name, value) in raw.headers.iter().flatten() {
         let place = || format!("/headers/{}", crate::argv::pointer_segment(name));
         if reqwest::header::HeaderName::try_from(name.as_str()).is_err() {
-            complain(&place(), format!("`{name}` is no name of a header"));
+            diagnostics.error(&place(), format!("`{name}` is no name of a header"));
         }
         if reqwest::header::HeaderValue::try_from(value.as_str()).is_err() {
-            complain(&place(), format!("the value of `{name}` cannot stand in a header"));
+            diagnostics.error(&place(), format!("the value of `{name}` cannot stand in a header"));
         }
     }
     if raw
@@ -369,27 +371,30 @@ fn check_address(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&
         .as_deref()
         .is_some_and(|key| reqwest::header::HeaderValue::try_from(key).is_err())
     {
-        complain("/api_key", "the key holds a line break or another control character".to_owned());
+        diagnostics.error(
+            "/api_key",
+            "the key holds a line break or another control character".to_owned(),
+        );
     }
 }
 
 /// What a provider would answer with a 400 at night.
-fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(&str, String)) {
+fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {
     let model = raw.model.as_deref().unwrap_or_default();
     let thinks = raw.reasoning_effort.is_some();
     match format {
         WireFormat::Anthropic => {
             if raw.temperature.is_some_and(|temperature| temperature > 1.0) {
-                complain("/temperature", "Anthropic takes at most 1".to_owned());
+                diagnostics.error("/temperature", "Anthropic takes at most 1".to_owned());
             }
             if thinks && raw.temperature.is_some() {
-                complain(
+                diagnostics.error(
                     "/temperature",
                     "a model of Anthropic that thinks takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
                 );
             }
             if thinks && WITHOUT_EFFORT.iter().any(|known| model.starts_with(known)) {
-                complain(
+                diagnostics.error(
                     "/reasoning_effort",
                     format!("`{model}` cannot be told how long to think"),
                 );
@@ -397,7 +402,7 @@ fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(
         }
         WireFormat::Openai => {
             if thinks && raw.temperature.is_some() {
-                complain(
+                diagnostics.error(
                     "/temperature",
                     "a model of OpenAI that reasons takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
                 );
@@ -407,20 +412,23 @@ fn check_thinking(format: WireFormat, raw: &RawModel, complain: &mut impl FnMut(
             // From gpt-5.1 on, a model reasons only if it is told to.
             let reasons = begins(&["o1", "o3", "o4", "gpt-5-"]) || model == "gpt-5";
             if is_own && raw.temperature.is_some() && !thinks && reasons {
-                complain("/temperature", format!("`{model}` reasons, and takes no `temperature`"));
+                diagnostics.error(
+                    "/temperature",
+                    format!("`{model}` reasons, and takes no `temperature`"),
+                );
             }
             if is_own && thinks && begins(&["gpt-3", "gpt-4", "chatgpt"]) {
-                complain("/reasoning_effort", format!("`{model}` does not reason"));
+                diagnostics.error("/reasoning_effort", format!("`{model}` does not reason"));
             }
             if raw.max_output_tokens.is_some_and(|most| most < 16) {
-                complain("/max_output_tokens", "OpenAI wants at least 16".to_owned());
+                diagnostics.error("/max_output_tokens", "OpenAI wants at least 16".to_owned());
             }
         }
         WireFormat::Gemini => {
             let is_medium = matches!(raw.reasoning_effort, Some(RawEffort::Medium));
             if is_medium && model.trim_start_matches("models/").starts_with("gemini-3-pro") {
                 let message = format!("`{model}` knows low and high only");
-                complain("/reasoning_effort", message);
+                diagnostics.error("/reasoning_effort", message);
             }
         }
         WireFormat::OpenaiChat | WireFormat::Ollama => {}

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::raw::{RawCalls, RawScript};
+use crate::argv::Diagnostics;
 
 /// A call of a script.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,14 +31,14 @@ pub struct Script {
 }
 
 impl Script {
-    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
-    pub(crate) fn from_raw(raw: &RawScript, mut complain: impl FnMut(&str, String)) -> Self {
+    /// Returns what `raw` means.
+    pub(crate) fn from_raw(raw: &RawScript, diagnostics: &mut Diagnostics) -> Self {
         let mut steps = Vec::new();
         let environment = minijinja::Environment::new();
         for (at, step) in raw.steps.iter().enumerate() {
             let mut check = |pointer: String, text: &str| {
                 if let Err(error) = environment.template_from_str(text) {
-                    complain(&pointer, format!("this is no template: {error}"));
+                    diagnostics.error(&pointer, format!("this is no template: {error}"));
                 }
             };
             let calls: Vec<_> = match &step.call {
@@ -60,7 +61,8 @@ impl Script {
                 }
             }
             if calls.is_empty() && step.say.is_none() {
-                complain(&format!("/steps/{at}"), "a step needs `call:` or `say:`".to_owned());
+                diagnostics
+                    .error(&format!("/steps/{at}"), "a step needs `call:` or `say:`".to_owned());
             }
             steps.push(ScriptStep {
                 calls: calls

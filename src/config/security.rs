@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
 use super::web::hosts;
 use super::{AllowedHost, Environment};
-use crate::argv::Fault;
+use crate::argv::{Diagnostic, Diagnostics};
 use crate::text::suggest::nearest;
 
 /// Closed to every tool, besides the keys of the host and of its users. `~` is the daemon's home.
@@ -147,11 +147,11 @@ impl Security {
     pub(crate) fn from_raw(
         raw: Option<&RawSecurity>,
         environment: &Environment,
-        complain: &mut impl FnMut(&str, String),
+        diagnostics: &mut Diagnostics,
     ) -> Self {
         let mut list = |key: &str, texts: Option<&Vec<String>>| {
-            let (paths, faults) = paths(&format!("/security/{key}"), texts, environment);
-            faults.into_iter().for_each(|fault| complain(&fault.pointer, fault.message));
+            let (paths, errors) = paths(&format!("/security/{key}"), texts, environment);
+            diagnostics.errors.extend(errors);
             paths
         };
         let allowed_paths =
@@ -169,7 +169,7 @@ impl Security {
         let mut commands = |key: &str, texts: Option<&Vec<String>>| {
             let texts = texts.cloned().unwrap_or_default();
             for (at, _) in texts.iter().enumerate().filter(|(_, text)| text.trim().is_empty()) {
-                complain(
+                diagnostics.error(
                     &format!("/security/{key}/{at}"),
                     "an empty command says nothing".to_owned(),
                 );
@@ -181,8 +181,8 @@ impl Security {
         let destructive_commands =
             commands("destructive_commands", raw.and_then(|raw| raw.destructive_commands.as_ref()));
         let raw_domains = raw.and_then(|raw| raw.allowed_domains.as_ref());
-        let (allowed_domains, faults) = hosts("/security/allowed_domains", raw_domains);
-        faults.into_iter().for_each(|fault| complain(&fault.pointer, fault.message));
+        let (allowed_domains, errors) = hosts("/security/allowed_domains", raw_domains);
+        diagnostics.errors.extend(errors);
         let sandbox = raw.and_then(|security| security.sandbox);
         Self {
             allowed_paths,
@@ -220,12 +220,12 @@ impl ToolSandbox {
     pub(crate) fn from_raw(
         raw: Option<&RawToolSandbox>,
         environment: &Environment,
-        faults: &mut Vec<Fault>,
+        diagnostics: &mut Diagnostics,
     ) -> Self {
         let Some(raw) = raw else { return Self::default() };
         let mut list = |key: &str, texts: Option<&Vec<String>>| {
             let (paths, wrong) = paths(&format!("/sandbox/{key}"), texts, environment);
-            faults.extend(wrong);
+            diagnostics.errors.extend(wrong);
             paths
         };
         let (read, write) = (list("read", raw.read.as_ref()), list("write", raw.write.as_ref()));
@@ -233,7 +233,7 @@ impl ToolSandbox {
         for (at, text) in raw.capabilities.iter().flatten().enumerate() {
             match capability(text) {
                 Some(number) => capabilities |= 1 << number,
-                None => faults.push(Fault {
+                None => diagnostics.errors.push(Diagnostic {
                     pointer: format!("/sandbox/capabilities/{at}"),
                     message: format!("`{text}` is not a capability that a tool can keep"),
                     hint: nearest(text, CAPABILITIES.iter().map(|(name, _)| *name))
@@ -251,8 +251,8 @@ pub(crate) fn paths(
     pointer: &str,
     texts: Option<&Vec<String>>,
     environment: &Environment,
-) -> (Vec<PathBuf>, Vec<Fault>) {
-    let mut faults = Vec::new();
+) -> (Vec<PathBuf>, Vec<Diagnostic>) {
+    let mut errors = Vec::new();
     let paths = texts.into_iter().flatten().enumerate().filter_map(|(at, text)| {
         let path = environment.expand_home(text);
         let problem = if !path.is_absolute() {
@@ -262,14 +262,14 @@ pub(crate) fn paths(
         } else {
             return Some(path);
         };
-        faults.push(Fault {
+        errors.push(Diagnostic {
             pointer: format!("{pointer}/{at}"),
             message: format!("the path `{text}` {problem}"),
             hint: None,
         });
         None
     });
-    (paths.collect(), faults)
+    (paths.collect(), errors)
 }
 
 /// Returns the first closed path that lies in `root` or is it.

@@ -7,6 +7,7 @@ use chrono_tz::Tz;
 
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
 use super::{Environment, Security, WebSearch};
+use crate::argv::Diagnostics;
 use crate::text::quantity;
 
 /// Variables of the daemon that every tool gets, where they are set.
@@ -64,20 +65,20 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
+    /// Returns what `raw` means.
     pub(crate) fn from_raw(
         raw: &RawSettings,
         environment: &Environment,
-        mut complain: impl FnMut(&str, String),
+        diagnostics: &mut Diagnostics,
     ) -> Self {
         let timezone = zone(raw.timezone.as_deref().unwrap_or("local")).unwrap_or_else(|message| {
-            complain("/timezone", message);
+            diagnostics.error("/timezone", message);
             Tz::UTC
         });
         let shutdown_grace = match raw.shutdown_grace.as_deref().map(quantity::duration) {
             Some(Ok(grace)) => grace,
             Some(Err(message)) => {
-                complain("/shutdown_grace", message);
+                diagnostics.error("/shutdown_grace", message);
                 Duration::ZERO
             }
             None => Duration::from_secs(30),
@@ -88,12 +89,12 @@ impl Settings {
             raw.security.iter().flat_map(|security| &security.env_allowlist).flatten().enumerate()
         {
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                complain(
+                diagnostics.error(
                     &format!("/security/env_allowlist/{at}"),
                     format!("`{name}` is no name of an environment variable"),
                 );
             } else if is_hijacking(name) {
-                complain(
+                diagnostics.error(
                     &format!("/security/env_allowlist/{at}"),
                     format!(
                         "`{name}` changes what programs load or run and is never inherited; write it with its value into the `env` of a tool"
@@ -109,11 +110,11 @@ impl Settings {
             shutdown_grace,
             default_model: raw.default_model.clone(),
             env_allowlist,
-            security: Security::from_raw(raw.security.as_ref(), environment, &mut complain),
+            security: Security::from_raw(raw.security.as_ref(), environment, diagnostics),
             web_search: raw
                 .web_search
                 .as_ref()
-                .and_then(|raw| WebSearch::from_raw(raw, &mut complain)),
+                .and_then(|raw| WebSearch::from_raw(raw, diagnostics)),
             log: LogSettings {
                 format: match log.and_then(|log| log.format) {
                     Some(RawLogFormat::Json) => LogFormat::Json,

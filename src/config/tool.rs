@@ -11,7 +11,9 @@ use super::raw::RawTool;
 use super::reserved::EDITOR;
 use super::settings::is_hijacking;
 use super::{Builtin, Environment, ToolSandbox};
-use crate::argv::{ArgumentConditions, CommandLine, Declaration, Fault, pointer_segment};
+use crate::argv::{
+    ArgumentConditions, CommandLine, Declaration, Diagnostic, Diagnostics, pointer_segment,
+};
 use crate::domain::{Category, ToolName};
 use crate::text::quantity;
 
@@ -58,65 +60,53 @@ pub struct Tool {
     pub destructive_when: Vec<ArgumentConditions>,
 }
 
-/// What stands out about a tool.
-#[derive(Debug, Default)]
-pub(crate) struct Remarks {
-    pub(crate) errors: Vec<Fault>,
-    pub(crate) warnings: Vec<Fault>,
-}
-
 impl Tool {
     /// Returns what `raw` means, with everything that is wrong or odd, by pointers below the tool.
-    pub(crate) fn from_raw(raw: &RawTool, environment: &Environment) -> (Option<Self>, Remarks) {
-        let mut remarks = Remarks::default();
-        let timeout = timeout(raw, &mut remarks);
+    pub(crate) fn from_raw(
+        raw: &RawTool,
+        environment: &Environment,
+    ) -> (Option<Self>, Diagnostics) {
+        let mut diagnostics = Diagnostics::default();
+        let timeout = timeout(raw, &mut diagnostics);
         let working_dir = raw.working_dir.as_deref().map(|text| environment.expand_home(text));
         if working_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
-            remarks.errors.push(fault(
-                "/working_dir",
-                "a working directory must be an absolute path".to_owned(),
-            ));
+            diagnostics
+                .error("/working_dir", "a working directory must be an absolute path".to_owned());
         }
-        let program = raw.cmd.as_deref().map(|cmd| program(cmd, environment, &mut remarks));
+        let program = raw.cmd.as_deref().map(|cmd| program(cmd, environment, &mut diagnostics));
         for (name, value) in raw.env.iter().flatten() {
             let pointer = format!("/env/{}", pointer_segment(name));
             if name.is_empty() || name.contains(['=', '\0']) {
-                remarks.errors.push(fault(
-                    &pointer,
-                    format!("`{name}` is no name of an environment variable"),
-                ));
+                diagnostics
+                    .error(&pointer, format!("`{name}` is no name of an environment variable"));
             } else if name == "PATH" && !is_absolute_search_path(value) {
-                remarks.errors.push(fault(&pointer, RELATIVE_PATH.to_owned()));
+                diagnostics.error(&pointer, RELATIVE_PATH.to_owned());
             } else if is_hijacking(name) {
-                remarks.warnings.push(fault(
-                    &pointer,
-                    format!("`{name}` changes what the program loads or runs"),
-                ));
+                diagnostics
+                    .warn(&pointer, format!("`{name}` changes what the program loads or runs"));
             }
         }
-        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut remarks.errors);
+        let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut diagnostics);
         if raw.category == Some(Category::Read) && !sandbox.write.is_empty() {
-            remarks.errors.push(fault(
+            diagnostics.error(
                 "/sandbox/write",
                 "a read tool cannot write: leave this out, or make it a write tool".to_owned(),
-            ));
+            );
         }
         if raw.category == Some(Category::Read) && raw.dry_run_args.is_some() {
-            remarks.errors.push(fault(
-                "/dry_run_args",
-                "a read tool is never planned: leave this out".to_owned(),
-            ));
+            diagnostics
+                .error("/dry_run_args", "a read tool is never planned: leave this out".to_owned());
         }
-        let command = Self::command(raw, &mut remarks);
-        let destructive_when = conditions(raw, command.as_ref(), &mut remarks);
+        let command = Self::command(raw, &mut diagnostics);
+        let destructive_when = conditions(raw, command.as_ref(), &mut diagnostics);
         if let Some(command) = &command {
-            remarks.warnings.extend(command.open_positions());
-            examples(raw, command, &mut remarks);
+            diagnostics.warnings.extend(command.open_positions());
+            examples(raw, command, &mut diagnostics);
         }
         if let Some(builtin) = raw.name.as_deref().and_then(Builtin::find)
             && raw.replaces_builtin != Some(true)
         {
-            remarks.errors.push(Fault {
+            diagnostics.errors.push(Diagnostic {
                 pointer: "/name".to_owned(),
                 message: format!("`{}` is a built-in tool", builtin.name),
                 hint: Some("take another name, or say `override: true`".to_owned()),
@@ -124,7 +114,7 @@ impl Tool {
         }
         if raw.name.as_deref() == Some(EDITOR) {
             let message = format!("`{EDITOR}` is reserved for a later version: take another name");
-            remarks.errors.push(fault("/name", message));
+            diagnostics.error("/name", message);
         }
         let name = raw.name.as_deref().and_then(|name| ToolName::parse(name).ok());
         let built = || {
@@ -144,7 +134,7 @@ impl Tool {
                 destructive_when,
             })
         };
-        (built(), remarks)
+        (built(), diagnostics)
     }
 
     /// Returns the program or script of this tool that lies in one of `closed`, where neither `sandbox.read` nor `open` opens it, and what closes it.
@@ -172,17 +162,17 @@ impl Tool {
         })
     }
 
-    fn command(raw: &RawTool, remarks: &mut Remarks) -> Option<CommandLine> {
+    fn command(raw: &RawTool, diagnostics: &mut Diagnostics) -> Option<CommandLine> {
         let mut optional_args = Vec::new();
         for (name, value) in raw.optional_args.iter().flatten() {
             let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
             let texts: Vec<String> =
                 items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect();
             if !value.is_array() || texts.len() != items.len() {
-                remarks.errors.push(fault(
+                diagnostics.error(
                     &format!("/optional_args/{}", pointer_segment(name)),
                     "expected a list of texts".to_owned(),
-                ));
+                );
             }
             optional_args.push((name.clone(), texts));
         }
@@ -193,48 +183,44 @@ impl Tool {
             stdin: raw.stdin.clone(),
             parameters: raw.parameters.clone().unwrap_or_default(),
         };
-        CommandLine::compile(&declaration).map_err(|faults| remarks.errors.extend(faults)).ok()
+        CommandLine::compile(&declaration).map_err(|errors| diagnostics.errors.extend(errors)).ok()
     }
 }
 
-fn timeout(raw: &RawTool, remarks: &mut Remarks) -> Option<Duration> {
+fn timeout(raw: &RawTool, diagnostics: &mut Diagnostics) -> Option<Duration> {
     match quantity::duration(raw.timeout.as_deref()?) {
         Ok(timeout) if timeout.is_zero() || timeout > LONGEST_TIMEOUT => {
-            remarks.errors.push(fault(
-                "/timeout",
-                "a timeout must be more than zero and at most 1d".to_owned(),
-            ));
+            diagnostics
+                .error("/timeout", "a timeout must be more than zero and at most 1d".to_owned());
             None
         }
         Ok(timeout) => Some(timeout),
         Err(message) => {
-            remarks.errors.push(fault("/timeout", message));
+            diagnostics.error("/timeout", message);
             None
         }
     }
 }
 
-fn program(cmd: &str, environment: &Environment, remarks: &mut Remarks) -> Program {
+fn program(cmd: &str, environment: &Environment, diagnostics: &mut Diagnostics) -> Program {
     let path = environment.find_program(cmd);
     if cmd.contains('/') && !environment.expand_home(cmd).is_absolute() {
-        remarks.errors.push(fault(
+        diagnostics.error(
             "/cmd",
             format!(
                 "`{cmd}` is a relative path: write a name that is in PATH, or an absolute path"
             ),
-        ));
+        );
     } else if cmd.contains("{{") {
-        remarks.errors.push(fault(
-            "/cmd",
-            "the program is fixed: a parameter cannot stand in `cmd`".to_owned(),
-        ));
+        diagnostics
+            .error("/cmd", "the program is fixed: a parameter cannot stand in `cmd`".to_owned());
     } else if path.is_none() {
-        remarks.warnings.push(fault(
+        diagnostics.warn(
             "/cmd",
             format!(
                 "`{cmd}` was not found, so the tool is not offered to models and a call of it fails"
             ),
-        ));
+        );
     }
     Program { written: cmd.to_owned(), path }
 }
@@ -242,44 +228,40 @@ fn program(cmd: &str, environment: &Environment, remarks: &mut Remarks) -> Progr
 fn conditions(
     raw: &RawTool,
     command: Option<&CommandLine>,
-    remarks: &mut Remarks,
+    diagnostics: &mut Diagnostics,
 ) -> Vec<ArgumentConditions> {
     let mut compiled = Vec::new();
     for (at, condition) in raw.destructive_when.iter().flatten().enumerate() {
         match ArgumentConditions::compile(&condition.args, command.map(CommandLine::parameters)) {
             Ok(conditions) => compiled.push(conditions),
-            Err(faults) => remarks.errors.extend(faults.into_iter().map(|mut fault| {
-                fault.pointer = format!("/destructive_when/{at}/args{}", fault.pointer);
-                fault
+            Err(errors) => diagnostics.errors.extend(errors.into_iter().map(|mut error| {
+                error.pointer = format!("/destructive_when/{at}/args{}", error.pointer);
+                error
             })),
         }
     }
     compiled
 }
 
-fn examples(raw: &RawTool, command: &CommandLine, remarks: &mut Remarks) {
+fn examples(raw: &RawTool, command: &CommandLine, diagnostics: &mut Diagnostics) {
     let Some(examples) = &raw.examples else { return };
     let verdict = |arguments: &Map<String, Value>| {
         command.validate(arguments).and_then(|arguments| command.render(&arguments))
     };
     for (at, arguments) in examples.accept.iter().flatten().enumerate() {
         if let Err(error) = verdict(arguments) {
-            remarks.errors.push(fault(
+            diagnostics.error(
                 &format!("/examples/accept/{at}"),
                 format!("this example must be accepted and is refused: {error}"),
-            ));
+            );
         }
     }
     for (at, arguments) in examples.reject.iter().flatten().enumerate() {
         if verdict(arguments).is_ok() {
-            remarks.errors.push(fault(
+            diagnostics.error(
                 &format!("/examples/reject/{at}"),
                 "this example must be refused and is accepted".to_owned(),
-            ));
+            );
         }
     }
-}
-
-fn fault(pointer: &str, message: String) -> Fault {
-    Fault { pointer: pointer.to_owned(), message, hint: None }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use url::{Host, Url};
 
 use super::raw::{RawHost, RawInternalHost, RawWebSearch};
-use crate::argv::Fault;
+use crate::argv::{Diagnostic, Diagnostics};
 
 /// Where searches go if the operator says nothing.
 const SEARCH: &str = "https://api.exa.ai";
@@ -26,15 +26,12 @@ impl fmt::Debug for WebSearch {
 }
 
 impl WebSearch {
-    /// Returns what `raw` means; `complain` is given the pointer and the text of each error.
-    pub(crate) fn from_raw(
-        raw: &RawWebSearch,
-        complain: &mut impl FnMut(&str, String),
-    ) -> Option<Self> {
+    /// Returns what `raw` means.
+    pub(crate) fn from_raw(raw: &RawWebSearch, diagnostics: &mut Diagnostics) -> Option<Self> {
         let base_url = raw.base_url.as_deref().unwrap_or(SEARCH);
         match service_address(base_url, &format!("up to /search, such as {SEARCH}")) {
-            Err(message) => complain("/web_search/base_url", message),
-            Ok(url) if is_exposed(&url) => complain(
+            Err(message) => diagnostics.error("/web_search/base_url", message),
+            Ok(url) if is_exposed(&url) => diagnostics.error(
                 "/web_search/base_url",
                 "the key would go over plain HTTP to a host that is not loopback: write https://"
                     .to_owned(),
@@ -44,7 +41,7 @@ impl WebSearch {
         let api_key = raw.api_key.clone()?;
         if reqwest::header::HeaderValue::try_from(&api_key).is_err() {
             let message = "the key holds a line break or another control character";
-            complain("/web_search/api_key", message.to_owned());
+            diagnostics.error("/web_search/api_key", message.to_owned());
         }
         Some(Self { api_key, base_url: base_url.trim_end_matches('/').to_owned() })
     }
@@ -177,8 +174,11 @@ fn host(text: &str) -> Option<Host> {
 }
 
 /// Returns the hosts of a list, and what is wrong with those that are none, by pointers below `pointer`.
-pub(crate) fn hosts(pointer: &str, raw: Option<&Vec<RawHost>>) -> (Vec<AllowedHost>, Vec<Fault>) {
-    let mut faults = Vec::new();
+pub(crate) fn hosts(
+    pointer: &str,
+    raw: Option<&Vec<RawHost>>,
+) -> (Vec<AllowedHost>, Vec<Diagnostic>) {
+    let mut errors = Vec::new();
     let hosts = raw.into_iter().flatten().enumerate().filter_map(|(at, raw)| {
         let parsed = match raw {
             RawHost::Name(name) => AllowedHost::new(name, false),
@@ -187,13 +187,11 @@ pub(crate) fn hosts(pointer: &str, raw: Option<&Vec<RawHost>>) -> (Vec<AllowedHo
             }
         };
         parsed
-            .map_err(|message| {
-                faults.push(Fault { pointer: format!("{pointer}/{at}"), message, hint: None })
-            })
+            .map_err(|message| errors.push(Diagnostic::new(format!("{pointer}/{at}"), message)))
             .ok()
     });
     let hosts = hosts.collect();
-    (hosts, faults)
+    (hosts, errors)
 }
 
 #[cfg(test)]

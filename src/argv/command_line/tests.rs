@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-fn command(value: Value) -> Result<CommandLine, Vec<Fault>> {
+fn command(value: Value) -> Result<CommandLine, Vec<Diagnostic>> {
     let strings = |value: &Value| {
         value.as_array().unwrap().iter().map(|v| v.as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -113,8 +113,8 @@ fn a_list_alone_is_one_argument_for_each_item() {
     let list = command(json!({"args": ["ls", "{{names}}"], "parameters": {"names": {"type": "array", "items": {"type": "string"}}}})).unwrap();
     assert_eq!(args(&list, json!({"names": ["a b", "c"]})), ["ls", "a b", "c"]);
     assert_eq!(args(&list, json!({"names": []})), ["ls"]);
-    let faults = command(json!({"args": ["--x={{names}}"], "parameters": {"names": {"type": "array", "items": {"type": "string"}}}})).unwrap_err();
-    assert!(faults[0].message.contains("stand alone"), "{faults:?}");
+    let errors = command(json!({"args": ["--x={{names}}"], "parameters": {"names": {"type": "array", "items": {"type": "string"}}}})).unwrap_err();
+    assert!(errors[0].message.contains("stand alone"), "{errors:?}");
 }
 
 // proves ARG-6
@@ -203,7 +203,7 @@ fn types_are_not_bent() {
 // proves ARG-11, ARG-13
 #[test]
 fn declarations_with_mistakes_are_refused_all_at_once() {
-    let faults = command(json!({
+    let errors = command(json!({
         "cmd": "sh",
         "args": ["-c", "{{code}}", "{{nmae}}", "{{open"],
         "optional_args": {"code": ["{{maybe}}"]},
@@ -211,7 +211,7 @@ fn declarations_with_mistakes_are_refused_all_at_once() {
     }))
     .unwrap_err();
     let found: Vec<(&str, &str)> =
-        faults.iter().map(|f| (f.pointer.as_str(), f.message.as_str())).collect();
+        errors.iter().map(|f| (f.pointer.as_str(), f.message.as_str())).collect();
     for (pointer, word) in [
         ("/args/3", "never closed"),
         ("/args/2", "not a parameter"),
@@ -225,8 +225,8 @@ fn declarations_with_mistakes_are_refused_all_at_once() {
             "{pointer} {word} in {found:#?}"
         );
     }
-    let faults = command(json!({"args": ["{{x}}"], "parameters": {"x": {"type": "string", "patern": "a", "format": "colour", "pattern": "(?m)a"}}})).unwrap_err();
-    assert_eq!(faults.len(), 3, "{faults:?}");
+    let errors = command(json!({"args": ["{{x}}"], "parameters": {"x": {"type": "string", "patern": "a", "format": "colour", "pattern": "(?m)a"}}})).unwrap_err();
+    assert_eq!(errors.len(), 3, "{errors:?}");
     assert!(command(json!({"args": ["{{x}}"], "parameters": {"x": {"type": "string", "$ref": "http://h/x"}}})).is_err());
     assert!(
         command(
@@ -297,7 +297,7 @@ fn a_wrong_parameter_hides_no_wrong_placeholder() {
         ),
     ] {
         let found: Vec<String> =
-            command(value).unwrap_err().into_iter().map(|fault| fault.pointer).collect();
+            command(value).unwrap_err().into_iter().map(|error| error.pointer).collect();
         assert_eq!(found, expected);
     }
 }

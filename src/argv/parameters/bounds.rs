@@ -2,16 +2,16 @@
 
 use serde_json::{Map, Value};
 
-use crate::argv::{Fault, pointer_segment};
+use crate::argv::{Diagnostic, pointer_segment};
 
-/// Returns a fault for each keyword that leaves no value: the tool could never be called, or the condition never hold.
+/// Returns an error for each keyword that leaves no value: the tool could never be called, or the condition never hold.
 pub(super) fn check_satisfiable(
     schema: &Map<String, Value>,
     pointer: &str,
-    faults: &mut Vec<Fault>,
+    errors: &mut Vec<Diagnostic>,
 ) {
     if schema.get("enum").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-        faults.push(Fault::new(format!("{pointer}/enum"), "an empty `enum` admits no value"));
+        errors.push(Diagnostic::new(format!("{pointer}/enum"), "an empty `enum` admits no value"));
     }
     let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
     for (least, most, is_open) in [
@@ -26,17 +26,17 @@ pub(super) fn check_satisfiable(
             && (low > high || is_open && low >= high)
         {
             let message = format!("`{least}: {low}` and `{most}: {high}` admit no value");
-            faults.push(Fault::new(format!("{pointer}/{least}"), message));
+            errors.push(Diagnostic::new(format!("{pointer}/{least}"), message));
         }
     }
 }
 
-/// Returns a fault for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
+/// Returns an error for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
 pub(crate) fn check_applies(
     schema: &Map<String, Value>,
     kind: &str,
     pointer: &str,
-    faults: &mut Vec<Fault>,
+    errors: &mut Vec<Diagnostic>,
 ) {
     let applies = |keyword: &str| match keyword {
         "pattern" | "minLength" | "maxLength" | "format" => kind == "string",
@@ -49,21 +49,23 @@ pub(crate) fn check_applies(
     for (keyword, value) in schema {
         let here = format!("{pointer}/{}", pointer_segment(keyword));
         if !applies(keyword) {
-            let fault =
-                Fault::new(&here, format!("`{keyword}` says nothing about a value of type {kind}"));
-            faults.push(if kind == "array" {
-                fault.hint("put it under `items:`, which holds for each item")
+            let error = Diagnostic::new(
+                &here,
+                format!("`{keyword}` says nothing about a value of type {kind}"),
+            );
+            errors.push(if kind == "array" {
+                error.with_hint("put it under `items:`, which holds for each item")
             } else {
-                fault
+                error
             });
         }
         match (keyword.as_str(), value) {
-            ("not", Value::Object(inner)) => check_applies(inner, kind, &here, faults),
+            ("not", Value::Object(inner)) => check_applies(inner, kind, &here, errors),
             ("anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
                 for (at, part) in
                     parts.iter().enumerate().filter_map(|(at, part)| Some((at, part.as_object()?)))
                 {
-                    check_applies(part, kind, &format!("{here}/{at}"), faults);
+                    check_applies(part, kind, &format!("{here}/{at}"), errors);
                 }
             }
             _ => {}

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::value::texts;
-use super::{Fault, Parameters};
+use super::{Diagnostic, Parameters};
 
 /// Formats that the schema checks.
 const CHECKED: &[&str] =
@@ -36,15 +36,15 @@ impl Names {
 /// Tells whether the schema keeps the format; one that the gate judges is taken out of it.
 ///
 /// *Errors*: it is none.
-pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Fault> {
+pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Diagnostic> {
     if Names::of_word(format).is_some() {
         return Ok(false);
     }
     if CHECKED.contains(&format) {
         return Ok(true);
     }
-    Err(Fault::new(here, format!("unknown format `{format}`"))
-        .hint(format!("known are path, url, {}", CHECKED.join(", "))))
+    Err(Diagnostic::new(here, format!("unknown format `{format}`"))
+        .with_hint(format!("known are path, url, {}", CHECKED.join(", "))))
 }
 
 /// Counts the formats of a schema that the gate judges, at every depth.

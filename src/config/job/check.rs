@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 
-use super::{Autonomy, Check, Listed, Policy, ReadPolicy};
-use crate::argv::{ArgumentConditions, Fault};
+use super::{Autonomy, JobChecker, Listed, Policy, ReadPolicy};
+use crate::argv::{ArgumentConditions, Diagnostic};
 use crate::config::raw::{
     RawAutonomy, RawJob, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
 };
@@ -22,13 +22,9 @@ use crate::text::quantity;
 use crate::text::suggest::nearest;
 use crate::text::template::Template;
 
-impl Check<'_> {
-    pub(super) fn fault(&mut self, pointer: &str, message: impl Into<String>) {
-        self.faults.push(Fault {
-            pointer: pointer.to_owned(),
-            message: message.into(),
-            hint: None,
-        });
+impl JobChecker<'_> {
+    pub(super) fn error(&mut self, pointer: &str, message: impl Into<String>) {
+        self.diagnostics.error(pointer, message);
     }
 
     pub(super) fn duration(
@@ -41,7 +37,7 @@ impl Check<'_> {
             None => default,
             Some(Ok(duration)) => duration,
             Some(Err(message)) => {
-                self.fault(pointer, message);
+                self.error(pointer, message);
                 default
             }
         }
@@ -55,7 +51,7 @@ impl Check<'_> {
     ) -> Duration {
         let duration = self.duration(pointer, text, default);
         if duration.is_zero() {
-            self.fault(pointer, "a limit of zero would mean 'never': write more than 0s");
+            self.error(pointer, "a limit of zero would mean 'never': write more than 0s");
         }
         duration
     }
@@ -70,13 +66,13 @@ impl Check<'_> {
             None => self.ctx.settings.timezone,
             Some(Ok(zone)) => zone,
             Some(Err(message)) => {
-                self.fault(place, message);
+                self.error(place, message);
                 return None;
             }
         };
         let (pointer, result) = match (&raw.schedule, &raw.every) {
             (Some(_), Some(_)) => {
-                self.fault("/every", "`schedule` and `every` exclude each other: keep one");
+                self.error("/every", "`schedule` and `every` exclude each other: keep one");
                 return None;
             }
             (None, None) => return None,
@@ -84,12 +80,12 @@ impl Check<'_> {
             (None, Some(text)) => match quantity::duration(text) {
                 Ok(interval) => ("/every".to_owned(), Schedule::every(interval, zone)),
                 Err(message) => {
-                    self.fault("/every", message);
+                    self.error("/every", message);
                     return None;
                 }
             },
         };
-        result.map_err(|error| self.fault(&pointer, error.to_string())).ok()
+        result.map_err(|error| self.error(&pointer, error.to_string())).ok()
     }
 
     /// Returns the schedule of cron expressions; each is judged by itself, so that an error stands at its own place. One that has expired is a warning.
@@ -107,11 +103,11 @@ impl Check<'_> {
         for (pointer, text) in &texts {
             let parsed = self.ctx.expression(text);
             match parsed.and_then(|parsed| Ok((parsed.comes_due(zone, now)?, parsed))) {
-                Err(error) => self.fault(pointer, error.to_string()),
+                Err(error) => self.error(pointer, error.to_string()),
                 Ok((comes_due, parsed)) => {
                     expressions.push(parsed);
                     if !comes_due {
-                        self.warnings.push(Fault {
+                        self.diagnostics.warnings.push(Diagnostic {
                             pointer: pointer.clone(),
                             message: format!("`{text}` has expired: it never comes due again"),
                             hint: None,
@@ -139,38 +135,38 @@ impl Check<'_> {
             .collect();
         let (pointer, text) = match (&raw.prompt, &raw.prompt_file) {
             (Some(_), Some(_)) => {
-                self.fault(
+                self.error(
                     "/prompt_file",
                     "`prompt` and `prompt_file` exclude each other: keep one",
                 );
                 return (None, vars);
             }
             (None, None) => {
-                self.fault("", "`prompt` is missing: what is the agent asked to do?");
+                self.error("", "`prompt` is missing: what is the agent asked to do?");
                 return (None, vars);
             }
             (Some(text), None) => ("/prompt", text.clone()),
             (None, Some(path)) => match (self.ctx.prompt_file)(path) {
                 Ok(text) => ("/prompt_file", text),
                 Err(message) => {
-                    self.fault("/prompt_file", message);
+                    self.error("/prompt_file", message);
                     return (None, vars);
                 }
             },
         };
         if text.trim().is_empty() {
-            self.fault(pointer, "the prompt is empty");
+            self.error(pointer, "the prompt is empty");
         }
         match Template::parse(&text) {
             Err(error) => {
-                self.fault(pointer, error.to_string());
+                self.error(pointer, error.to_string());
                 (None, vars)
             }
             Ok(template) => {
                 let unknown: BTreeSet<&str> =
                     template.places().filter(|name| !vars.contains_key(*name)).collect();
                 for name in unknown {
-                    self.fault(pointer, format!("`{{{{{name}}}}}` is no entry of `vars`"));
+                    self.error(pointer, format!("`{{{{{name}}}}}` is no entry of `vars`"));
                 }
                 (Some(template), vars)
             }
@@ -210,7 +206,7 @@ impl Check<'_> {
             } else {
                 continue;
             };
-            self.fault(&pointer, problem);
+            self.error(&pointer, problem);
         }
     }
 
@@ -225,21 +221,21 @@ impl Check<'_> {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
             if !is_plain {
-                self.fault(&pointer, format!("`{name}` is no name of a directory under `skills/`"));
+                self.error(&pointer, format!("`{name}` is no name of a directory under `skills/`"));
                 continue;
             }
             if skills.iter().any(|known| known.directory == *name) {
-                self.fault(&pointer, format!("the skill `{name}` stands twice"));
+                self.error(&pointer, format!("the skill `{name}` stands twice"));
                 continue;
             }
             let text = (self.ctx.beside)(&format!("skills/{name}/SKILL.md"));
             match text.and_then(|text| Skill::parse(name, &text)) {
                 Err(message) => {
-                    self.fault(&pointer, format!("the skill `{name}` cannot be used: {message}"));
+                    self.error(&pointer, format!("the skill `{name}` cannot be used: {message}"));
                 }
                 Ok(skill) => {
                     for problem in &skill.problems {
-                        self.warnings.push(Fault {
+                        self.diagnostics.warnings.push(Diagnostic {
                             pointer: pointer.clone(),
                             message: format!(
                                 "the skill `{name}` departs from the format: {problem}"
@@ -260,7 +256,7 @@ impl Check<'_> {
             let hint = nearest(model, models.iter().map(String::as_str))
                 .map(|near| format!("did you mean `{near}`?"));
             let pointer = if raw.model.is_some() { "/model" } else { "" };
-            self.faults.push(Fault {
+            self.diagnostics.errors.push(Diagnostic {
                 pointer: pointer.to_owned(),
                 message: format!("there is no model `{model}` in config.yaml"),
                 hint,
@@ -307,26 +303,26 @@ impl Check<'_> {
         let place =
             raw.environment.as_deref().map_or(Ok(ExecutionTarget::Local), ExecutionTarget::parse);
         let place = place.unwrap_or_else(|message| {
-            self.fault("/environment", message);
+            self.error("/environment", message);
             ExecutionTarget::Local
         });
         if place.is_local() {
             return place;
         }
         if raw.sandbox.is_none_or(|sandbox| matches!(sandbox, RawSandbox::Enforce)) {
-            self.fault(
+            self.error(
                 "/environment",
                 "nothing here can hold what runs elsewhere: say so with `sandbox: best_effort` in the job",
             );
         }
         if !has_directory {
-            self.fault(
+            self.error(
                 "/environment",
                 "`working_dir` is missing: where do tools start over there?",
             );
         }
         if raw.network == Some(false) {
-            self.fault("/network", "nothing here can close the network over there");
+            self.error("/network", "nothing here can close the network over there");
         }
         place
     }
@@ -348,7 +344,7 @@ impl Check<'_> {
             ),
         ] {
             if policy.names(tool) && !is_usable {
-                self.warnings.push(Fault {
+                self.diagnostics.warnings.push(Diagnostic {
                     pointer: "/tools/read".to_owned(),
                     message: format!("`{tool}` is listed, and {why}"),
                     hint: None,
@@ -378,10 +374,10 @@ impl Check<'_> {
                 (Some(conditions), Some(_)) => {
                     match ArgumentConditions::compile(conditions, parameters) {
                         Ok(conditions) => Some(conditions),
-                        Err(faults) => {
-                            self.faults.extend(faults.into_iter().map(|mut fault| {
-                                fault.pointer = format!("/tools/{kind}/{at}/args{}", fault.pointer);
-                                fault
+                        Err(errors) => {
+                            self.diagnostics.errors.extend(errors.into_iter().map(|mut error| {
+                                error.pointer = format!("/tools/{kind}/{at}/args{}", error.pointer);
+                                error
                             }));
                             continue;
                         }
@@ -398,7 +394,11 @@ impl Check<'_> {
                 let message = format!(
                     "`{name}` is a tool of category {category}: listed under `{kind}` it is not admitted by this entry"
                 );
-                self.warnings.push(Fault { pointer: pointer.clone(), message, hint: None });
+                self.diagnostics.warnings.push(Diagnostic {
+                    pointer: pointer.clone(),
+                    message,
+                    hint: None,
+                });
             }
             if let Ok(tool) = ToolName::parse(name) {
                 listed.push(Listed { tool, args });
@@ -409,11 +409,11 @@ impl Check<'_> {
 
     pub(super) fn tool_exists(&mut self, pointer: &str, name: &str) -> bool {
         if name.is_empty() {
-            // Its schema has complained about it.
+            // Its schema has rejected it.
             return false;
         }
         if name == EDITOR {
-            self.fault(pointer, format!("`{EDITOR}` is not in this version"));
+            self.error(pointer, format!("`{EDITOR}` is not in this version"));
             return false;
         }
         let Some(tools) = self.ctx.tools else { return true };
@@ -429,7 +429,7 @@ impl Check<'_> {
                 .chain(Builtin::all().map(|tool| tool.name))
                 .chain(self.ctx.broken_tools.iter().map(String::as_str));
             let hint = nearest(name, known).map(|near| format!("did you mean `{near}`?"));
-            self.faults.push(Fault {
+            self.diagnostics.errors.push(Diagnostic {
                 pointer: pointer.to_owned(),
                 message: format!("there is no tool `{name}`"),
                 hint,

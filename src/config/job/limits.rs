@@ -1,13 +1,13 @@
 //! The limits of a job, with their defaults filled in.
 
-use super::{Check, LEAST_OUTPUT_BYTES, Limits, Rate};
+use super::{JobChecker, LEAST_OUTPUT_BYTES, Limits, Rate};
 use crate::config::raw::RawLimits;
 use crate::text::quantity;
 
 /// The smallest `max_tmp_bytes`.
 const LEAST_TMP_BYTES: u64 = 1 << 20;
 
-impl Check<'_> {
+impl JobChecker<'_> {
     pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {
         let empty = RawLimits::default();
         let raw = raw.unwrap_or(&empty);
@@ -70,11 +70,11 @@ impl Check<'_> {
             None => default,
             Some(Ok(bytes)) if bytes >= least => bytes,
             Some(Ok(_)) => {
-                self.fault(pointer, too_small);
+                self.error(pointer, too_small);
                 default
             }
             Some(Err(message)) => {
-                self.fault(pointer, message);
+                self.error(pointer, message);
                 default
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Checked, Loader};
-use crate::argv::pointer_segment;
+use crate::argv::{Diagnostics, pointer_segment};
 use crate::config::document::{self, Document};
 use crate::config::raw::{RawScript, RawSettings};
 use crate::config::schema::FileSchema;
@@ -19,15 +19,10 @@ impl Loader<'_> {
     ) -> BTreeMap<String, Arc<McpServer>> {
         let mut servers = BTreeMap::new();
         for (name, raw) in raw.mcp_servers.iter().flatten() {
-            let (server, faults, warnings) = McpServer::from_raw(name, raw, self.environment);
+            let (server, diagnostics) = McpServer::from_raw(name, raw, self.environment);
             let Some(file) = file else { continue };
             let pointer = format!("/mcp_servers/{}", pointer_segment(name));
-            for fault in faults {
-                self.error(self.fault(&file.document, &pointer, fault));
-            }
-            for fault in warnings {
-                self.warning(self.fault(&file.document, &pointer, fault));
-            }
+            self.report(&file.document, &pointer, diagnostics);
             servers.extend(server.map(|server| (name.clone(), Arc::new(server))));
         }
         servers
@@ -44,12 +39,12 @@ impl Loader<'_> {
         for (name, raw) in raw.models.iter().flatten() {
             let pointer = format!("/models/{}", crate::argv::pointer_segment(name));
             names.insert(name.clone());
-            let complain = |below: &str, message: String| {
-                self.error(file.document.error(&format!("{pointer}{below}"), message))
-            };
             let script =
                 |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
-            if let Some(model) = Model::from_raw(name, raw, complain, script) {
+            let mut diagnostics = Diagnostics::default();
+            let model = Model::from_raw(name, raw, &mut diagnostics, script);
+            self.report(&file.document, &pointer, diagnostics);
+            if let Some(model) = model {
                 models.insert(name.clone(), Arc::new(model));
             }
         }
@@ -116,9 +111,10 @@ impl Loader<'_> {
             return None;
         }
         let raw: RawScript = self.decode(value, &document, "", true)?;
-        Some(Script::from_raw(&raw, |pointer, message| {
-            self.error(document.error(pointer, message))
-        }))
+        let mut diagnostics = Diagnostics::default();
+        let script = Script::from_raw(&raw, &mut diagnostics);
+        self.report(&document, "", diagnostics);
+        Some(script)
     }
 
     pub(super) fn no_model(

@@ -1,0 +1,41 @@
+//! What is wrong or odd in a declaration, and where within it.
+
+/// One error or warning.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// A JSON pointer relative to the declaration, such as `/args/1`.
+    pub pointer: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl Diagnostic {
+    pub(crate) fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), message: message.into(), hint: None }
+    }
+
+    /// Adds what to do about it.
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The errors and warnings of a declaration.
+#[derive(Debug, Default)]
+pub(crate) struct Diagnostics {
+    pub(crate) errors: Vec<Diagnostic>,
+    pub(crate) warnings: Vec<Diagnostic>,
+}
+
+impl Diagnostics {
+    pub(crate) fn error(&mut self, pointer: &str, message: impl Into<String>) {
+        self.errors.push(Diagnostic::new(pointer, message));
+    }
+
+    pub(crate) fn warn(&mut self, pointer: &str, message: impl Into<String>) {
+        self.warnings.push(Diagnostic::new(pointer, message));
+    }
+}
