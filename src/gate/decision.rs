@@ -180,7 +180,10 @@ pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, V
             kind: DecisionKind::Allow,
             rule: "allowed",
             category,
-            reason: format!("the job `{}` may use `{}` so", rules.job, facts.tool),
+            reason: format!(
+                "the job `{}` may use `{}` with these arguments",
+                rules.job, facts.tool
+            ),
         },
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::ended::{Ended, ended_early};
-use super::execute::{Host, RunError};
+use super::host::{Host, RunError};
 use super::scope::RunScope;
 use super::sink::RunSink;
 use super::spec::RunSpec;

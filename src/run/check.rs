@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::execute::Host;
+use super::host::Host;
 use super::mcp::Servers;
 use super::preflight::{connect, preflight};
 use super::tool_context::{tool_context, toolbox};

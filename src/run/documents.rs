@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use sha2::{Digest as _, Sha256};
 
-use super::execute::Host;
+use super::host::Host;
 use super::project::Owner;
 use super::spec::RunSpec;
 use crate::domain::{Event, ProjectDocument, RunId};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::execute::Host;
+use super::host::Host;
 use crate::agent::AgentTool;
 use crate::config::{Autonomy, Config, Job, Listed, MCP_SEPARATOR, McpServer, Mode, ReadPolicy};
 use crate::domain::Category;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::execute::Host;
+use super::host::Host;
 use super::spec::RunSpec;
 use crate::agent::{Model as AgentModel, ModelError, ModelFacts, ModelInUse};
 use crate::config::{Model, Provider};

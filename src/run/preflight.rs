@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::execute::Host;
+use super::host::Host;
 use super::spec::RunSpec;
 use crate::agent::{StopSignal, Toolbox};
 use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool, WireFormat};

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::ended::{Ended, session_end};
-use super::execute::{Host, RunError};
+use super::host::{Host, RunError};
 use super::mcp::Servers;
 use super::preflight::connect;
 use super::sink::RunSink;

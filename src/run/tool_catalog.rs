@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use serde::{Deserialize, Serialize};
 
-use super::execute::Host;
+use super::host::Host;
 use super::tool_context::{gate_rules, path_rules};
 use crate::argv::{ArgumentConditions, Parameters};
 use crate::config::{

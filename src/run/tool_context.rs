@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 
-use super::execute::Host;
+use super::host::Host;
 use crate::agent::{AgentTool, ShownAs, Toolbox};
 use crate::config::{
     Builtin, Config, ExecutionTarget, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY, Shown,
