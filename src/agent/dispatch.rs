@@ -21,7 +21,7 @@ use crate::text::escape::one_line;
 pub struct Dispatch {
     /// The id of the call.
     pub call_id: CallId,
-    /// The tool's own name, or what the model wrote where there is no such tool.
+    /// The tool's own name, or what the model wrote if the tool is unknown.
     pub name: String,
     /// The name as the model wrote it.
     pub shown_as: String,
