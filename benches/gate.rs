@@ -73,6 +73,11 @@ fn command(criterion: &mut Criterion) {
     criterion.bench_function("a command line of 1 KB", |bencher| {
         bencher.iter(|| rules.classify(black_box(&line)));
     });
+    let mut parser = tree_sitter::Parser::new();
+    parser.set_language(&tree_sitter_bash::LANGUAGE.into()).unwrap();
+    criterion.bench_function("the same line, parsed by the grammar alone", |bencher| {
+        bencher.iter(|| parser.parse(black_box(&line), None));
+    });
 }
 
 criterion_group!(benches, decision, command);

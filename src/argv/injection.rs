@@ -132,11 +132,11 @@ impl<'a> Walk<'_, 'a> {
         let text = self.literal(at);
         self.mark(at);
         match (reader.kind, text) {
-            (Kind::Script | Kind::Permuted, Some(text)) => {
+            (Kind::Script | Kind::Shell | Kind::Permuted, Some(text)) => {
                 self.found.runs_stdin |= is_stdin(text);
                 self.found.script = Some(text).filter(|_| !is_text);
             }
-            (Kind::Script | Kind::Permuted, None) => {}
+            (Kind::Script | Kind::Shell | Kind::Permuted, None) => {}
             (Kind::Line, Some(line)) if line.contains(char::is_whitespace) => {
                 let first = line.split_whitespace().next().unwrap_or_default();
                 let reader = programs::reader(base_name(first));
@@ -273,6 +273,7 @@ fn long(reader: &Reader, head: &str, is_whole: bool) -> Option<Read> {
         (reader.long_valued, plain),
         (reader.long_code, Read::Code(value)),
         (reader.long_loads, Read::Loads(value)),
+        (reader.long_runs, Read::Loads(value)),
     ];
     let exact = lists.iter().find(|(list, _)| is_listed(list, name));
     // A short form that fits several options counts as the dangerous one.
@@ -306,7 +307,7 @@ fn bundle(reader: &Reader, head: &str, is_whole: bool) -> Read {
             return Read::Last(value);
         } else if is(reader.code) {
             return Read::Code(value);
-        } else if is(reader.loads) {
+        } else if is(reader.loads) || is(reader.runs) {
             return Read::Loads(value);
         } else if is(reader.valued) {
             return if is_last { Read::Valued } else { Read::Flag };

@@ -10,7 +10,7 @@ mod diagnostics;
 mod injection;
 mod parameters;
 mod pattern;
-mod programs;
+pub(crate) mod programs;
 
 pub use arguments::parse_arguments;
 pub use command_line::{ARGV_BYTES_LIMIT, CommandLine, Declaration, Rendered, STDIN_BYTES_LIMIT};

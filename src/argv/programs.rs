@@ -1,9 +1,12 @@
-//! Programs that run other programs or code, and which of their arguments say what (ARG-13).
+//! Programs that run other programs or code, and which of their arguments say what.
 //!
-//! One table for shells, interpreters, wrappers, and programs that take a command in an option. A program that is not in it counts as one that
-//! runs nothing else.
+//! One table of shells, interpreters, wrappers, and programs that take a command in an option. The check of templates reads it (ARG-13), and so
+//! does the classifier of bash (SH-4). A program that is not in it counts as one that runs nothing else.
 //!
 //! *Source*: the manual pages of the programs.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
 
 mod commands;
 mod interpreters;
@@ -11,16 +14,18 @@ mod reader;
 mod verbs;
 mod wrappers;
 
-pub(crate) use reader::{Kind, Reader, Stdin, Verb};
+pub(crate) use reader::{BLANK, Kind, Reader, Stdin, Verb};
 
 static READERS: [&[Reader]; 3] = [interpreters::READERS, wrappers::READERS, commands::READERS];
 
+static BY_NAME: LazyLock<HashMap<&str, &Reader>> = LazyLock::new(|| {
+    let readers = READERS.iter().copied().flatten();
+    readers.flat_map(|reader| reader.names.split(' ').map(move |name| (name, reader))).collect()
+});
+
 /// Returns how a program reads its arguments; `base` is its name without folders.
 pub(crate) fn reader(base: &str) -> Option<&'static Reader> {
-    let named = |name: &str| {
-        let mut readers = READERS.iter().copied().flatten();
-        readers.find(|reader| is_listed(reader.names, name))
-    };
+    let named = |name: &str| BY_NAME.get(name).copied();
     let is_loader =
         ["ld-linux", "ld-musl", "ld.so", "ld64.so"].iter().any(|name| base.starts_with(name));
     let stem = base.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');

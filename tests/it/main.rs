@@ -14,6 +14,7 @@ mod builtin;
 mod cli;
 mod cron;
 mod daemon;
+mod differential;
 mod environment;
 mod formats;
 mod mcp;

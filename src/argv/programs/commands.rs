@@ -18,17 +18,14 @@ pub(super) const READERS: &[Reader] = &[
         long_loads: "--use-compress-program --to-command --checkpoint-action --info-script --new-volume-script --rsh-command --rmt-command --files-from",
         ..BLANK
     },
-    Reader {
-        names: "rsync",
-        loads: "eM",
-        long_loads: "--rsh --rsync-path --remote-option",
-        ..BLANK
-    },
-    Reader { names: "scp sftp", valued: "ciJlPX", loads: "bDFoS", ..BLANK },
+    Reader { names: "rsync", runs: "eM", long_runs: "--rsh --rsync-path --remote-option", ..BLANK },
+    Reader { names: "scp sftp", valued: "ciJlPX", runs: "bDFoS", ..BLANK },
     Reader {
         names: "make gmake bmake remake",
-        loads: "CEfI",
-        long_loads: "--file --makefile --eval --include-dir --directory",
+        loads: "CI",
+        long_loads: "--include-dir --directory",
+        runs: "Ef",
+        long_runs: "--file --makefile --eval",
         ..BLANK
     },
     Reader {
@@ -38,37 +35,49 @@ pub(super) const READERS: &[Reader] = &[
         ..BLANK
     },
     Reader { names: "curl", loads: "K", long_loads: "--config --engine", ..BLANK },
-    Reader { names: "wget", loads: "e", long_loads: "--execute --config --use-askpass", ..BLANK },
-    Reader { names: "zip", long_loads: "-TT --unzip-command", ..BLANK },
-    Reader { names: "cpio", long_loads: "--rsh-command", ..BLANK },
-    Reader { names: "sort", long_loads: "--compress-program", ..BLANK },
-    Reader { names: "split", long_loads: "--filter", ..BLANK },
-    Reader { names: "rg", long_loads: "--pre --hostname-bin", ..BLANK },
-    Reader { names: "man", loads: "HP", long_loads: "--pager --html", ..BLANK },
+    Reader {
+        names: "wget",
+        loads: "e",
+        long_loads: "--execute --config",
+        long_runs: "--use-askpass",
+        ..BLANK
+    },
+    Reader { names: "zip", long_runs: "-TT --unzip-command", ..BLANK },
+    Reader { names: "cpio", long_runs: "--rsh-command", ..BLANK },
+    Reader { names: "sort", long_runs: "--compress-program", ..BLANK },
+    Reader { names: "split", long_runs: "--filter", ..BLANK },
+    Reader { names: "rg", long_runs: "--pre --hostname-bin", ..BLANK },
+    Reader { names: "man", runs: "HP", long_runs: "--pager --html", ..BLANK },
     Reader {
         names: "less more most",
         loads: "k",
         long_loads: "--lesskey-file --lesskey-src --lesskey-content",
         ..BLANK
     },
-    Reader { names: "bat batcat ag", long_loads: "--pager", ..BLANK },
+    Reader { names: "bat batcat ag", long_runs: "--pager", ..BLANK },
     Reader {
         names: "nc ncat netcat",
-        loads: "ce",
-        long_loads: "--exec --sh-exec --lua-exec",
+        runs: "ce",
+        long_runs: "--exec --sh-exec --lua-exec",
         ..BLANK
     },
-    Reader { names: "tcpdump", loads: "z", ..BLANK },
+    Reader { names: "tcpdump", runs: "z", ..BLANK },
     Reader { names: "openssl", long_loads: "-engine -provider -provider-path", ..BLANK },
     Reader { names: "nmap", long_loads: "--script --script-args --datadir", ..BLANK },
     Reader { names: "exiftool", long_loads: "-if -config -p", ..BLANK },
     Reader {
         names: "restic borg rclone",
         loads: "o",
-        long_loads: "--option --password-command --rsh --remote-path",
+        long_loads: "--option --remote-path",
+        long_runs: "--password-command --rsh",
         ..BLANK
     },
-    Reader { names: "kubectl oc helm", long_loads: "--kubeconfig --post-renderer", ..BLANK },
+    Reader {
+        names: "kubectl oc helm",
+        long_loads: "--kubeconfig",
+        long_runs: "--post-renderer",
+        ..BLANK
+    },
     Reader {
         names: "docker podman nerdctl docker-compose",
         long_loads: "--config --runtime --hooks-dir --conmon",

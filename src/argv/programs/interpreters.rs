@@ -11,6 +11,7 @@ pub(super) const READERS: &[Reader] = &[
         long_loads: "--rcfile --init-file",
         text: "c",
         reads: "s",
+        kind: Kind::Shell,
         ..SCRIPT
     },
     Reader {
@@ -22,6 +23,7 @@ pub(super) const READERS: &[Reader] = &[
         code: "c",
         long_code: "--command",
         reads: "s",
+        kind: Kind::Shell,
         ..SCRIPT
     },
     Reader {
@@ -127,7 +129,7 @@ pub(super) const READERS: &[Reader] = &[
         long_flags: "--test --list --verbose --report --reverse --exit-on-error --new-session",
         long_valued: "--umask --arg --regex",
         valued: "au",
-        stdin: Stdin::Data,
-        ..SCRIPT
+        kind: Kind::Within,
+        ..BLANK
     },
 ];

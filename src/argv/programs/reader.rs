@@ -17,9 +17,12 @@ pub(crate) struct Reader {
     pub(crate) long_code: &'static str,
     /// Letters whose value takes the place of the script and ends the options.
     pub(crate) last: &'static str,
-    /// Options whose value the program runs as well as the script.
+    /// Options whose value names a file or a place that the program takes code or settings from.
     pub(crate) loads: &'static str,
     pub(crate) long_loads: &'static str,
+    /// Options whose value is a command or code that the program runs as well.
+    pub(crate) runs: &'static str,
+    pub(crate) long_runs: &'static str,
     /// Letters that make a text of the first positional instead of a file; only shells have them.
     pub(crate) text: &'static str,
     /// Letters that make the program read its code from standard input.
@@ -34,6 +37,8 @@ pub(crate) struct Reader {
 pub(crate) enum Kind {
     /// The first positional is a script; what follows are its arguments.
     Script,
+    /// Like a script; its language is that of a shell.
+    Shell,
     /// Like a script, but options may follow it.
     Permuted,
     /// The first positional is a program, which is read on in its turn.
@@ -73,6 +78,8 @@ pub(crate) const BLANK: Reader = Reader {
     last: "",
     loads: "",
     long_loads: "",
+    runs: "",
+    long_runs: "",
     text: "",
     reads: "",
     before: 0,

@@ -2,6 +2,8 @@
 
 use super::reader::{BLANK, EVERY, Kind, PROGRAM, Reader, Verb};
 
+const WITHIN: Reader = Reader { kind: Kind::Within, ..BLANK };
+
 pub(super) const VERBS: &[Verb] = &[
     Verb {
         names: "docker podman nerdctl docker-compose",
@@ -46,11 +48,12 @@ pub(super) const VERBS: &[Verb] = &[
     Verb {
         names: "lxc incus crictl machinectl ip",
         verbs: "exec shell",
-        reader: Reader { flags: "ist", before: 1, ..PROGRAM },
+        reader: Reader { flags: "ist", before: 1, kind: Kind::Within, ..BLANK },
     },
-    Verb { names: "podman buildah", verbs: "unshare", reader: PROGRAM },
-    Verb { names: "npm pnpm yarn", verbs: "exec x dlx run run-script", reader: PROGRAM },
-    Verb { names: "bundle poetry uv pipenv conda pipx mise", verbs: "exec run", reader: PROGRAM },
+    Verb { names: "podman buildah", verbs: "unshare", reader: WITHIN },
+    Verb { names: "npm pnpm yarn", verbs: "exec x dlx", reader: WITHIN },
+    Verb { names: "npm pnpm yarn", verbs: "run run-script", reader: PROGRAM },
+    Verb { names: "bundle poetry uv pipenv conda pipx mise", verbs: "exec run", reader: WITHIN },
     Verb { names: "go", verbs: "run generate", reader: EVERY },
     Verb { names: "nix", verbs: "run shell develop", reader: EVERY },
     Verb { names: "gcloud vagrant", verbs: "ssh", reader: EVERY },

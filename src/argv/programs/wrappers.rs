@@ -80,7 +80,7 @@ pub(super) const READERS: &[Reader] = &[
         stdin: Stdin::Unless,
         ..PROGRAM
     },
-    Reader { names: "gosu su-exec setuidgid", before: 1, ..PROGRAM },
+    Reader { names: "gosu su-exec setuidgid", before: 1, kind: Kind::Within, ..BLANK },
     Reader {
         names: "chroot",
         long_flags: "--skip-chdir",
@@ -146,7 +146,9 @@ pub(super) const READERS: &[Reader] = &[
         long_valued: "--format --output",
         ..PROGRAM
     },
-    Reader { names: "exec command builtin", flags: "cl", valued: "a", ..PROGRAM },
+    Reader { names: "exec", flags: "cl", valued: "a", ..PROGRAM },
+    Reader { names: "command", flags: "pvV", ..PROGRAM },
+    Reader { names: "builtin", ..PROGRAM },
     Reader {
         names: "strace ltrace",
         flags: "ACcdDFfhikLnNqrTtvVwxyYzZ",
@@ -167,7 +169,8 @@ pub(super) const READERS: &[Reader] = &[
         long_valued: "--unit --setenv --uid --gid --nice --description --slice --working-directory --host --machine --service-type --on-active --on-boot --on-calendar",
         long_loads: "--property --timer-property --path-property --socket-property",
         stdin: Stdin::Unless,
-        ..PROGRAM
+        kind: Kind::Within,
+        ..BLANK
     },
     Reader {
         names: "systemd-inhibit systemd-cat",
@@ -182,7 +185,8 @@ pub(super) const READERS: &[Reader] = &[
         long_flags: "--list --verify --inhibit-cache --list-diagnostics --list-tunables",
         long_valued: "--argv0 --inhibit-rpath --glibc-hwcaps-mask --glibc-hwcaps-prepend",
         long_loads: "--library-path --preload --audit",
-        ..PROGRAM
+        kind: Kind::Within,
+        ..BLANK
     },
     Reader {
         names: "npx bunx pnpx uvx",
@@ -190,7 +194,8 @@ pub(super) const READERS: &[Reader] = &[
         loads: "pc",
         long_flags: "--yes --no --no-install --quiet --prefer-offline",
         long_loads: "--call --package --from --with --node-options --registry --index-url",
-        ..PROGRAM
+        kind: Kind::Within,
+        ..BLANK
     },
     Reader {
         names: "watch",

@@ -1,7 +1,8 @@
 //! Which programs destroy, and which do with such arguments. *Source*: threat model, SH-5.
 
+use super::options::{has, has_shortened};
 use super::syntax::Word;
-use super::wrapper::has;
+use crate::argv::programs::is_listed;
 
 /// Destructive whatever follows.
 const ALWAYS: &str = "\
@@ -183,10 +184,6 @@ const COMMON: &str = "\
     shift sleep sort source ssh stat systemctl tail tar tee test timeout touch tr trap true type \
     uname uniq unset wait wc wget which xargs";
 
-fn is_listed(table: &str, name: &str) -> bool {
-    table.split_ascii_whitespace().any(|known| known == name)
-}
-
 /// Tells whether this is the name of a well-known program.
 pub(super) fn is_program(name: &str) -> bool {
     is_listed(COMMON, name)
@@ -282,7 +279,7 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
 fn words(program: &str, arguments: &[Word]) -> Option<String> {
     let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
-        && (has(arguments, options) || super::wrapper::has_shortened(arguments, options))
+        && (has(arguments, options) || has_shortened(arguments, options))
     {
         return Some(format!("`{program}` is told to remove or change something"));
     }

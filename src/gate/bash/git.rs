@@ -1,8 +1,9 @@
 //! `git`: what it runs, and what it throws away.
 
-use super::options::{Options, options};
+use super::options::{has, has_shortened, operands};
 use super::syntax::Word;
-use super::wrapper::{Inner, has, has_shortened};
+use super::wrapper::Inner;
+use crate::argv::programs::{BLANK, Reader};
 
 /// Returns what it runs.
 pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
@@ -47,19 +48,14 @@ fn only_asks(words: &[Word]) -> bool {
 
 /// Returns git's command with its arguments; `None` where the options before it may run something.
 fn git_command(arguments: &[Word]) -> Option<&[Word]> {
-    let known = Options {
-        long_flags: &[
-            "--no-pager",
-            "--bare",
-            "--no-optional-locks",
-            "--literal-pathspecs",
-            "--version",
-            "--help",
-        ],
-        long_valued: &["--git-dir", "--work-tree", "--namespace"],
-        ..options("Pp", "C")
+    const OWN: Reader = Reader {
+        flags: "Pp",
+        valued: "C",
+        long_flags: "--no-pager --bare --no-optional-locks --literal-pathspecs --version --help",
+        long_valued: "--git-dir --work-tree --namespace",
+        ..BLANK
     };
-    known.rest(arguments)
+    operands(&OWN, arguments)
 }
 
 /// Returns why it throws something away.

@@ -6,12 +6,14 @@
 //!
 //! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
+mod awk;
+mod builtins;
 mod code;
 mod destructive;
-mod division;
 mod git;
-mod literal;
+mod lexical;
 mod options;
+mod sed;
 mod syntax;
 mod tree;
 mod variables;
@@ -19,6 +21,8 @@ mod word;
 mod wrapper;
 
 use syntax::{Shell, Simple, Word};
+
+use crate::argv::programs::is_listed;
 
 /// Simple commands of one command that are looked at; more are too much to be known (SH-3).
 const MOST_COMMANDS: usize = 50;
@@ -70,9 +74,18 @@ impl CommandRules {
     /// Classifies a command.
     #[must_use]
     pub fn classify(&self, command: &str) -> Classification {
-        let mut classifier =
-            Classifier { rules: self, found: Classification::default(), commands: 0 };
+        let mut classifier = Classifier {
+            rules: self,
+            found: Classification::default(),
+            commands: 0,
+            functions: Vec::new(),
+            counts: false,
+            holds_code: false,
+        };
         classifier.script(command, Shell::default(), 0);
+        if classifier.counts && classifier.holds_code {
+            classifier.destructive("cannot be read: bash may run a text that it evaluates");
+        }
         classifier.found
     }
 }
@@ -82,6 +95,12 @@ struct Classifier<'a> {
     rules: &'a CommandRules,
     found: Classification,
     commands: usize,
+    /// Names of the functions that the text makes.
+    functions: Vec<String>,
+    /// Whether bash evaluates an expression.
+    counts: bool,
+    /// Whether a literal that may reach an expression may hold code.
+    holds_code: bool,
 }
 
 impl Classifier<'_> {
@@ -94,19 +113,18 @@ impl Classifier<'_> {
         if depth > DEEPEST || text.len() > MOST_BYTES {
             return self.destructive("the command is too long or too deep to be found");
         }
-        match syntax::parse(text, shell) {
-            Err(why) => self.destructive(why),
-            Ok(script) => {
-                for why in script.odd {
-                    self.destructive(why);
-                }
-                for command in &script.commands {
-                    self.simple(command, depth);
-                }
-                if let Some(made) = made_and_run(&script.commands) {
-                    self.destructive(format!("`{made}` is made and run by the same text"));
-                }
-            }
+        let script = syntax::parse(text, shell);
+        self.counts |= script.counts;
+        self.holds_code |= script.holds_code;
+        self.functions.extend(script.functions);
+        for reason in script.reasons {
+            self.destructive(reason);
+        }
+        for command in &script.commands {
+            self.simple(command, depth);
+        }
+        if let Some(made) = made_and_run(&script.commands) {
+            self.destructive(format!("`{made}` is made and run by the same text"));
         }
     }
 
@@ -136,8 +154,9 @@ impl Classifier<'_> {
             return self.simple(&Simple { words, ..command.without_words() }, depth + 1);
         }
         let Some(mut program) = word.program() else {
-            return self.destructive("the name of a program is made at run time");
+            return self.destructive("cannot be read: the name of a program is computed");
         };
+        self.evaluated(&program, arguments);
         if ["/etc/init.d/", "/etc/rc.d/"].iter().any(|tree| word.beginning().starts_with(tree)) {
             "service".clone_into(&mut program);
         }
@@ -178,6 +197,15 @@ impl Classifier<'_> {
                 wrapper::Inner::Unknown(why) => self.destructive(why),
             }
         }
+    }
+
+    /// Notes whether bash evaluates the arguments of a builtin, and whether they may reach an expression with code in them.
+    fn evaluated(&mut self, program: &str, arguments: &[Word]) {
+        let is_builtin = is_listed(builtins::NAMES, program);
+        if is_builtin || self.functions.iter().any(|name| name == program) {
+            self.holds_code |= arguments.iter().any(|word| word.holds_code);
+        }
+        self.counts |= builtins::evaluates(program, arguments);
     }
 
     /// A variable that changes which program runs or what it loads.

@@ -1,236 +1,90 @@
-//! The options of programs that run another program: which of them take a word of their own.
+//! The options of a program, by its row in the table of `argv/programs.rs`.
 
 use super::syntax::Word;
+use crate::argv::programs::{Reader, is_listed};
 
-/// The options of a wrapper that come before the program: letters without a value, letters with one, long ones without, long ones with.
-pub(super) struct Options {
-    pub(super) flags: &'static str,
-    pub(super) valued: &'static str,
-    pub(super) long_flags: &'static [&'static str],
-    pub(super) long_valued: &'static [&'static str],
-    /// Words of its own before the program.
-    pub(super) own_words: usize,
-}
-
-pub(super) const fn options(flags: &'static str, valued: &'static str) -> Options {
-    Options { flags, valued, long_flags: &[], long_valued: &[], own_words: 0 }
-}
-
-/// Programs whose first argument that is no option is the program they run. Where an option is not one of these, nobody can tell which.
-pub(super) const PREFIXES: &[(&str, Options)] = &[
-    (
-        "env",
-        Options {
-            long_flags: &["--ignore-environment", "--null", "--debug"],
-            long_valued: &["--unset", "--chdir"],
-            ..options("i0v", "uC")
-        },
-    ),
-    ("nice", Options { long_valued: &["--adjustment"], ..options("0123456789", "n") }),
-    ("nohup", options("", "")),
-    ("setsid", Options { long_flags: &["--ctty", "--fork", "--wait"], ..options("cfw", "") }),
-    (
-        "time",
-        Options {
-            long_flags: &["--portability", "--append", "--verbose"],
-            ..options("apvq", "fo")
-        },
-    ),
-    ("command", options("p", "")),
-    ("builtin", options("", "")),
-    ("exec", options("cl", "a")),
-    ("stdbuf", Options { long_valued: &["--input", "--output", "--error"], ..options("", "ioe") }),
-    ("ionice", Options { long_valued: &["--class", "--classdata"], ..options("t", "cn") }),
-    ("strace", options("fqvtTxyckdiC", "eopsuaOSPIbEX")),
-    ("ltrace", options("fqStTcCi", "eopsuanlx")),
-    ("systemd-run", options("", "")),
-    ("dbus-run-session", options("", "")),
-    ("xvfb-run", options("a", "")),
-    ("systemd-inhibit", options("", "")),
-    ("linux64", options("", "")),
-    ("linux32", options("", "")),
-    ("catchsegv", options("", "")),
-    ("unbuffer", options("p", "")),
-    (
-        "xargs",
-        Options {
-            long_flags: &[
-                "--null",
-                "--no-run-if-empty",
-                "--verbose",
-                "--interactive",
-                "--exit",
-                "--open-tty",
-            ],
-            long_valued: &["--max-args", "--max-procs", "--max-chars", "--delimiter", "--arg-file"],
-            ..options("0oprtx", "adEILnPs")
-        },
-    ),
-    ("busybox", options("", "")),
-    ("toybox", options("", "")),
-    (
-        "timeout",
-        Options {
-            long_flags: &["--foreground", "--preserve-status", "--verbose"],
-            long_valued: &["--signal", "--kill-after"],
-            own_words: 1,
-            ..options("v", "sk")
-        },
-    ),
-    (
-        "taskset",
-        Options { own_words: 1, long_flags: &["--cpu-list", "--all-tasks"], ..options("ac", "") },
-    ),
-    ("chrt", Options { own_words: 1, ..options("bfiorR", "") }),
-    (
-        "flock",
-        Options {
-            own_words: 1,
-            long_flags: &[
-                "--exclusive",
-                "--shared",
-                "--nonblock",
-                "--nb",
-                "--close",
-                "--no-fork",
-                "--verbose",
-            ],
-            long_valued: &["--wait", "--timeout", "--conflict-exit-code"],
-            ..options("exsnoF", "wE")
-        },
-    ),
-];
-
-/// Programs that run another one in a way that is not followed here.
-pub(super) const OPAQUE: &[&str] = &[
-    "parallel",
-    "setarch",
-    "numactl",
-    "prlimit",
-    "cpulimit",
-    "proxychains",
-    "proxychains4",
-    "gosu",
-    "su-exec",
-    "fakeroot",
-    "bwrap",
-    "firejail",
-    "runcon",
-    "faketime",
-    "torsocks",
-    "socat",
-    "unlinkat",
-    "entr",
-    "rlwrap",
-    "start-stop-daemon",
-    "daemonize",
-    "npx",
-    "bunx",
-    "pipx",
-    "uvx",
-    "systemd-cat",
-    "ssh-agent",
-    "chronic",
-    "pee",
-    "ifne",
-    "run-parts",
-    "choom",
-    "perf",
-    "valgrind",
-    "hyperfine",
-    "i386",
-    "x86_64",
-    "eatmydata",
-    "tini",
-    "dumb-init",
-    "direnv",
-    "flatpak-spawn",
-    "lftp",
-    "sshpass",
-    "pdsh",
-    "pssh",
-    "ansible",
-    "ansible-console",
-    "salt",
-    "salt-call",
-    "nix-shell",
-    "script",
-];
-
-/// Words by which a program runs another one.
-pub(super) const RUNNING: &[(&str, &[&str])] = &[
-    ("npm", &["exec", "x"]),
-    ("pnpm", &["exec", "dlx"]),
-    ("yarn", &["exec", "dlx"]),
-    ("poetry", &["run"]),
-    ("uv", &["run"]),
-    ("pipenv", &["run"]),
-    ("conda", &["run"]),
-    ("bundle", &["exec"]),
-    ("ip", &["exec"]),
-    ("podman", &["unshare"]),
-    ("buildah", &["unshare", "run"]),
-    ("oc", &["rsh", "debug", "run"]),
-    ("kubectl", &["debug", "run"]),
-    ("lxc", &["exec"]),
-    ("incus", &["exec"]),
-    ("crictl", &["exec"]),
-    ("gcloud", &["ssh"]),
-];
-
-/// Options by which a program runs another one: of one letter, also in a bundle, and long ones, also shortened.
-pub(super) const RUNNERS: &[(&str, &[&str])] = &[
-    ("rsync", &["-e", "--rsh", "--rsync-path"]),
-    ("split", &["--filter"]),
-    ("sort", &["--compress-program"]),
-    ("rg", &["--pre"]),
-    ("wget", &["--use-askpass"]),
-    ("zip", &["-T", "--unzip-command"]),
-    ("make", &["-f", "--file", "--makefile", "--eval"]),
-    ("gmake", &["-f", "--file", "--makefile", "--eval"]),
-    ("nc", &["-e", "-c", "--exec", "--sh-exec"]),
-    ("ncat", &["-e", "-c", "--exec", "--sh-exec", "--lua-exec"]),
-    ("netcat", &["-e", "-c", "--exec", "--sh-exec"]),
-    ("scp", &["-S", "-F", "-o", "-D"]),
-    ("sftp", &["-S", "-F", "-o", "-D", "-b"]),
-];
-
-impl Options {
-    /// Returns the words from the first that is no option on; `None` where an option is not known.
-    pub(super) fn rest<'a>(&self, words: &'a [Word]) -> Option<&'a [Word]> {
-        let mut at = 0;
-        while let Some(word) = words.get(at) {
-            let Some(text) = word.known() else {
-                // What is no option for sure ends them; what may be one is not known.
-                return word.begins_known().then(|| words.get(at..)).flatten();
-            };
-            if text == "--" {
-                return words.get(at + 1..);
-            }
-            if let Some(long) = text.strip_prefix("--") {
-                let name = format!("--{}", long.split('=').next().unwrap_or(long));
-                let valued = self.long_valued.contains(&name.as_str());
-                if !valued && !self.long_flags.contains(&text) {
-                    return None;
-                }
-                at += 1 + usize::from(valued && !long.contains('='));
-            } else if let Some(bundle) = text.strip_prefix('-').filter(|bundle| !bundle.is_empty())
-            {
-                let mut letters = bundle.chars();
-                at += 1;
-                while let Some(letter) = letters.next() {
-                    if self.valued.contains(letter) {
-                        at += usize::from(letters.as_str().is_empty());
-                        break;
-                    }
-                    if !self.flags.contains(letter) {
-                        return None;
-                    }
-                }
-            } else {
-                break;
-            }
+/// Returns the words from the first operand on; `None` where an option is one that runs something, or is not known.
+pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Word]> {
+    let mut at = 0;
+    while let Some(word) = words.get(at) {
+        let Some(text) = word.known() else {
+            // A computed word ends the options if its literal prefix shows that it is not one; otherwise we cannot tell.
+            return word.begins_known().then(|| words.get(at..)).flatten();
+        };
+        if text == "--" {
+            return words.get(at + 1..);
         }
-        words.get(at.min(words.len())..)
+        match text.strip_prefix('-').filter(|rest| !rest.is_empty()) {
+            None => break,
+            Some(letters) => at += 1 + own_words(reader, text, letters)?,
+        }
     }
+    words.get(at.min(words.len())..)
+}
+
+/// Returns how many of the words behind an option are its own; `None` if it runs something or is not known.
+fn own_words(reader: &Reader, text: &str, letters: &str) -> Option<usize> {
+    let name = text.split('=').next().unwrap_or(text);
+    if is_listed(reader.long_valued, name) {
+        return Some(usize::from(!text.contains('=')));
+    }
+    if is_listed(reader.long_flags, name) {
+        return Some(0);
+    }
+    if text.starts_with("--") {
+        return None;
+    }
+    let mut letters = letters.chars();
+    while let Some(letter) = letters.next() {
+        if reader.valued.contains(letter) {
+            return Some(usize::from(letters.as_str().is_empty()));
+        }
+        if reader.attached.contains(letter) {
+            return Some(0);
+        }
+        if !reader.flags.contains(letter) {
+            return None;
+        }
+    }
+    Some(0)
+}
+
+/// Tells whether one of the options stands among the words, alone, with a value, or in a bundle of short ones.
+pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
+    words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
+        options.iter().any(|option| {
+            word == *option
+                || (option.starts_with("--")
+                    && word.strip_prefix(option).is_some_and(|rest| rest.starts_with('=')))
+                || (option.len() == 2
+                    && word.starts_with('-')
+                    && !word.starts_with("--")
+                    && word.contains(option.trim_start_matches('-')))
+        })
+    })
+}
+
+/// Tells whether one of the long options stands among the words, shortened as far as it can be.
+pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
+    words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
+        let name = word.split('=').next().unwrap_or(word);
+        name.len() > 3 && name.starts_with("--") && options.iter().any(|o| o.starts_with(name))
+    })
+}
+
+/// Tells whether an option that runs its value, or takes it for code, stands among the words.
+pub(super) fn runs_value(reader: &Reader, words: &[Word]) -> bool {
+    let letters = [reader.runs, reader.code];
+    let names = [reader.long_runs, reader.long_code];
+    let long: Vec<&str> = names.iter().flat_map(|list| list.split_ascii_whitespace()).collect();
+    let has_letter = |word: &str| {
+        let bundle = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+        bundle.is_some_and(|bundle| {
+            let is_one = |letter| letters.iter().any(|set| set.contains(letter));
+            bundle.chars().take_while(|letter| !reader.valued.contains(*letter)).any(is_one)
+        })
+    };
+    has(words, &long)
+        || has_shortened(words, &long)
+        || words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(has_letter)
 }

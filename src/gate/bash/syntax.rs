@@ -1,18 +1,17 @@
 //! From the text of a command to its simple commands.
+//!
+//! The walk knows a list of syntax nodes. Anything else, and any token whose form is not on the lists of `lexical.rs`, makes the text one that
+//! cannot be read. The walk goes on all the same, so that a blocked command in the rest is found.
 
-use tree_sitter::Node;
-
-use super::literal::{
-    ends_early, ends_where_bash_ends_it, has_backtick, is_simple_pattern, may_be_counted,
-    runs_in_body, stands_in_backticks,
+use super::lexical::{
+    is_divided_alike, is_plain_backtick, is_plain_heredoc, is_plain_token, joins_lines,
+    may_hold_code,
 };
-use super::tree::tree;
-use super::variables::Settings;
+use super::tree::{Node, tree};
+use super::variables::Variables;
 pub(super) use super::word::Word;
-use super::word::{bare, unescape_quoted};
-
-/// Levels of a syntax tree that are looked at.
-pub(super) const DEEPEST: usize = 150;
+use super::word::{bare, unescape_ansi, unescape_quoted};
+use crate::argv::programs::is_listed;
 
 /// How a shell is fed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,7 +40,13 @@ pub(super) struct Simple {
 pub(super) struct Script {
     pub(super) commands: Vec<Simple>,
     /// What makes it destructive whatever the commands are.
-    pub(super) odd: Vec<String>,
+    pub(super) reasons: Vec<String>,
+    /// Names of the functions that it makes.
+    pub(super) functions: Vec<String>,
+    /// Whether bash evaluates an expression, which runs the substitutions in the values of its variables.
+    pub(super) counts: bool,
+    /// Whether a literal outside of the words of a command may hold code.
+    pub(super) holds_code: bool,
 }
 
 impl Simple {
@@ -69,396 +74,471 @@ impl Simple {
 }
 
 /// Finds the simple commands of a text.
-///
-/// *Errors*: why it cannot be read.
-pub(super) fn parse(text: &str, shell: Shell) -> Result<Script, String> {
-    let tree = tree(text)?;
-    let mut reader = Reader { text, script: Script::default(), settings: Settings::default() };
-    reader.settings.collect(tree.root_node(), text);
-    reader.walk(
-        tree.root_node(),
-        WalkContext { piped: shell.piped, ..WalkContext::default() },
-        0,
-    )?;
-    if let Some(why) = super::division::differs(tree.root_node(), text) {
-        reader.odd(why);
+pub(super) fn parse(text: &str, shell: Shell) -> Script {
+    let mut reader = Reader { text, script: Script::default(), variables: Variables::default() };
+    match tree(text) {
+        Err(why) => reader.unreadable(why),
+        Ok(root) => {
+            if joins_lines(text) {
+                reader.unreadable("a line is continued in the middle of a word");
+            }
+            reader.variables.collect(&root, "", text);
+            reader.node(&root, &Context { piped: shell.piped, ..Context::default() });
+        }
     }
-    Ok(reader.script)
+    reader.script
 }
 
-/// What a command stands in.
+/// Nodes whose literals `Reader::parts` takes into the word.
+const MADE_OF_TEXTS: [&str; 4] = ["concatenation", "command_name", "string", "translated_string"];
+
+/// Where a node stands.
 #[derive(Debug, Clone, Default)]
-struct WalkContext {
+struct Context {
     piped: bool,
     input: Option<String>,
     /// Words of the command that stand behind its redirections.
     behind: Vec<Word>,
+    /// Whether it is in a word of a command, which tells itself whether it may hold code.
+    in_word: bool,
+    in_substitution: bool,
+}
+
+impl Context {
+    /// A place in which nothing is fed.
+    fn inside(&self) -> Self {
+        Self { in_substitution: self.in_substitution, ..Self::default() }
+    }
 }
 
 struct Reader<'a> {
     text: &'a str,
     script: Script,
-    settings: Settings,
+    variables: Variables,
 }
 
-impl Reader<'_> {
-    fn of(&self, node: Node<'_>) -> &str {
-        self.text.get(node.byte_range()).unwrap_or_default()
+impl<'a> Reader<'a> {
+    fn of(&self, node: &Node) -> &'a str {
+        node.text(self.text)
     }
 
-    fn odd(&mut self, why: &str) {
-        self.script.odd.push(why.to_owned());
+    fn unreadable(&mut self, what: &str) {
+        self.script.reasons.push(format!("cannot be read: {what}"));
     }
 
-    fn walk(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
-        if depth > DEEPEST {
-            return Err("it is too deep to be judged".to_owned());
+    fn destructive(&mut self, what: &str) {
+        self.script.reasons.push(what.to_owned());
+    }
+
+    fn node(&mut self, node: &Node, ctx: &Context) {
+        if !is_divided_alike(node, self.text) {
+            self.unreadable("bash may divide it into other words");
         }
-        match node.kind() {
-            "command" | "declaration_command" | "unset_command" => {
-                return self.command(node, ctx, depth);
+        match node.kind {
+            "command" | "declaration_command" | "unset_command" => return self.command(node, ctx),
+            "redirected_statement" => return self.redirected(node, ctx),
+            "pipeline" => return self.pipeline(node, ctx),
+            "heredoc_redirect" => return self.heredoc(node, ctx),
+            "for_statement" => return self.loop_over(node, ctx),
+            "program"
+            | "list"
+            | "subshell"
+            | "compound_statement"
+            | "do_group"
+            | "if_statement"
+            | "elif_clause"
+            | "else_clause"
+            | "while_statement"
+            | "case_statement"
+            | "case_item"
+            | "negated_command"
+            | "variable_assignments"
+            | "command_name"
+            | "concatenation"
+            | "string"
+            | "translated_string"
+            | "simple_expansion"
+            | "brace_expression"
+            | "process_substitution"
+            | "herestring_redirect"
+            | "heredoc_body"
+            | "parenthesized_expression" => {}
+            "arithmetic_expansion"
+            | "c_style_for_statement"
+            | "ternary_expression"
+            | "postfix_expression"
+            | "subscript" => self.script.counts = true,
+            "binary_expression" | "unary_expression" | "test_command" => {
+                self.script.counts |= self.evaluates(node)
             }
-            "redirected_statement" => return self.redirected(node, ctx, depth),
-            "pipeline" => {
-                // In a here-document's redirection the first command is fed as well.
-                let fed = node.parent().is_some_and(|parent| parent.kind() == "heredoc_redirect");
-                let mut cursor = node.walk();
-                for (at, child) in node.named_children(&mut cursor).enumerate() {
-                    let inner = if at == 0 && !fed {
-                        ctx.clone()
-                    } else {
-                        WalkContext { piped: true, ..WalkContext::default() }
-                    };
-                    self.walk(child, inner, depth + 1)?;
-                }
-                return Ok(());
+            "array" => {
+                let names_index = |child: &Node| self.of(child).starts_with('[');
+                self.script.counts |= node.children.iter().any(names_index);
             }
             "variable_assignment" => {
-                let simple = Simple { assignments: self.name_of(node), ..Simple::default() };
-                self.script.commands.push(simple);
+                let assignments = self.name_of(node).into_iter().collect();
+                self.script.commands.push(Simple { assignments, ..Simple::default() });
             }
-            "for_statement" | "select_statement" => {
-                let name =
-                    node.child_by_field_name("variable").map(|name| self.of(name).to_owned());
-                let simple =
-                    Simple { assignments: name.into_iter().collect(), ..Simple::default() };
-                self.script.commands.push(simple);
-            }
-            "function_definition" => {
-                let name = node.child_by_field_name("name").map(|name| self.of(name).to_owned());
-                let body = node.child_by_field_name("body");
-                let calls_itself = |name: &str| {
-                    let body = body.map(|body| self.of(body)).unwrap_or_default();
-                    let is_one = |c: char| c.is_whitespace() || ";|&(){}".contains(c);
-                    body.split(is_one).any(|word| word == name)
-                };
-                match name {
-                    Some(name) if calls_itself(&name) => self.odd("a function calls itself"),
-                    Some(name) if !super::destructive::is_program(&name) => {}
-                    _ => self.odd("a function takes the name of a program"),
-                }
-            }
+            "function_definition" => self.function(node),
             "file_redirect" => {
                 let mut simple = Simple::default();
                 if !self.redirect(node, &mut simple).is_empty() {
-                    self.odd("words stand behind a redirection");
+                    self.unreadable("words stand behind a redirection");
                 }
                 self.script.commands.push(simple);
             }
-            "expansion" | "command_substitution" => self.walk_alone(node),
-            // The grammar does not look into these; bash does.
-            "regex" | "extglob_pattern" if !is_simple_pattern(node, self.text) => {
-                self.odd("a pattern holds what bash may read as something else");
+            "expansion" => return self.expansion(node, ctx),
+            "command_substitution" => {
+                let own = self.of(node);
+                if own.starts_with('`') && !is_plain_backtick(own) {
+                    self.unreadable("something is quoted between backticks");
+                }
             }
-            "ansi_c_string" if ends_early(self.of(node)) => {
-                self.odd("a quoted text ends earlier than it seems");
+            _ if !node.is_named => self.token(node),
+            _ => self.leaf(node, ctx),
+        }
+        let is_substitution = matches!(node.kind, "command_substitution" | "process_substitution");
+        let inner = match is_substitution {
+            true => Context { in_substitution: true, piped: ctx.piped, ..Context::default() },
+            false => Context {
+                in_word: ctx.in_word && MADE_OF_TEXTS.contains(&node.kind),
+                ..ctx.clone()
+            },
+        };
+        for child in &node.children {
+            self.node(child, &inner);
+        }
+    }
+
+    /// An operator, a bracket or a reserved word.
+    fn token(&mut self, node: &Node) {
+        const ACCEPTED: &str = "; ;; ;& ;;& & && | || |& ( ) { } [ ] [[ ]] (( )) ! < > >> &> &>> <& >& \
+            >| <<< << <<- $( ${ $(( $ <( >( ` \" = += == != =~ + - * / % ** ++ -- < <= >= ? : , ^ ~ \
+            << >> -= *= /= %= # ## %% // ^^ ,, :- := :+ :? if then elif else fi for in do done while \
+            until case esac function export declare typeset local readonly unset unsetenv /# /% .. \n";
+        let own = node.kind;
+        if own != "\n" && !is_listed(ACCEPTED, own) {
+            self.unreadable("a token that is not known stands in it");
+        }
+    }
+
+    fn leaf(&mut self, node: &Node, ctx: &Context) {
+        let own = self.of(node);
+        if node.kind == "ERROR" {
+            self.unreadable("it is not bash");
+        } else if !is_plain_token(node, own) {
+            self.unreadable("a word has a form that bash may read in another way");
+        } else if node.kind == "comment" && ctx.in_substitution {
+            self.unreadable("a comment stands in a substitution");
+        }
+        let is_literal = !matches!(node.kind, "comment" | "special_variable_name" | "regex");
+        self.script.holds_code |= is_literal && !ctx.in_word && may_hold_code(own);
+    }
+
+    fn pipeline(&mut self, node: &Node, ctx: &Context) {
+        for (at, child) in node.children.iter().enumerate() {
+            match at {
+                0 => self.node(child, ctx),
+                _ => self.node(child, &Context { piped: true, ..ctx.inside() }),
             }
-            "comment" if stands_in_backticks(node, self.text) => {
-                self.odd("a comment stands between backticks");
+        }
+    }
+
+    fn heredoc(&mut self, node: &Node, ctx: &Context) {
+        if !is_plain_heredoc(node, self.text) {
+            self.unreadable("a here-document may end elsewhere, or run something");
+        }
+        for child in &node.children {
+            self.node(child, &Context { piped: true, ..ctx.inside() });
+        }
+    }
+
+    fn loop_over(&mut self, node: &Node, ctx: &Context) {
+        let name = node.field("variable").map(|name| self.of(name).to_owned());
+        let assignments = name.clone().into_iter().collect();
+        self.script.commands.push(Simple { assignments, ..Simple::default() });
+        for child in &node.children {
+            let is_body = child.field == Some("body");
+            if is_body {
+                self.variables.enter(name.clone());
             }
-            "raw_string" | "string_content" | "ansi_c_string" | "word"
-                if may_be_counted(node, self.text, self.settings.has_functions) =>
+            self.node(child, ctx);
+            if is_body {
+                self.variables.leave();
+            }
+        }
+    }
+
+    fn function(&mut self, node: &Node) {
+        let name = node.field("name").map(|name| self.of(name)).unwrap_or_default();
+        let body = node.field("body").map(|body| self.of(body)).unwrap_or_default();
+        let is_end = |c: char| c.is_whitespace() || ";|&(){}".contains(c);
+        if name.is_empty() || super::destructive::is_program(name) {
+            self.destructive("a function takes the name of a program");
+        } else if body.split(is_end).any(|word| word == name) {
+            self.destructive("a function calls itself");
+        }
+        self.script.functions.push(name.to_owned());
+    }
+
+    /// Tells whether an expression or a test evaluates its operands: it does not if it compares texts or looks at a file.
+    fn evaluates(&self, node: &Node) -> bool {
+        const TEXTS: &str = "= == != =~ < > && || ! -a -o -n -z -b -c -d -e -f -g -h -k -p -r -s -t -u -w -x -G \
+            -L -N -O -S -nt -ot -ef";
+        if node.kind == "test_command" {
+            return self.of(node).starts_with("((");
+        }
+        let operator = node.field("operator").or_else(|| node.child("test_operator"));
+        operator.is_none_or(|operator| !is_listed(TEXTS, self.of(operator)))
+    }
+
+    fn expansion(&mut self, node: &Node, ctx: &Context) {
+        const OPERATORS: &str = "# ## % %% / // /# /% ^ ^^ , ,, - :- = := + :+ ? :? ! } ${ :";
+        let own = self.of(node);
+        let text = self.text;
+        let tokens = || node.children.iter().filter(|child| !child.is_named).map(|c| c.text(text));
+        // `${x@P}` expands the value as a prompt, `${!x}` and `${x:1}` evaluate.
+        let names_all = own.ends_with("[@]}") || own.ends_with("[*]}");
+        if tokens().any(|token| !is_listed(OPERATORS, token)) {
+            self.unreadable("the value of a variable is changed in a way that is not known");
+        }
+        self.script.counts |= tokens().any(|token| matches!(token, "!" | ":")) && !names_all;
+        if matches!(node.field("operator").map(|operator| self.of(operator)), Some("=" | ":=")) {
+            let name = node.named().next().map(|name| self.of(name).to_owned());
+            let assignments = name.into_iter().collect();
+            self.script.commands.push(Simple { assignments, ..Simple::default() });
+        }
+        const PARTS: [&str; 12] = [
+            "variable_name",
+            "special_variable_name",
+            "subscript",
+            "word",
+            "number",
+            "regex",
+            "extglob_pattern",
+            "simple_expansion",
+            "expansion",
+            "command_substitution",
+            "concatenation",
+            "string",
+        ];
+        for child in &node.children {
+            let text = self.of(child);
+            let is_literal = matches!(child.kind, "word" | "regex" | "extglob_pattern" | "string");
+            if child.is_named
+                && (!PARTS.contains(&child.kind) || is_literal && text.contains(['{', '}']))
             {
-                self.odd("a text can run a command where it is taken for a number");
+                self.unreadable("an expansion holds what bash may read as something else");
             }
-            "heredoc_redirect" => {
-                if !ends_where_bash_ends_it(node, self.text) {
-                    self.odd("a here-document may end elsewhere");
-                }
-                let mut cursor = node.walk();
-                let quoted = node.named_children(&mut cursor).any(|child| {
-                    child.kind() == "heredoc_start" && self.of(child).contains(['\'', '"', '\\'])
-                });
-                let mut cursor = node.walk();
-                let body = node.named_children(&mut cursor).find(|c| c.kind() == "heredoc_body");
-                if !quoted && body.is_some_and(|body| runs_in_body(body, self.text)) {
-                    self.odd("a command stands in a here-document");
-                }
-                let mut cursor = node.walk();
-                for child in node.named_children(&mut cursor) {
-                    self.walk(
-                        child,
-                        WalkContext { piped: true, ..WalkContext::default() },
-                        depth + 1,
-                    )?;
-                }
-                return Ok(());
+            if child.is_named {
+                self.node(child, &Context { in_word: false, ..ctx.clone() });
             }
-            _ => {}
         }
-        let mut cursor = node.walk();
-        for child in node.named_children(&mut cursor) {
-            self.walk(child, ctx.clone(), depth + 1)?;
-        }
-        Ok(())
     }
 
-    fn name_of(&self, assignment: Node<'_>) -> Vec<String> {
-        let value = assignment.child_by_field_name("value").map_or("", |value| self.of(value));
-        let name = assignment.child_by_field_name("name");
-        // One that only shows.
-        let name = name.filter(|name| {
-            !(self.of(*name).ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat"))
-        });
-        let name = name.map(|name| self.of(name).split('[').next().unwrap_or_default().to_owned());
-        name.into_iter().collect()
+    /// Returns the name that an assignment sets; `None` for a pager that only shows.
+    fn name_of(&self, assignment: &Node) -> Option<String> {
+        let value = assignment.field("value").map_or("", |value| self.of(value));
+        let name = self.of(assignment.field("name")?);
+        let shows = name.ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat");
+        (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
     }
 
-    fn command(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
+    fn command(&mut self, node: &Node, ctx: &Context) {
         let mut simple = Simple { piped: ctx.piped, input: ctx.input.clone(), ..Simple::default() };
-        if node.kind() != "command" {
-            let word = self.of(node).split_whitespace().next().unwrap_or_default().to_owned();
-            simple.words.push(Word::literal(&word));
+        if node.kind != "command" {
+            let word = self.of(node).split_whitespace().next().unwrap_or_default();
+            simple.words.push(Word::literal(word));
         }
-        let mut cursor = node.walk();
-        for child in node.children(&mut cursor) {
-            match child.kind() {
+        let word = Context { piped: ctx.piped, in_word: true, ..ctx.inside() };
+        for child in &node.children {
+            match child.kind {
                 // Words that the grammar has no name for.
-                "$" | "==" | "=~" | "=" if !child.is_named() => {
+                "$" | "==" | "=~" | "=" if !child.is_named => {
                     simple.words.push(Word::literal(self.of(child)));
                     continue;
                 }
-                _ if !child.is_named() => continue,
+                _ if !child.is_named => {
+                    self.token(child);
+                    continue;
+                }
                 "variable_assignment" => {
                     simple.assignments.extend(self.name_of(child));
-                    if node.kind() != "command" {
+                    if node.kind != "command" {
                         simple.words.push(self.word(child));
                     }
+                    let inner = Context { in_word: false, ..word.clone() };
+                    child.children.iter().for_each(|part| self.node(part, &inner));
+                    if !is_divided_alike(child, self.text) {
+                        self.unreadable("bash may divide it into other words");
+                    }
+                    continue;
                 }
                 "file_redirect" | "herestring_redirect" | "heredoc_redirect" => {
                     let behind = self.redirect(child, &mut simple);
                     simple.words.extend(behind);
+                    self.parts_of_redirect(child, ctx);
+                    continue;
                 }
                 "regex" => simple.words.push(Word::literal(self.of(child))),
                 "comment" => {}
+                "subshell" => self.unreadable("brackets stand in a command"),
                 _ => simple.words.push(self.word(child)),
             }
-            // What stands within a word is run as well.
-            self.within(child, &ctx, depth + 1)?;
+            self.node(child, &word);
         }
-        simple.words.extend(ctx.behind);
+        if !is_divided_alike(node, self.text) {
+            self.unreadable("bash may divide it into other words");
+        }
+        simple.words.extend(ctx.behind.iter().cloned());
         // Its own reading of what it reads.
-        if simple
-            .words
-            .first()
-            .and_then(Word::known)
-            .is_some_and(|name| matches!(name, "read" | "mapfile" | "readarray"))
-        {
+        let first = simple.words.first().and_then(Word::known);
+        if matches!(first, Some("read" | "mapfile" | "readarray")) {
             simple.assignments.retain(|name| name != "IFS");
         }
         self.script.commands.push(simple);
-        Ok(())
     }
 
-    /// Looks for commands within a word, an assignment or a redirection.
-    fn within(&mut self, node: Node<'_>, ctx: &WalkContext, depth: usize) -> Result<(), String> {
-        if node.kind() == "heredoc_redirect" {
-            return self.walk(node, ctx.clone(), depth);
+    /// Looks through a redirection whose files and words are taken already.
+    fn parts_of_redirect(&mut self, node: &Node, ctx: &Context) {
+        if node.kind == "heredoc_redirect" {
+            return self.node(node, ctx);
         }
-        let mut cursor = node.walk();
-        for child in node.named_children(&mut cursor) {
-            self.walk(
-                child,
-                WalkContext { piped: ctx.piped, ..WalkContext::default() },
-                depth + 1,
-            )?;
+        if !is_divided_alike(node, self.text) {
+            self.unreadable("bash may divide it into other words");
         }
-        match node.kind() {
-            // Its oddities are told where it is visited itself.
-            "command_substitution" | "process_substitution" | "expansion" => self.walk_alone(node),
-            "raw_string" | "ansi_c_string" | "regex" | "extglob_pattern" | "word" => {
-                // These have nothing in them that would be visited.
-                self.walk(node, WalkContext::default(), depth + 1)?;
-            }
-            _ => {}
-        }
-        Ok(())
+        let inner = Context { piped: ctx.piped, ..ctx.inside() };
+        node.children.iter().for_each(|child| self.node(child, &inner));
     }
 
-    fn walk_alone(&mut self, node: Node<'_>) {
-        let text = self.of(node);
-        if text.starts_with('`') && text.contains('\\') {
-            self.odd("commands are quoted within a substitution");
-        } else if node.kind() == "expansion" && text.contains('@') && text.ends_with("P}") {
-            self.odd("the value of a variable is expanded as a prompt");
-        } else if node.kind() == "expansion"
-            && (has_backtick(text) || text.contains("<(") || text.contains(">("))
-        {
-            self.odd("a command stands in an expansion");
-        }
-        let operator = node.child_by_field_name("operator").map(|operator| self.of(operator));
-        if node.kind() == "expansion" && matches!(operator, Some("=" | ":=")) {
-            let mut cursor = node.walk();
-            let name = node.named_children(&mut cursor).next().map(|name| self.of(name).to_owned());
-            let assignments = name.into_iter().collect();
-            self.script.commands.push(Simple { assignments, ..Simple::default() });
-        }
-    }
-
-    fn redirected(&mut self, node: Node<'_>, ctx: WalkContext, depth: usize) -> Result<(), String> {
+    fn redirected(&mut self, node: &Node, ctx: &Context) {
         let mut outer = Simple::default();
-        let mut cursor = node.walk();
-        let children: Vec<Node<'_>> = node.named_children(&mut cursor).collect();
         let mut behind = ctx.behind.clone();
-        for child in &children {
-            if child.kind().ends_with("_redirect") {
-                behind.extend(self.redirect(*child, &mut outer));
-                self.within(*child, &ctx, depth + 1)?;
-            }
+        let is_redirect = |child: &&Node| child.kind.ends_with("_redirect");
+        for child in node.children.iter().filter(is_redirect) {
+            behind.extend(self.redirect(child, &mut outer));
+            self.parts_of_redirect(child, ctx);
         }
-        let body = children.iter().find(|child| !child.kind().ends_with("_redirect"));
+        let body = node.named().find(|child| !is_redirect(child));
         const TAKE_WORDS: [&str; 3] = ["command", "declaration_command", "unset_command"];
-        if !behind.is_empty() && !body.is_some_and(|body| TAKE_WORDS.contains(&body.kind())) {
-            self.odd("words stand behind a redirection");
+        if !behind.is_empty() && !body.is_some_and(|body| TAKE_WORDS.contains(&body.kind)) {
+            self.unreadable("words stand behind a redirection");
             behind.clear();
         }
         let inner = if outer.piped || outer.input.is_some() {
-            WalkContext { piped: outer.piped, input: outer.input.take(), behind }
+            Context { piped: outer.piped, input: outer.input.take(), behind, ..ctx.inside() }
         } else {
-            WalkContext { behind, ..ctx }
+            Context { behind, ..ctx.clone() }
         };
         if !outer.writes.is_empty() {
             self.script.commands.push(Simple { writes: outer.writes, ..Simple::default() });
         }
-        for child in children.into_iter().filter(|child| !child.kind().ends_with("_redirect")) {
-            self.walk(child, inner.clone(), depth + 1)?;
+        for child in node.children.iter().filter(|child| !is_redirect(child)) {
+            self.node(child, &inner);
         }
-        Ok(())
     }
 
     /// Takes a redirection; returns the words behind it, which are the command's: the grammar counts them among the files.
-    fn redirect(&self, node: Node<'_>, simple: &mut Simple) -> Vec<Word> {
-        let mut cursor = node.walk();
-        let mut behind = Vec::new();
-        match node.kind() {
+    fn redirect(&self, node: &Node, simple: &mut Simple) -> Vec<Word> {
+        match node.kind {
             "herestring_redirect" => {
-                let word = node.named_children(&mut cursor).last().map(|word| self.word(word));
+                let word = node.named().last().map(|word| self.word(word));
                 simple.piped = true;
                 simple.input = word.and_then(|word| word.known().map(str::to_owned));
+                Vec::new()
             }
             "heredoc_redirect" => {
                 simple.piped = true;
-                let mut body = None;
-                for (at, child) in (0..).zip(node.children(&mut cursor)) {
-                    if child.kind() == "heredoc_body" {
-                        body = Some(child);
-                    } else if node.field_name_for_child(at) == Some("argument") {
-                        behind.push(self.word(child));
-                    }
-                }
-                let mut cursor = node.walk();
-                let quoted = node.named_children(&mut cursor).any(|child| {
-                    child.kind() == "heredoc_start" && self.of(child).contains(['\'', '"', '\\'])
-                });
-                simple.input = body
+                let quoted =
+                    node.child("heredoc_start").is_some_and(|s| self.of(s).contains(['\'', '"']));
+                simple.input = node
+                    .child("heredoc_body")
                     // Unquoted, its backslashes go before it is read.
-                    .filter(|body| quoted || !self.of(*body).contains(['\\', '`']))
-                    .filter(|body| {
-                        let mut cursor = body.walk();
-                        body.named_children(&mut cursor)
-                            .all(|child| child.kind() == "heredoc_content")
-                    })
+                    .filter(|body| quoted || !self.of(body).contains(['\\', '`']))
+                    .filter(|body| body.named().all(|child| child.kind == "heredoc_content"))
                     .map(|body| self.of(body).to_owned());
+                node.fields("argument").map(|word| self.word(word)).collect()
             }
             _ => {
                 let is_input = self.of(node).trim_start_matches(|c: char| c.is_ascii_digit());
                 let is_input = is_input.starts_with('<') && !is_input.starts_with("<>");
-                let mut words = node.children_by_field_name("destination", &mut cursor);
+                let mut words = node.fields("destination").map(|word| self.word(word));
                 match words.next() {
                     Some(_) if is_input => simple.piped = true,
-                    Some(target) => simple.writes.push(self.word(target)),
+                    Some(target) => simple.writes.push(target),
                     None => {}
                 }
-                behind.extend(words.map(|word| self.word(word)));
+                words.collect()
             }
         }
-        behind
     }
 
     /// Returns a word after quote removal.
-    fn word(&self, node: Node<'_>) -> Word {
+    fn word(&self, node: &Node) -> Word {
         let text = self.of(node);
         let inner = |from: usize| text.get(from..text.len().saturating_sub(1)).unwrap_or_default();
-        match node.kind() {
+        let holding = |word: Word| Word { holds_code: may_hold_code(text), ..word };
+        match node.kind {
             "word" | "number" | "test_operator" | "variable_name" | "special_variable_name" => {
-                bare(text)
+                holding(bare(text))
             }
-            "raw_string" => Word::literal(inner(1)),
-            "ansi_c_string" if !text.contains('\\') => Word::literal(inner(2)),
+            "raw_string" => holding(Word::literal(inner(1))),
+            "ansi_c_string" => {
+                let word = unescape_ansi(inner(2)).map(|text| Word::literal(&text));
+                let word = word.unwrap_or_else(Word::unknown);
+                Word { holds_code: may_hold_code(inner(2)), ..word }
+            }
             "string" => {
-                if let (1, Some(only)) = (node.named_child_count(), node.named_child(0))
-                    && only.kind() == "simple_expansion"
-                    && only.byte_range().len() + 2 == node.byte_range().len()
+                if let [_, only, _] = node.children.as_slice()
+                    && only.kind == "simple_expansion"
+                    && only.end - only.start + 2 == text.len()
                 {
-                    return self.settings.value(only, self.text);
+                    return self.variables.value(self.of(only));
                 }
-                let mut cursor = node.walk();
-                let is_plain =
-                    node.named_children(&mut cursor).all(|c| c.kind() == "string_content");
-                if is_plain { Word::literal(&unescape_quoted(inner(1))) } else { self.parts(node) }
+                match node.named().all(|child| child.kind == "string_content") {
+                    true => holding(Word::literal(&unescape_quoted(inner(1)))),
+                    false => self.parts(node),
+                }
             }
             "concatenation" | "command_name" | "translated_string" => self.parts(node),
             "variable_assignment" => {
                 Word { whole: false, ..bare(text.split('=').next().unwrap_or(text)) }
             }
-            "simple_expansion" => self.settings.value(node, self.text),
+            "simple_expansion" => self.variables.value(text),
             _ => Word::unknown(),
         }
     }
 
     /// Returns a word that is made of several.
-    fn parts(&self, node: Node<'_>) -> Word {
+    fn parts(&self, node: &Node) -> Word {
         let mut out = Word::literal("");
-        let mut cursor = node.walk();
-        let mut at = node.start_byte() + usize::from(node.kind() == "string");
-        for child in node.children(&mut cursor) {
-            if matches!(self.of(child), "\"")
-                || (node.kind() == "translated_string" && self.of(child) == "$")
-            {
-                at = child.end_byte();
-                continue;
-            }
-            let part = match child.kind() {
-                "``" => Word::unknown(),
-                "string_content" => Word::literal(&unescape_quoted(self.of(child))),
-                _ if child.is_named() => self.word(child),
+        for child in &node.children {
+            let part = match child.kind {
+                "\"" => continue,
+                "$" if node.kind == "translated_string" => continue,
+                "string_content" => Word {
+                    holds_code: may_hold_code(self.of(child)),
+                    ..Word::literal(&unescape_quoted(self.of(child)))
+                },
+                _ if child.is_named => self.word(child),
                 _ => bare(self.of(child)),
             };
-            if child.start_byte() != at && node.kind() != "string" {
-                out.whole = false;
-            }
-            at = child.end_byte();
             if out.whole {
                 out.text.push_str(&part.text);
             }
             out.whole &= part.whole;
             out.pattern |= part.pattern;
-            out.splits |=
-                part.splits || node.kind() != "string" && self.settings.may_split(child, self.text);
+            out.holds_code |= part.holds_code;
+            let may_split = || {
+                node.kind != "string"
+                    && child.kind.ends_with("expansion")
+                    && self.variables.may_split(self.of(child))
+            };
+            out.splits |= part.splits || may_split();
         }
         // Braces make several words of one.
         let braces = self.of(node);
-        if node.kind() == "concatenation"
+        if node.kind == "concatenation"
             && braces.contains('{')
             && (braces.contains(',') || braces.contains(".."))
         {

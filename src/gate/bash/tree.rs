@@ -1,19 +1,21 @@
-//! From the text of a command to its syntax tree, in a time that grows with the text alone.
+//! From the text of a command to a syntax tree of our own, in a time that grows with the text alone.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::LazyLock;
 
-use tree_sitter::{ParseOptions, ParseState, Parser, Tree};
+use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
 
-use super::syntax::DEEPEST;
+/// Levels of a syntax tree, and of brackets in a text.
+const DEEPEST: usize = 150;
 
-/// Hundreds of steps that the parser may take: an ordinary script of the largest size needs some 1,500.
-const MOST_STEPS: u32 = 10_000;
+/// Bytes of text for which the parser may take one step (of a hundred operations); an ordinary script needs half as many steps.
+const BYTES_PER_STEP: usize = 20;
 
-/// Separators of commands that an error may stand among without harm.
-const FEW: usize = 12;
+/// Steps for the shortest text.
+const FEWEST_STEPS: usize = 50;
+
+static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
 
 thread_local! {
     static PARSER: RefCell<Option<Parser>> = RefCell::new(new_parser());
@@ -21,16 +23,51 @@ thread_local! {
 
 fn new_parser() -> Option<Parser> {
     let mut parser = Parser::new();
-    parser.set_language(&tree_sitter_bash::LANGUAGE.into()).ok()?;
+    parser.set_language(&GRAMMAR).ok()?;
     Some(parser)
 }
 
-/// Returns the tree of a text that is bash from its beginning to its end.
+/// A node of the syntax tree; `start` and `end` are bytes of the text.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The grammar's name; `ERROR` also for a token that the parser made up.
+    pub(super) kind: &'static str,
+    pub(super) field: Option<&'static str>,
+    /// False for operators, brackets and reserved words, whose kind is their text.
+    pub(super) is_named: bool,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) children: Vec<Self>,
+}
+
+impl Node {
+    pub(super) fn text<'t>(&self, text: &'t str) -> &'t str {
+        text.get(self.start..self.end).unwrap_or_default()
+    }
+
+    pub(super) fn named(&self) -> impl Iterator<Item = &Self> {
+        self.children.iter().filter(|child| child.is_named)
+    }
+
+    pub(super) fn child(&self, kind: &str) -> Option<&Self> {
+        self.children.iter().find(|child| child.kind == kind)
+    }
+
+    pub(super) fn fields<'n>(&'n self, name: &'n str) -> impl Iterator<Item = &'n Self> {
+        self.children.iter().filter(move |child| child.field == Some(name))
+    }
+
+    pub(super) fn field(&self, name: &str) -> Option<&Self> {
+        self.children.iter().find(|child| child.field == Some(name))
+    }
+}
+
+/// Returns the tree of a text. Where the text is not bash, the tree has nodes of the kind `ERROR`.
 ///
-/// *Errors*: why it cannot be read.
-pub(super) fn tree(text: &str) -> Result<Tree, String> {
+/// *Errors*: why the text has no tree.
+pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
     if text.chars().any(|c| c != '\n' && c != '\t' && crate::text::escape::is_deceptive(c)) {
-        return Err("it holds control or invisible characters".to_owned());
+        return Err("it holds control or invisible characters");
     }
     let mut depth = 0_usize;
     let is_deep = text.bytes().any(|byte| {
@@ -42,75 +79,59 @@ pub(super) fn tree(text: &str) -> Result<Tree, String> {
         depth > DEEPEST
     });
     if is_deep {
-        return Err("it is too deep to be judged".to_owned());
+        return Err("it is nested too deeply");
     }
-    let joins_words = |(at, _): (usize, &str)| {
-        let before = text.get(..at).and_then(|before| before.chars().next_back());
-        before.is_some_and(|c| !c.is_whitespace() && !matches!(c, '|' | '&' | ';' | '(' | '{'))
-    };
-    if text.match_indices("\\\n").any(joins_words) {
-        return Err("a line is continued in the middle of a word".to_owned());
-    }
-    let tree = PARSER.with_borrow_mut(|parser| tree_of(parser.as_mut()?, text));
-    let tree = tree.ok_or_else(|| "it cannot be parsed as bash".to_owned())?;
-    if text.contains('\\') && skips_escapes(&tree, text) {
-        return Err("it holds an escaped blank that is read in two ways".to_owned());
-    }
-    Ok(tree)
+    PARSER
+        .with_borrow_mut(|parser| {
+            let parser = parser.as_mut()?;
+            let tree = parse(parser, text)?;
+            let root = convert(&mut tree.walk(), 0);
+            Some(root.ok_or("it is nested too deeply"))
+        })
+        .unwrap_or(Err("it is not bash, or too tangled"))
 }
 
-/// Tells whether a backslash stands between two tokens but for the end of a line: the grammar skips an escaped blank, which is a word for bash.
-fn skips_escapes(tree: &Tree, text: &str) -> bool {
-    let mut cursor = tree.walk();
-    let mut end = 0;
-    loop {
-        if !cursor.goto_first_child() {
-            let leaf = cursor.node();
-            let gap = text.get(end..leaf.start_byte()).unwrap_or_default();
-            if gap.replace("\\\n", "").contains('\\') {
-                return true;
-            }
-            end = end.max(leaf.end_byte());
-            while !cursor.goto_next_sibling() {
-                if !cursor.goto_parent() {
-                    return text
-                        .get(end..)
-                        .is_some_and(|gap| gap.replace("\\\n", "").contains('\\'));
-                }
-            }
-        }
-    }
-}
-
-/// Returns the tree of a text without an error; `None` if it has one, or can be read in more ways than can be followed.
-///
-/// What the parser does to go on after an error doubles with each command that follows, and is of no use here. Its log alone tells an error as
-/// it is found, and costs as much as the parsing, so that short texts do without.
-fn tree_of(parser: &mut Parser, text: &str) -> Option<Tree> {
-    let has_error = Arc::new(AtomicBool::new(false));
-    let separators = text.bytes().filter(|byte| matches!(byte, b'|' | b'&' | b';' | b'\n'));
-    if separators.count() > FEW {
-        let found = has_error.clone();
-        parser.set_logger(Some(Box::new(move |_, message| {
-            // Every way of reading it has ended; that one has is ordinary.
-            if message.starts_with("resume version") {
-                found.store(true, Ordering::Relaxed);
-            }
-        })));
-    }
+/// Parses a text; `None` if that takes more steps than its length allows. What the parser does to go on after an error can double with each
+/// command that follows.
+fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
+    let most = FEWEST_STEPS + text.len() / BYTES_PER_STEP;
     let mut steps = 0;
     let mut go_on = |_: &ParseState| {
         steps += 1;
-        match has_error.load(Ordering::Relaxed) || steps > MOST_STEPS {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        if steps > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let options = ParseOptions::new().progress_callback(&mut go_on);
     let mut read = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
     let tree = parser.parse_with_options(&mut read, None, Some(options));
-    parser.set_logger(None);
     // It would go on where it stopped.
     parser.reset();
-    tree.filter(|tree| !tree.root_node().has_error())
+    tree
+}
+
+fn convert(cursor: &mut TreeCursor<'_>, depth: usize) -> Option<Node> {
+    if depth > DEEPEST {
+        return None;
+    }
+    let node = cursor.node();
+    let mut children = Vec::new();
+    if cursor.goto_first_child() {
+        loop {
+            children.push(convert(cursor, depth + 1)?);
+            if !cursor.goto_next_sibling() {
+                break;
+            }
+        }
+        cursor.goto_parent();
+    }
+    Some(Node {
+        kind: match node.is_missing() || node.is_error() {
+            true => "ERROR",
+            false => GRAMMAR.node_kind_for_id(node.kind_id()).unwrap_or("ERROR"),
+        },
+        field: cursor.field_id().and_then(|id| GRAMMAR.field_name_for_id(id.get())),
+        is_named: node.is_named(),
+        start: node.start_byte(),
+        end: node.end_byte(),
+        children,
+    })
 }

@@ -11,13 +11,15 @@ pub(super) struct Word {
     pub(super) pattern: bool,
     /// Whether its value may become several words.
     pub(super) splits: bool,
+    /// Whether a literal in it may hold code that something runs later.
+    pub(super) holds_code: bool,
     /// The variable that it is, with the values that it goes through.
     pub(super) values: Option<(String, Vec<String>)>,
 }
 
 impl Word {
     pub(super) fn literal(text: &str) -> Self {
-        Self { text: text.to_owned(), whole: true, pattern: false, splits: false, values: None }
+        Self { text: text.to_owned(), whole: true, ..Self::unknown() }
     }
 
     /// A word that goes through the values of a variable.
@@ -26,7 +28,14 @@ impl Word {
     }
 
     pub(super) fn unknown() -> Self {
-        Self { text: String::new(), whole: false, pattern: false, splits: false, values: None }
+        Self {
+            text: String::new(),
+            whole: false,
+            pattern: false,
+            splits: false,
+            holds_code: false,
+            values: None,
+        }
     }
 
     /// Returns the text if all of it is known.
@@ -118,4 +127,28 @@ pub(super) fn unescape_quoted(text: &str) -> String {
         }
     }
     out
+}
+
+/// Decodes the text of `$'…'`; `None` if a character is given by its number.
+pub(super) fn unescape_ansi(text: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut characters = text.chars();
+    while let Some(c) = characters.next() {
+        out.push(match c {
+            '\\' => match characters.next()? {
+                'n' => '\n',
+                't' => '\t',
+                'r' => '\r',
+                'a' => '\u{7}',
+                'b' => '\u{8}',
+                'e' | 'E' => '\u{1b}',
+                'f' => '\u{c}',
+                'v' => '\u{b}',
+                '?' => '?',
+                _ => return None,
+            },
+            c => c,
+        });
+    }
+    Some(out)
 }

@@ -1,0 +1,104 @@
+//! Builtins of bash that run code, keep it for later, or set variables.
+
+use super::options::{has, operands};
+use super::syntax::Word;
+use super::wrapper::Inner;
+use crate::argv::programs::{BLANK, Reader};
+
+/// The builtins of bash: what they are given may become the value of a variable.
+pub(super) const NAMES: &str = "\
+    : . [ alias bg bind break builtin caller cd command compgen complete compopt continue declare \
+    dirs disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill \
+    let local logout mapfile popd printf pushd pwd read readarray readonly return set shift shopt \
+    source suspend test times trap true type typeset ulimit umask unalias unset wait";
+
+const READ: Reader = Reader { flags: "ers", valued: "dinNptu", ..BLANK };
+
+/// Returns what a builtin runs or sets; `None` if the program is not one of these.
+pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
+    let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
+    let first = arguments.first().and_then(Word::known);
+    Some(match program {
+        "eval" => {
+            let words: Option<Vec<&str>> = arguments.iter().map(Word::known).collect();
+            let mut inner = unknown("runs text as code");
+            inner.extend(words.map(|words| Inner::Script(words.join(" "))));
+            inner
+        }
+        "source" | "." => unknown("runs a file as code"),
+        "alias" => {
+            let shows = |word: &Word| word.known().is_some_and(|word| !word.contains('='));
+            match arguments.iter().all(shows) {
+                true => Vec::new(),
+                false => unknown("keeps code for later"),
+            }
+        }
+        "trap" if first == Some("--") => {
+            return inner("trap", arguments.get(1..).unwrap_or_default());
+        }
+        "trap" => match arguments.first().map(Word::known) {
+            None | Some(Some("-" | "" | "-p" | "-l")) => Vec::new(),
+            _ => unknown("keeps code for later"),
+        },
+        "coproc" => vec![
+            Inner::Words(arguments.to_vec()),
+            Inner::Unknown("`coproc` runs a command beside the others".to_owned()),
+        ],
+        "hash" | "enable" | "complete" | "bind" | "fc" | "compgen" if !arguments.is_empty() => {
+            unknown("changes which code runs")
+        }
+        "mapfile" | "readarray" if has(arguments, &["-C"]) => unknown("runs code for each line"),
+        "jobs" if has(arguments, &["-x"]) => unknown("runs a command"),
+        "command" if first.is_some_and(|f| f.starts_with('-') && f.contains(['v', 'V'])) => {
+            Vec::new()
+        }
+        "printf" => match first {
+            Some("-v") => names(arguments.get(1..2).unwrap_or_default()),
+            Some(first) if first.starts_with("-v") => {
+                vec![Inner::Assigned(first.trim_start_matches("-v").to_owned())]
+            }
+            _ => Vec::new(),
+        },
+        "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
+            unknown("makes another name for a variable")
+        }
+        // The values of its options name no variable; with other options all of its words count.
+        "read" => names(operands(&READ, arguments).unwrap_or(arguments)),
+        "getopts" | "mapfile" | "readarray" | "local" | "declare" | "typeset" | "export"
+        | "readonly" | "let" => names(arguments),
+        _ => return None,
+    })
+}
+
+/// Variables that a builtin sets.
+fn names(arguments: &[Word]) -> Vec<Inner> {
+    let name = |word: &Word| {
+        let text = word.known().or_else(|| word.begins_known().then(|| word.beginning()));
+        let name = text.and_then(|text| text.split(['=', '[', '+']).next());
+        Inner::Assigned(name.unwrap_or_default().to_owned())
+    };
+    arguments.iter().map(name).collect()
+}
+
+/// Tells whether bash evaluates the arguments of a builtin as an expression or a subscript.
+pub(super) fn evaluates(program: &str, arguments: &[Word]) -> bool {
+    let has = |c: char| arguments.iter().any(|word| word.beginning().contains(c));
+    let is_option = |word: &Word, letter: char| {
+        word.known().is_none_or(|text| text.starts_with('-') && text.contains(letter))
+    };
+    match program {
+        "let" => true,
+        "test" | "[" => arguments.iter().any(|word| is_option(word, 'v')),
+        "declare" | "typeset" | "local" | "export" | "readonly" => {
+            has('[') || arguments.iter().any(|word| is_option(word, 'i'))
+        }
+        "printf" => {
+            let first = arguments.first();
+            first.is_some_and(|word| word.known().is_none_or(|text| text.starts_with("-v")))
+        }
+        "read" | "unset" | "wait" | "mapfile" | "readarray" | "getopts" => {
+            has('[') || arguments.iter().any(|word| word.known().is_none())
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,267 @@
+//! The forms of text in which bash and the grammar divide a script alike. Whatever has another form cannot be read.
+//!
+//! Each function accepts what is listed and nothing else: a new disagreement between bash and the grammar is then a text that is refused, not
+//! a command that is overlooked.
+//!
+//! *Source*: POSIX.1-2024, XCU 2.2 (Quoting), 2.3 (Token Recognition); bash(1), QUOTING and REDIRECTION.
+
+use super::tree::Node;
+
+/// Nodes whose parts stand next to each other.
+const GLUED: [&str; 5] = [
+    "concatenation",
+    "simple_expansion",
+    "variable_assignment",
+    "command_name",
+    "translated_string",
+];
+
+/// Nodes that end with their line, and whose parts are words.
+const WORDS: [&str; 7] = [
+    "redirected_statement",
+    "command",
+    "declaration_command",
+    "unset_command",
+    "file_redirect",
+    "herestring_redirect",
+    "heredoc_redirect",
+];
+
+/// Tells whether a leaf of the tree has a form that bash reads as the same token.
+pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
+    match node.kind {
+        "word" => {
+            !own.starts_with('#')
+                && unescaped(own).all(|c| c.is_alphanumeric() || "_./:,+=%@^~*?[]!{}#-".contains(c))
+        }
+        "number" => own.chars().all(|c| c.is_ascii_alphanumeric() || "-#".contains(c)),
+        "variable_name" => is_name(own),
+        "special_variable_name" => {
+            own.len() == 1 && own.chars().all(|c| c.is_ascii_digit() || "*@?!#$-_".contains(c))
+        }
+        "raw_string" => within(own, "'", "'").is_some_and(|inner| !inner.contains('\'')),
+        // An escaped backslash or quote is where the grammar finds another end.
+        "ansi_c_string" => within(own, "$'", "'").is_some_and(|inner| {
+            !inner.contains('\'') && !inner.contains("\\\\") && !inner.ends_with('\\')
+        }),
+        "string_content" => unescaped(own).all(|c| !matches!(c, '"' | '`')) && !expands(own),
+        "file_descriptor" => own.bytes().all(|b| b.is_ascii_digit()),
+        "test_operator" => {
+            own.strip_prefix('-').is_some_and(|name| name.bytes().all(|b| b.is_ascii_alphabetic()))
+        }
+        "comment" => own.starts_with('#') && !own.contains('\n'),
+        "regex" | "extglob_pattern" => {
+            let is_listed = |c: char| c.is_alphanumeric() || "_./:,+=%@^~*?[]!|()#$-".contains(c);
+            unescaped(own).all(|c| is_listed(c) || matches!(c, '{' | '}')) && !expands(own)
+        }
+        "heredoc_content" | "heredoc_end" | "heredoc_start" => true,
+        _ => false,
+    }
+}
+
+/// Tells whether the parts of a node are divided as bash divides them.
+pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
+    let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
+    if node.kind == "program" {
+        let first = node.children.first().map_or(text.len(), |child| child.start);
+        let last = node.children.last().map_or(text.len(), |child| child.end);
+        if !is_blank(gap(0, first), true) || !is_blank(gap(last, text.len()), true) {
+            return false;
+        }
+    }
+    // A test between single brackets is a command, which ends with its line.
+    if node.kind == "test_command" && !node.text(text).starts_with("[[") {
+        return !node.text(text).replace("\\\n", "").contains('\n');
+    }
+    let is_words = WORDS.contains(&node.kind);
+    let pairs = node.children.iter().zip(node.children.iter().skip(1));
+    let mut pairs = pairs.take_while(|(_, next)| next.kind != "heredoc_body");
+    pairs.all(|(before, next)| {
+        let gap = gap(before.end, next.start);
+        let is_redirect = next.kind.ends_with("_redirect");
+        match node.kind {
+            "heredoc_body" => true,
+            kind if GLUED.contains(&kind) => gap.is_empty(),
+            _ if before.kind == "file_descriptor" => gap.is_empty(),
+            _ if is_redirect && names_descriptor(text.get(..next.start).unwrap_or_default()) => {
+                false
+            }
+            _ if is_words || node.kind == "for_statement" || node.kind == "array" => {
+                let may_touch = !before.is_named || !next.is_named || is_redirect;
+                is_blank(gap, !is_words) && (may_touch || !gap.is_empty())
+            }
+            _ => is_blank(gap, true),
+        }
+    })
+}
+
+/// Tells whether a text between two tokens is blanks, continued lines and, where they may be, ends of lines.
+fn is_blank(gap: &str, ends_lines: bool) -> bool {
+    let mut characters = gap.chars();
+    while let Some(c) = characters.next() {
+        let is_accepted = match c {
+            ' ' | '\t' => true,
+            '\n' => ends_lines,
+            '\\' => characters.next() == Some('\n'),
+            _ => false,
+        };
+        if !is_accepted {
+            return false;
+        }
+    }
+    true
+}
+
+/// Tells whether a line is continued in the middle of a word.
+pub(super) fn joins_lines(text: &str) -> bool {
+    text.match_indices("\\\n").any(|(at, _)| {
+        let before = text.get(..at).and_then(|before| before.chars().next_back());
+        before.is_some_and(|c| !c.is_whitespace() && !"|&;({".contains(c))
+    })
+}
+
+/// `{name}>file`, which the grammar takes for a word and a redirection; `before` is the text before the redirection.
+fn names_descriptor(before: &str) -> bool {
+    let is_end = |c: char| c.is_whitespace() || ";|&()".contains(c);
+    let word = before.rsplit(is_end).next().unwrap_or_default();
+    let name = word.strip_prefix('{').and_then(|word| word.strip_suffix('}'));
+    name.is_some_and(|name| is_name(name.split('[').next().unwrap_or_default()))
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn within<'t>(text: &'t str, open: &str, close: &str) -> Option<&'t str> {
+    text.strip_prefix(open)?.strip_suffix(close)
+}
+
+/// Returns the characters without those behind a backslash; a backslash at the end, or before the end of a line, stays one.
+fn unescaped(text: &str) -> impl Iterator<Item = char> {
+    let mut characters = text.chars();
+    std::iter::from_fn(move || {
+        loop {
+            match characters.next()? {
+                '\\' => match characters.next() {
+                    None | Some('\n') => return Some('\\'),
+                    Some(_) => {}
+                },
+                c => return Some(c),
+            }
+        }
+    })
+}
+
+/// Tells whether a text that stands for itself holds something that bash would expand.
+pub(super) fn expands(text: &str) -> bool {
+    let mut characters = text.chars().peekable();
+    while let Some(c) = characters.next() {
+        match (c, characters.peek()) {
+            ('\\', _) => drop(characters.next()),
+            ('`', _) => return true,
+            ('$', Some(next)) if next.is_alphanumeric() || "_({['\"*@?!#$-".contains(*next) => {
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
+/// Tells whether the text of a literal holds code that something may run later, as it stands or when its escapes are decoded.
+pub(super) fn may_hold_code(text: &str) -> bool {
+    const CODE: [u32; 3] = [b'$' as u32, b'`' as u32, b'\\' as u32];
+    if text.contains(['$', '`']) {
+        return true;
+    }
+    text.match_indices('\\').any(|(at, _)| {
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let (digits, radix) = match rest.chars().next() {
+            None | Some('c') => return true,
+            Some('x' | 'u' | 'U') => (rest.get(1..).unwrap_or_default(), 16),
+            Some('0'..='7') => (rest, 8),
+            Some(_) => return false,
+        };
+        let own: String = digits.chars().take_while(|c| c.is_digit(radix)).take(8).collect();
+        // Digits of the next part of the word may follow.
+        let is_open = own.len() == digits.len();
+        let decoded = (1..=own.len()).any(|length| {
+            let value = own.get(..length).and_then(|own| u32::from_str_radix(own, radix).ok());
+            value.is_some_and(|value| CODE.contains(&value))
+        });
+        is_open || decoded
+    })
+}
+
+/// Tells whether bash reads the text between two backticks as it stands: nothing in it is quoted, escaped or a comment.
+pub(super) fn is_plain_backtick(own: &str) -> bool {
+    within(own, "`", "`").is_some_and(|inner| !inner.contains(['`', '\\', '\'', '"', '#', '\n']))
+}
+
+/// Tells whether a here-document ends at the first line that is its word, and whether nothing in its body is expanded that the tree does not
+/// show.
+pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
+    let (Some(start), Some(end)) = (node.child("heredoc_start"), node.child("heredoc_end")) else {
+        return false;
+    };
+    let written = start.text(text);
+    let word = ['\'', '"'].iter().find_map(|quote| {
+        within(written, quote.encode_utf8(&mut [0; 4]), quote.encode_utf8(&mut [0; 4]))
+    });
+    let is_quoted = word.is_some();
+    let word = word.unwrap_or(written);
+    let rest = text.get(start.end..).unwrap_or_default();
+    let (line, _) = rest.split_once('\n').unwrap_or((rest, ""));
+    // Two on one line are read one after the other.
+    if !is_name(word) || line.contains("<<") {
+        return false;
+    }
+    let strips_tabs = node.children.iter().any(|child| child.kind == "<<-");
+    let begins = start.end + line.len() + 1;
+    let mut at = begins;
+    for line in text.get(begins..).unwrap_or_default().split('\n') {
+        let shown = if strips_tabs { line.trim_start_matches('\t') } else { line };
+        if shown == word {
+            let ends_alike = at + (line.len() - shown.len()) == end.start;
+            return ends_alike && (is_quoted || shows_all(node, text, begins..at, strips_tabs));
+        }
+        at += line.len() + 1;
+    }
+    false
+}
+
+/// Tells whether the tree shows all that bash expands in the body of a here-document. Where leading tabs go, the grammar loses its place, so
+/// that only variables are accepted there.
+fn shows_all(node: &Node, text: &str, body: std::ops::Range<usize>, strips_tabs: bool) -> bool {
+    let own = text.get(body.clone()).unwrap_or_default();
+    if strips_tabs && (own.contains("$(") || own.contains("$[") || own.contains('`')) {
+        return false;
+    }
+    let Some(shown) = node.child("heredoc_body") else { return !runs(own) };
+    let mut at = body.start;
+    for child in shown.named().filter(|child| child.kind != "heredoc_content") {
+        if child.start < at || runs(text.get(at..child.start).unwrap_or("$(")) {
+            return false;
+        }
+        at = child.end;
+    }
+    !runs(text.get(at..body.end).unwrap_or("$("))
+}
+
+/// Tells whether a text that is expanded holds more than plain variables.
+fn runs(text: &str) -> bool {
+    let mut escaped = false;
+    text.char_indices().any(|(at, c)| {
+        let rest = text.get(at + c.len_utf8()..).unwrap_or_default();
+        let is_variable = || {
+            let inner = rest.strip_prefix('{').and_then(|rest| rest.split_once('}'));
+            inner.is_some_and(|(name, _)| is_name(name))
+        };
+        let is_found = !escaped
+            && (c == '`' || c == '$' && rest.starts_with(['(', '[', '{']) && !is_variable());
+        escaped = c == '\\' && !escaped;
+        is_found
+    })
+}

@@ -1,0 +1,114 @@
+//! Scripts of sed that only read and write text: a short list of forms. Whatever has another form may run a command or write a file.
+//!
+//! *Source*: the manual of GNU sed 4.9, 3 ("sed scripts") and 4 ("Addresses").
+
+/// Tells whether each command of a script has one of the listed forms: an address, then a command of one letter, `s`, `y`, or a line of text.
+pub(super) fn only_edits(script: &str) -> bool {
+    let mut script = Script { rest: script, depth: 0 };
+    loop {
+        script.rest = script.rest.trim_start_matches([' ', '\t', '\n', ';']);
+        if script.rest.is_empty() {
+            return script.depth == 0;
+        }
+        if script.command().is_none() {
+            return false;
+        }
+    }
+}
+
+struct Script<'a> {
+    rest: &'a str,
+    /// Brackets that are open.
+    depth: usize,
+}
+
+impl Script<'_> {
+    /// Takes a command with its address; `None` if it has another form.
+    fn command(&mut self) -> Option<()> {
+        self.address()?;
+        if self.take(',') {
+            self.address()?;
+        }
+        self.rest = self.rest.trim_start();
+        if self.take('!') {
+            self.rest = self.rest.trim_start();
+        }
+        let name = self.next()?;
+        match name {
+            '{' => {
+                self.depth += 1;
+                return Some(());
+            }
+            '}' => self.depth = self.depth.checked_sub(1)?,
+            'd' | 'D' | 'p' | 'P' | 'h' | 'H' | 'g' | 'G' | 'n' | 'N' | 'x' | '=' | 'z' => {}
+            'q' | 'Q' | 'l' => self.digits(),
+            's' | 'y' => {
+                let mark = self.next().filter(|mark| "/|#,:@%_!+".contains(*mark))?;
+                self.until(mark)?;
+                self.until(mark)?;
+                if name == 's' {
+                    self.rest = self
+                        .rest
+                        .trim_start_matches(|c: char| c.is_ascii_digit() || "gpiI".contains(c));
+                }
+            }
+            'a' | 'i' | 'c' => {
+                let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
+                self.rest = rest;
+                // A backslash continues the text in the next line.
+                let line = line.strip_prefix('\\').unwrap_or(line);
+                return (!line.contains('\\')).then_some(());
+            }
+            _ => return None,
+        }
+        self.rest = self.rest.trim_start_matches([' ', '\t']);
+        (self.rest.is_empty() || self.rest.starts_with([';', '\n', '}'])).then_some(())
+    }
+
+    /// Takes a line number, `$` or a pattern between slashes, if there is one.
+    fn address(&mut self) -> Option<()> {
+        self.rest = self.rest.trim_start_matches([' ', '\t']);
+        if self.take('/') {
+            self.until('/')?;
+            self.take('I');
+        } else if !self.take('$') {
+            self.digits();
+            if self.take('~') {
+                self.digits();
+            }
+        }
+        Some(())
+    }
+
+    /// Takes a pattern up to its mark. Where the mark stands between brackets, programs differ.
+    fn until(&mut self, mark: char) -> Option<()> {
+        let mut in_brackets = false;
+        loop {
+            match self.next()? {
+                '\n' => return None,
+                '\\' => drop(self.next().filter(|c| *c != '\n')?),
+                c if c == mark => return (!in_brackets).then_some(()),
+                '[' => in_brackets = true,
+                ']' => in_brackets = false,
+                _ => {}
+            }
+        }
+    }
+
+    fn digits(&mut self) {
+        self.rest = self.rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    }
+
+    fn take(&mut self, c: char) -> bool {
+        let rest = self.rest.strip_prefix(c);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let mut characters = self.rest.chars();
+        let c = characters.next();
+        self.rest = characters.as_str();
+        c
+    }
+}
