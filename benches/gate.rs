@@ -78,6 +78,12 @@ fn command(criterion: &mut Criterion) {
     criterion.bench_function("the same line, parsed by the grammar alone", |bencher| {
         bencher.iter(|| parser.parse(black_box(&line), None));
     });
+    let tangled =
+        "ls | | d2>&1 |ls | tail tbuild |ls | tail ts |ls.| tail tbuild | d2>&1 |ls ".repeat(800);
+    assert_eq!(rules.classify(&tangled).severity, Severity::Destructive);
+    criterion.bench_function("a command line of 60 KB that is not bash", |bencher| {
+        bencher.iter(|| rules.classify(black_box(&tangled)));
+    });
 }
 
 criterion_group!(benches, decision, command);

@@ -5,7 +5,7 @@
 //!
 //! *Source*: the manual pages of the programs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 mod commands;
@@ -32,12 +32,28 @@ pub(crate) fn reader(base: &str) -> Option<&'static Reader> {
     named(base).or_else(|| named(if is_loader { "ld-linux" } else { stem }))
 }
 
+static VERBS_BY_NAME: LazyLock<HashMap<&str, Vec<&Verb>>> = LazyLock::new(|| {
+    let mut by_name: HashMap<&str, Vec<&Verb>> = HashMap::new();
+    for verb in verbs::VERBS {
+        verb.names.split(' ').for_each(|name| by_name.entry(name).or_default().push(verb));
+    }
+    by_name
+});
+
 /// Returns the words after which a program runs another one.
 pub(crate) fn verbs(base: &str) -> impl Iterator<Item = &'static Verb> {
-    verbs::VERBS.iter().filter(move |verb| is_listed(verb.names, base))
+    VERBS_BY_NAME.get(base).into_iter().flatten().copied()
 }
 
 /// Tells whether a word is in a list of words.
 pub(crate) fn is_listed(list: &str, word: &str) -> bool {
     list.split_ascii_whitespace().any(|known| known == word)
+}
+
+/// A list of words that is looked through often.
+pub(crate) type Words = LazyLock<HashSet<&'static str>>;
+
+/// Returns the words of a list.
+pub(crate) fn words(list: &'static str) -> HashSet<&'static str> {
+    list.split_ascii_whitespace().collect()
 }

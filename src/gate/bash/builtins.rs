@@ -3,14 +3,18 @@
 use super::options::{has, operands};
 use super::syntax::Word;
 use super::wrapper::Inner;
-use crate::argv::programs::{BLANK, Reader};
+use crate::argv::programs::{BLANK, Reader, Words, words};
 
 /// The builtins of bash: what they are given may become the value of a variable.
-pub(super) const NAMES: &str = "\
+pub(super) static NAMES: Words = Words::new(|| {
+    words(
+        "\
     : . [ alias bg bind break builtin caller cd command compgen complete compopt continue declare \
     dirs disown echo enable eval exec exit export false fc fg getopts hash help history jobs kill \
     let local logout mapfile popd printf pushd pwd read readarray readonly return set shift shopt \
-    source suspend test times trap true type typeset ulimit umask unalias unset wait";
+    source suspend test times trap true type typeset ulimit umask unalias unset wait",
+    )
+});
 
 const READ: Reader = Reader { flags: "ers", valued: "dinNptu", ..BLANK };
 

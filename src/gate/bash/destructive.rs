@@ -2,10 +2,12 @@
 
 use super::options::{has, has_shortened};
 use super::syntax::Word;
-use crate::argv::programs::is_listed;
+use crate::argv::programs::{Words, is_listed, words};
 
 /// Destructive whatever follows.
-const ALWAYS: &str = "\
+static ALWAYS: Words = Words::new(|| {
+    words(
+        "\
     rm rmdir unlink shred dd wipefs mke2fs mkswap sfdisk cfdisk gdisk sgdisk parted blkdiscard \
     cryptsetup lvremove vgremove pvremove lvreduce lvresize vgreduce pvresize umount swapoff \
     shutdown reboot halt poweroff telinit init kexec killall killall5 pkill skill sudo su doas \
@@ -16,7 +18,9 @@ const ALWAYS: &str = "\
     debugfs badblocks update-grub grub-install add-apt-repository aptitude synaptic microdnf dnf5 \
     rpm-ostree apt-mark zypper flatpak emerge portage dpkg-reconfigure debconf-set-selections \
     update-rc.d chkconfig alternatives update-alternatives srm wipe fstrim pivot_root switch_root \
-    fusermount fusermount3 lvm udisksctl eject rtcwake ipmitool multipath pfctl ifdown ifup dropdb dropuser";
+    fusermount fusermount3 lvm udisksctl eject rtcwake ipmitool multipath pfctl ifdown ifup dropdb dropuser",
+    )
+});
 
 const DNF: &[&str] =
     &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
@@ -176,18 +180,22 @@ const UNITS: &str = "\
     systemd-suspend.service systemd-hibernate.service";
 
 /// Names that a function must not take: those above, the common ones, and what a script is made of.
-const COMMON: &str = "\
+static COMMON: Words = Words::new(|| {
+    words(
+        "\
     alias awk basename bash bg builtin cat cd chgrp chmod chown cmp command cp curl cut date \
     declare df diff dirname docker du echo env eval exec exit export false fg find git grep \
     gunzip gzip hash head hostname id ip jobs journalctl kill kubectl ln local ls make mkdir mv \
     node perl ping printf ps pwd python python3 read readlink return rsync sed service set sh \
     shift sleep sort source ssh stat systemctl tail tar tee test timeout touch tr trap true type \
-    uname uniq unset wait wc wget which xargs";
+    uname uniq unset wait wc wget which xargs",
+    )
+});
 
 /// Tells whether this is the name of a well-known program.
 pub(super) fn is_program(name: &str) -> bool {
-    is_listed(COMMON, name)
-        || is_listed(ALWAYS, name)
+    COMMON.contains(name)
+        || ALWAYS.contains(name)
         || BUT_FOR.iter().any(|(known, _)| *known == name)
         || name.contains('/')
         || name.starts_with("mkfs")
@@ -197,7 +205,7 @@ pub(super) fn is_program(name: &str) -> bool {
 pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let said = |what: &str| Some(format!("`{program}` {what}"));
     let families = ["mkfs", "mount.", "umount."];
-    if is_listed(ALWAYS, program) || families.iter().any(|family| program.starts_with(family)) {
+    if ALWAYS.contains(program) || families.iter().any(|family| program.starts_with(family)) {
         return Some(format!("`{program}` is a destructive command"));
     }
     let tables = ["iptables", "ip6tables"].into_iter().find(|name| {
@@ -211,7 +219,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
             said("changes the system")
         };
     }
-    if let Some(said) = words(program, arguments) {
+    if let Some(said) = verbs(program, arguments) {
         return Some(said);
     }
     match program {
@@ -244,7 +252,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "cd" | "pushd" if arguments.iter().filter_map(Word::known).any(is_kernel_tree) => {
             said("goes where names are devices")
         }
-        program if is_listed(READERS, program) => None,
+        program if READERS.contains(program) => None,
         _ if arguments.iter().filter_map(Word::known).any(names_device) => {
             said("is given a device")
         }
@@ -276,7 +284,7 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
 }
 
 /// Looks for words and options that destroy.
-fn words(program: &str, arguments: &[Word]) -> Option<String> {
+fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
         && (has(arguments, options) || has_shortened(arguments, options))
@@ -432,9 +440,13 @@ fn find(arguments: &[Word]) -> Option<String> {
 }
 
 /// Programs that only read what they are given.
-const READERS: &str = "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \
+static READERS: Words = Words::new(|| {
+    words(
+        "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \
     readlink realpath find findmnt smartctl md5sum sha256sum awk gawk mawk cut paste sort lsof iostat xfs_info udevadm \
-    fdisk mdadm losetup nvme";
+    fdisk mdadm losetup nvme",
+    )
+});
 
 /// Tells whether an argument is a device, also behind an option.
 fn names_device(text: &str) -> bool {

@@ -35,7 +35,8 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
                 && unescaped(own).all(|c| c.is_alphanumeric() || "_./:,+=%@^~*?[]!{}#-".contains(c))
         }
         "number" => own.chars().all(|c| c.is_ascii_alphanumeric() || "-#".contains(c)),
-        "variable_name" => is_name(own),
+        // A parameter such as `$1` is a variable for the grammar.
+        "variable_name" => is_name(own) || own.bytes().all(|b| b.is_ascii_digit()),
         "special_variable_name" => {
             own.len() == 1 && own.chars().all(|c| c.is_ascii_digit() || "*@?!#$-_".contains(c))
         }
@@ -62,6 +63,9 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
 /// Tells whether the parts of a node are divided as bash divides them.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
+    if node.children.len() < 2 && node.kind != "program" {
+        return true;
+    }
     if node.kind == "program" {
         let first = node.children.first().map_or(text.len(), |child| child.start);
         let last = node.children.last().map_or(text.len(), |child| child.end);
@@ -74,6 +78,7 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
         return !node.text(text).replace("\\\n", "").contains('\n');
     }
     let is_words = WORDS.contains(&node.kind);
+    let is_glued = GLUED.contains(&node.kind);
     let pairs = node.children.iter().zip(node.children.iter().skip(1));
     let mut pairs = pairs.take_while(|(_, next)| next.kind != "heredoc_body");
     pairs.all(|(before, next)| {
@@ -81,11 +86,12 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
         let is_redirect = next.kind.ends_with("_redirect");
         match node.kind {
             "heredoc_body" => true,
-            kind if GLUED.contains(&kind) => gap.is_empty(),
+            _ if is_glued => gap.is_empty(),
             _ if before.kind == "file_descriptor" => gap.is_empty(),
             _ if is_redirect && names_descriptor(text.get(..next.start).unwrap_or_default()) => {
                 false
             }
+            _ if next.kind == "heredoc_redirect" && is_lone_dash(gap) => true,
             _ if is_words || node.kind == "for_statement" || node.kind == "array" => {
                 let may_touch = !before.is_named || !next.is_named || is_redirect;
                 is_blank(gap, !is_words) && (may_touch || !gap.is_empty())
@@ -110,6 +116,14 @@ fn is_blank(gap: &str, ends_lines: bool) -> bool {
         }
     }
     true
+}
+
+/// Tells whether a text between two tokens is the word `-`, which the grammar drops before a here-document.
+pub(super) fn is_lone_dash(gap: &str) -> bool {
+    gap.len() > 2
+        && gap.trim_matches([' ', '\t']) == "-"
+        && !gap.starts_with('-')
+        && !gap.ends_with('-')
 }
 
 /// Tells whether a line is continued in the middle of a word.
@@ -230,6 +244,21 @@ pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
         at += line.len() + 1;
     }
     false
+}
+
+/// Returns a here-document without what bash expands in it.
+pub(super) fn literal_body(node: &Node, text: &str) -> String {
+    let own = node.text(text);
+    if node.child("heredoc_start").is_some_and(|start| start.text(text).contains(['\'', '"'])) {
+        return own.to_owned();
+    }
+    let mut escaped = false;
+    let is_literal = |c: &char| {
+        let stays = escaped || *c != '$';
+        escaped = *c == '\\' && !escaped;
+        stays
+    };
+    own.chars().filter(is_literal).collect()
 }
 
 /// Tells whether the tree shows all that bash expands in the body of a here-document. Where leading tabs go, the grammar loses its place, so

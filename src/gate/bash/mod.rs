@@ -20,9 +20,11 @@ mod variables;
 mod word;
 mod wrapper;
 
+use std::collections::HashSet;
+
 use syntax::{Shell, Simple, Word};
 
-use crate::argv::programs::is_listed;
+use crate::argv::programs::{Words, words};
 
 /// Simple commands of one command that are looked at; more are too much to be known (SH-3).
 const MOST_COMMANDS: usize = 50;
@@ -37,8 +39,9 @@ const DEEPEST: usize = 8;
 const BLOCKED: &[&str] = &["rm", "sudo", "shutdown", "reboot", "mkfs", "dd", "chmod 777"];
 
 /// What bash reads as the beginning or end of something else, and the grammar, in places, as a program.
-const RESERVED: &str =
-    "! { } if then elif else fi for while until do done case esac select function in [[ ]]";
+static RESERVED: Words = Words::new(|| {
+    words("! { } if then elif else fi for while until do done case esac select function in [[ ]]")
+});
 
 /// How much a command may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -160,7 +163,7 @@ impl Classifier<'_> {
         if ["/etc/init.d/", "/etc/rc.d/"].iter().any(|tree| word.beginning().starts_with(tree)) {
             "service".clone_into(&mut program);
         }
-        let is_reserved = RESERVED.split_ascii_whitespace().any(|word| word == program);
+        let is_reserved = RESERVED.contains(program.as_str());
         if is_reserved || word.beginning().starts_with('{') {
             return self.destructive("a reserved word stands where a program should");
         }
@@ -201,7 +204,7 @@ impl Classifier<'_> {
 
     /// Notes whether bash evaluates the arguments of a builtin, and whether they may reach an expression with code in them.
     fn evaluated(&mut self, program: &str, arguments: &[Word]) {
-        let is_builtin = is_listed(builtins::NAMES, program);
+        let is_builtin = builtins::NAMES.contains(program);
         if is_builtin || self.functions.iter().any(|name| name == program) {
             self.holds_code |= arguments.iter().any(|word| word.holds_code);
         }
@@ -248,25 +251,28 @@ fn runs_later(path: &str) -> bool {
     path.ends_with(".git/config") || path.contains(".git/hooks/") || path.ends_with("/.gitconfig")
 }
 
+/// Programs that make the files that they are given.
+const MAKERS: [&str; 11] =
+    ["cp", "mv", "ln", "install", "tee", "curl", "wget", "dd", "tar", "unzip", "git"];
+
 /// Returns the program of a text that the text itself makes or replaces.
 fn made_and_run(commands: &[Simple]) -> Option<String> {
-    let base = |word: &Word| {
-        let text = word.known()?;
-        text.rsplit('/').next().map(str::to_owned)
-    };
-    let makers = "cp mv ln install tee curl wget dd tar unzip git";
-    let mut made: Vec<String> = Vec::new();
-    for command in commands {
-        made.extend(command.writes.iter().filter_map(base));
-        let program = command.words.first().and_then(Word::program).unwrap_or_default();
-        if makers.split(' ').any(|maker| maker == program) {
-            made.extend(command.words.iter().skip(1).filter_map(base));
-        }
-    }
-    commands.iter().find_map(|command| {
+    let base = |word: &Word| word.known()?.rsplit('/').next().map(str::to_owned);
+    let path = |command: &Simple| {
         let word = command.words.first().filter(|word| word.beginning().contains('/'))?;
-        base(word).filter(|name| made.contains(name))
-    })
+        base(word)
+    };
+    if commands.iter().all(|command| path(command).is_none()) {
+        return None;
+    }
+    let mut made = HashSet::new();
+    for command in commands {
+        let program = command.words.first().and_then(Word::program);
+        let makes = program.is_some_and(|program| MAKERS.contains(&program.as_str()));
+        let named = command.words.iter().skip(1).filter(|_| makes).chain(&command.writes);
+        made.extend(named.filter_map(base));
+    }
+    commands.iter().filter_map(path).find(|name| made.contains(name))
 }
 
 /// Tells whether a path is below `/dev` and is not one of the harmless entries.

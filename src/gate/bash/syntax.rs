@@ -4,14 +4,15 @@
 //! cannot be read. The walk goes on all the same, so that a blocked command in the rest is found.
 
 use super::lexical::{
-    is_divided_alike, is_plain_backtick, is_plain_heredoc, is_plain_token, joins_lines,
-    may_hold_code,
+    is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
+    joins_lines, literal_body, may_hold_code,
 };
 use super::tree::{Node, tree};
 use super::variables::Variables;
 pub(super) use super::word::Word;
-use super::word::{bare, unescape_ansi, unescape_quoted};
-use crate::argv::programs::is_listed;
+use crate::argv::programs::{Words, is_listed, words};
+
+mod words;
 
 /// How a shell is fed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -92,6 +93,17 @@ pub(super) fn parse(text: &str, shell: Shell) -> Script {
 /// Nodes whose literals `Reader::parts` takes into the word.
 const MADE_OF_TEXTS: [&str; 4] = ["concatenation", "command_name", "string", "translated_string"];
 
+/// Operators, brackets and reserved words that the walk knows.
+static TOKENS: Words = Words::new(|| {
+    words(
+        "\
+        ; ;; ;& ;;& & && | || |& ( ) { } [ ] [[ ]] (( )) ! < > >> &> &>> <& >& >| <<< << <<- $( \
+        ${ $(( $ <( >( ` \" = += == != =~ + - * / % ** ++ -- <= >= ? : , ^ ~ -= *= /= %= # ## %% \
+        // ^^ ,, :- := :+ :? if then elif else fi for in do done while until case esac function \
+        export declare typeset local readonly unset unsetenv /# /% ..",
+    )
+});
+
 /// Where a node stands.
 #[derive(Debug, Clone, Default)]
 struct Context {
@@ -102,6 +114,19 @@ struct Context {
     /// Whether it is in a word of a command, which tells itself whether it may hold code.
     in_word: bool,
     in_substitution: bool,
+    operators: Operators,
+}
+
+/// What bars, brackets and other operators are where a node stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Operators {
+    /// What the tree shows.
+    #[default]
+    Shown,
+    /// Parts of a pattern.
+    Pattern,
+    /// Ends of a command, although the tree shows a test: `[ a && b ]`.
+    EndCommand,
 }
 
 impl Context {
@@ -194,31 +219,45 @@ impl<'a> Reader<'a> {
                     self.unreadable("something is quoted between backticks");
                 }
             }
-            _ if !node.is_named => self.token(node),
+            _ if !node.is_named => self.token(node, ctx),
             _ => self.leaf(node, ctx),
         }
+        self.script.counts |= node.kind == "compound_statement" && node.child("((").is_some();
         let is_substitution = matches!(node.kind, "command_substitution" | "process_substitution");
+        let operators = match node.kind {
+            "test_command" if self.of(node).starts_with("[[") => Operators::Pattern,
+            "test_command" if self.of(node).starts_with('[') => Operators::EndCommand,
+            "arithmetic_expansion" => Operators::Shown,
+            _ => ctx.operators,
+        };
         let inner = match is_substitution {
             true => Context { in_substitution: true, piped: ctx.piped, ..Context::default() },
             false => Context {
                 in_word: ctx.in_word && MADE_OF_TEXTS.contains(&node.kind),
+                operators,
                 ..ctx.clone()
             },
         };
+        let patterns_end = node.child(")").map_or(0, |bracket| bracket.start);
         for child in &node.children {
-            self.node(child, &inner);
+            match node.kind == "case_item" && child.end <= patterns_end {
+                true => {
+                    self.node(child, &Context { operators: Operators::Pattern, ..inner.clone() })
+                }
+                false => self.node(child, &inner),
+            }
         }
     }
 
     /// An operator, a bracket or a reserved word.
-    fn token(&mut self, node: &Node) {
-        const ACCEPTED: &str = "; ;; ;& ;;& & && | || |& ( ) { } [ ] [[ ]] (( )) ! < > >> &> &>> <& >& \
-            >| <<< << <<- $( ${ $(( $ <( >( ` \" = += == != =~ + - * / % ** ++ -- < <= >= ? : , ^ ~ \
-            << >> -= *= /= %= # ## %% // ^^ ,, :- := :+ :? if then elif else fi for in do done while \
-            until case esac function export declare typeset local readonly unset unsetenv /# /% .. \n";
+    fn token(&mut self, node: &Node, ctx: &Context) {
         let own = node.kind;
-        if own != "\n" && !is_listed(ACCEPTED, own) {
+        if own != "\n" && !TOKENS.contains(own) {
             self.unreadable("a token that is not known stands in it");
+        } else if ctx.operators == Operators::EndCommand
+            && own.contains(['|', '&', ';', '<', '>', '('])
+        {
+            self.unreadable("a test between brackets holds an operator");
         }
     }
 
@@ -226,7 +265,11 @@ impl<'a> Reader<'a> {
         let own = self.of(node);
         if node.kind == "ERROR" {
             self.unreadable("it is not bash");
-        } else if !is_plain_token(node, own) {
+        } else if !is_plain_token(node, own)
+            || (ctx.operators != Operators::Pattern
+                && matches!(node.kind, "regex" | "extglob_pattern")
+                && own.contains(['|', '(', ')']))
+        {
             self.unreadable("a word has a form that bash may read in another way");
         } else if node.kind == "comment" && ctx.in_substitution {
             self.unreadable("a comment stands in a substitution");
@@ -248,6 +291,7 @@ impl<'a> Reader<'a> {
         if !is_plain_heredoc(node, self.text) {
             self.unreadable("a here-document may end elsewhere, or run something");
         }
+        self.script.holds_code |= may_hold_code(&literal_body(node, self.text));
         for child in &node.children {
             self.node(child, &Context { piped: true, ..ctx.inside() });
         }
@@ -331,17 +375,12 @@ impl<'a> Reader<'a> {
                 self.unreadable("an expansion holds what bash may read as something else");
             }
             if child.is_named {
-                self.node(child, &Context { in_word: false, ..ctx.clone() });
+                self.node(
+                    child,
+                    &Context { in_word: false, operators: Operators::Pattern, ..ctx.clone() },
+                );
             }
         }
-    }
-
-    /// Returns the name that an assignment sets; `None` for a pager that only shows.
-    fn name_of(&self, assignment: &Node) -> Option<String> {
-        let value = assignment.field("value").map_or("", |value| self.of(value));
-        let name = self.of(assignment.field("name")?);
-        let shows = name.ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat");
-        (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
     }
 
     fn command(&mut self, node: &Node, ctx: &Context) {
@@ -359,7 +398,7 @@ impl<'a> Reader<'a> {
                     continue;
                 }
                 _ if !child.is_named => {
-                    self.token(child);
+                    self.token(child, ctx);
                     continue;
                 }
                 "variable_assignment" => {
@@ -415,7 +454,14 @@ impl<'a> Reader<'a> {
         let mut outer = Simple::default();
         let mut behind = ctx.behind.clone();
         let is_redirect = |child: &&Node| child.kind.ends_with("_redirect");
-        for child in node.children.iter().filter(is_redirect) {
+        let mut end = node.start;
+        for child in &node.children {
+            let gap = self.text.get(end..child.start).unwrap_or_default();
+            end = child.end;
+            if !is_redirect(&child) {
+                continue;
+            }
+            behind.extend(is_lone_dash(gap).then(|| Word::literal("-")));
             behind.extend(self.redirect(child, &mut outer));
             self.parts_of_redirect(child, ctx);
         }
@@ -436,114 +482,5 @@ impl<'a> Reader<'a> {
         for child in node.children.iter().filter(|child| !is_redirect(child)) {
             self.node(child, &inner);
         }
-    }
-
-    /// Takes a redirection; returns the words behind it, which are the command's: the grammar counts them among the files.
-    fn redirect(&self, node: &Node, simple: &mut Simple) -> Vec<Word> {
-        match node.kind {
-            "herestring_redirect" => {
-                let word = node.named().last().map(|word| self.word(word));
-                simple.piped = true;
-                simple.input = word.and_then(|word| word.known().map(str::to_owned));
-                Vec::new()
-            }
-            "heredoc_redirect" => {
-                simple.piped = true;
-                let quoted =
-                    node.child("heredoc_start").is_some_and(|s| self.of(s).contains(['\'', '"']));
-                simple.input = node
-                    .child("heredoc_body")
-                    // Unquoted, its backslashes go before it is read.
-                    .filter(|body| quoted || !self.of(body).contains(['\\', '`']))
-                    .filter(|body| body.named().all(|child| child.kind == "heredoc_content"))
-                    .map(|body| self.of(body).to_owned());
-                node.fields("argument").map(|word| self.word(word)).collect()
-            }
-            _ => {
-                let is_input = self.of(node).trim_start_matches(|c: char| c.is_ascii_digit());
-                let is_input = is_input.starts_with('<') && !is_input.starts_with("<>");
-                let mut words = node.fields("destination").map(|word| self.word(word));
-                match words.next() {
-                    Some(_) if is_input => simple.piped = true,
-                    Some(target) => simple.writes.push(target),
-                    None => {}
-                }
-                words.collect()
-            }
-        }
-    }
-
-    /// Returns a word after quote removal.
-    fn word(&self, node: &Node) -> Word {
-        let text = self.of(node);
-        let inner = |from: usize| text.get(from..text.len().saturating_sub(1)).unwrap_or_default();
-        let holding = |word: Word| Word { holds_code: may_hold_code(text), ..word };
-        match node.kind {
-            "word" | "number" | "test_operator" | "variable_name" | "special_variable_name" => {
-                holding(bare(text))
-            }
-            "raw_string" => holding(Word::literal(inner(1))),
-            "ansi_c_string" => {
-                let word = unescape_ansi(inner(2)).map(|text| Word::literal(&text));
-                let word = word.unwrap_or_else(Word::unknown);
-                Word { holds_code: may_hold_code(inner(2)), ..word }
-            }
-            "string" => {
-                if let [_, only, _] = node.children.as_slice()
-                    && only.kind == "simple_expansion"
-                    && only.end - only.start + 2 == text.len()
-                {
-                    return self.variables.value(self.of(only));
-                }
-                match node.named().all(|child| child.kind == "string_content") {
-                    true => holding(Word::literal(&unescape_quoted(inner(1)))),
-                    false => self.parts(node),
-                }
-            }
-            "concatenation" | "command_name" | "translated_string" => self.parts(node),
-            "variable_assignment" => {
-                Word { whole: false, ..bare(text.split('=').next().unwrap_or(text)) }
-            }
-            "simple_expansion" => self.variables.value(text),
-            _ => Word::unknown(),
-        }
-    }
-
-    /// Returns a word that is made of several.
-    fn parts(&self, node: &Node) -> Word {
-        let mut out = Word::literal("");
-        for child in &node.children {
-            let part = match child.kind {
-                "\"" => continue,
-                "$" if node.kind == "translated_string" => continue,
-                "string_content" => Word {
-                    holds_code: may_hold_code(self.of(child)),
-                    ..Word::literal(&unescape_quoted(self.of(child)))
-                },
-                _ if child.is_named => self.word(child),
-                _ => bare(self.of(child)),
-            };
-            if out.whole {
-                out.text.push_str(&part.text);
-            }
-            out.whole &= part.whole;
-            out.pattern |= part.pattern;
-            out.holds_code |= part.holds_code;
-            let may_split = || {
-                node.kind != "string"
-                    && child.kind.ends_with("expansion")
-                    && self.variables.may_split(self.of(child))
-            };
-            out.splits |= part.splits || may_split();
-        }
-        // Braces make several words of one.
-        let braces = self.of(node);
-        if node.kind == "concatenation"
-            && braces.contains('{')
-            && (braces.contains(',') || braces.contains(".."))
-        {
-            out.whole = false;
-        }
-        out
     }
 }

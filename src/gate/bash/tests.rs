@@ -348,6 +348,53 @@ fn what_hides_in_odd_places_is_destructive() {
     );
 }
 
+/// Found by the differential test: bash ran what stands in each of these.
+// proves SH-2, SH-3
+#[test]
+fn what_bash_runs_in_odd_places_is_destructive() {
+    check(
+        &[
+            "echo ${a['$(ls x)']}",
+            "cat <<-E\n\t$(ls x)\n\tE",
+            "[[ -v 'a[$(ls x)]' ]]",
+            "let $'a[`ls x`]'",
+            "(('$(ls x)'))",
+            "[ \"\"|ls\"\" ]",
+            "[ a && ls ]",
+            "[ a = b -o c | ls ]",
+            "read -r y <<-'E'\n  a[$(ls x)]\nE\n((y+1))",
+            "read x <<E\n  a[\\$(ls x)]\nE\necho $((x))",
+            "printf -v x 'a[\\x24(ls x)]'; echo $((x))",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "awk '{print $1}' f; [[ $n -gt 3 ]] && echo many",
+            "n=$(ls | wc -l); if (( n > 3 )); then echo \"$((n + 1))\"; fi",
+            "printf '\\033[31m%s\\033[0m\\n' red; [[ $n -eq 0 ]]",
+            "case \"$1\" in start|stop) echo a;; *) echo b;; esac",
+            "git commit -m \"$(cat <<'EOF'\nfix the `x`\nEOF\n)\"",
+            "kubectl apply -f - <<'EOF'\na: b\nEOF",
+            "x=$(( $(date +%s) - 60 )); echo \"$x\" `date`",
+            "if ! systemctl is-active --quiet nginx; then echo down >&2; fi",
+            "declare -A m; m[a]=1; echo \"${m[a]}\" \"${!m[@]}\"",
+            "f() { local a=\"$1\"; shift; echo \"$@\"; }; f x",
+            "while read -r a b; do printf \"%s\\n\" \"$a\"; done < <(df -h)",
+            "kubectl get pods -o jsonpath=\"{.items[*].metadata.name}\" | tr ' ' '\\n'",
+            "awk -F: '$3 > 1000 && $1 !~ /^nobody/ {sum += $3} END {printf \"%d\\n\", sum}' f",
+            "sed -i.bak 's/foo/bar/g' f; sed -E \"s#^/a(.*)#\\1#\" f; sed -n \"\\$p\" f",
+        ],
+        "plain",
+    );
+}
+
+// proves SH-2, SH-3
+#[test]
+fn what_is_blocked_stays_blocked_beside_what_cannot_be_read() {
+    check(&["rm x; echo ${a@P}", "rm x\nif", "ls ); rm x", "$X; rm x"], "blocked");
+}
+
 // proves SH-4, SH-5
 #[test]
 fn what_destroys_is_known_in_every_spelling() {

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::sync::LazyLock;
 
+use crate::text::escape::is_deceptive;
 use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
 
 /// Levels of a syntax tree, and of brackets in a text.
@@ -16,6 +17,18 @@ const BYTES_PER_STEP: usize = 20;
 const FEWEST_STEPS: usize = 50;
 
 static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
+
+/// The names of nodes by their numbers in the grammar.
+static KINDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let kinds = 0..u16::try_from(GRAMMAR.node_kind_count()).unwrap_or(u16::MAX);
+    kinds.map(|id| GRAMMAR.node_kind_for_id(id).unwrap_or("ERROR")).collect()
+});
+
+/// The names of fields; their numbers begin at one.
+static FIELDS: LazyLock<Vec<Option<&str>>> = LazyLock::new(|| {
+    let fields = 0..=u16::try_from(GRAMMAR.field_count()).unwrap_or(u16::MAX);
+    fields.map(|id| GRAMMAR.field_name_for_id(id)).collect()
+});
 
 thread_local! {
     static PARSER: RefCell<Option<Parser>> = RefCell::new(new_parser());
@@ -66,7 +79,8 @@ impl Node {
 ///
 /// *Errors*: why the text has no tree.
 pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
-    if text.chars().any(|c| c != '\n' && c != '\t' && crate::text::escape::is_deceptive(c)) {
+    let is_odd = |c: char| !matches!(c, ' '..='~' | '\n' | '\t') && is_deceptive(c);
+    if text.chars().any(is_odd) {
         return Err("it holds control or invisible characters");
     }
     let mut depth = 0_usize;
@@ -113,7 +127,7 @@ fn convert(cursor: &mut TreeCursor<'_>, depth: usize) -> Option<Node> {
         return None;
     }
     let node = cursor.node();
-    let mut children = Vec::new();
+    let mut children = Vec::with_capacity(node.child_count() as usize);
     if cursor.goto_first_child() {
         loop {
             children.push(convert(cursor, depth + 1)?);
@@ -126,9 +140,9 @@ fn convert(cursor: &mut TreeCursor<'_>, depth: usize) -> Option<Node> {
     Some(Node {
         kind: match node.is_missing() || node.is_error() {
             true => "ERROR",
-            false => GRAMMAR.node_kind_for_id(node.kind_id()).unwrap_or("ERROR"),
+            false => KINDS.get(usize::from(node.kind_id())).unwrap_or(&"ERROR"),
         },
-        field: cursor.field_id().and_then(|id| GRAMMAR.field_name_for_id(id.get())),
+        field: cursor.field_id().and_then(|id| *FIELDS.get(usize::from(id.get()))?),
         is_named: node.is_named(),
         start: node.start_byte(),
         end: node.end_byte(),

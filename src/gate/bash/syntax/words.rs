@@ -1,0 +1,125 @@
+//! Words, assignments and redirections of a simple command.
+
+use super::super::lexical::may_hold_code;
+use super::super::tree::Node;
+use super::super::word::{Word, bare, unescape_ansi, unescape_quoted};
+use super::{Reader, Simple};
+
+impl Reader<'_> {
+    /// Returns the name that an assignment sets; `None` for a pager that only shows.
+    pub(super) fn name_of(&self, assignment: &Node) -> Option<String> {
+        let value = assignment.field("value").map_or("", |value| self.of(value));
+        let name = self.of(assignment.field("name")?);
+        let shows = name.ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat");
+        (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
+    }
+
+    /// Takes a redirection; returns the words behind it, which are the command's: the grammar counts them among the files.
+    pub(super) fn redirect(&self, node: &Node, simple: &mut Simple) -> Vec<Word> {
+        match node.kind {
+            "herestring_redirect" => {
+                let word = node.named().last().map(|word| self.word(word));
+                simple.piped = true;
+                simple.input = word.and_then(|word| word.known().map(str::to_owned));
+                Vec::new()
+            }
+            "heredoc_redirect" => {
+                simple.piped = true;
+                let quoted =
+                    node.child("heredoc_start").is_some_and(|s| self.of(s).contains(['\'', '"']));
+                simple.input = node
+                    .child("heredoc_body")
+                    // Unquoted, its backslashes go before it is read.
+                    .filter(|body| quoted || !self.of(body).contains(['\\', '`']))
+                    .filter(|body| body.named().all(|child| child.kind == "heredoc_content"))
+                    .map(|body| self.of(body).to_owned());
+                node.fields("argument").map(|word| self.word(word)).collect()
+            }
+            _ => {
+                let is_input = self.of(node).trim_start_matches(|c: char| c.is_ascii_digit());
+                let is_input = is_input.starts_with('<') && !is_input.starts_with("<>");
+                let mut words = node.fields("destination").map(|word| self.word(word));
+                match words.next() {
+                    Some(_) if is_input => simple.piped = true,
+                    Some(target) => simple.writes.push(target),
+                    None => {}
+                }
+                words.collect()
+            }
+        }
+    }
+
+    /// Returns a word after quote removal.
+    pub(super) fn word(&self, node: &Node) -> Word {
+        let text = self.of(node);
+        let inner = |from: usize| text.get(from..text.len().saturating_sub(1)).unwrap_or_default();
+        let holding = |word: Word| Word { holds_code: may_hold_code(text), ..word };
+        match node.kind {
+            "word" | "number" | "test_operator" | "variable_name" | "special_variable_name" => {
+                holding(bare(text))
+            }
+            "raw_string" => holding(Word::literal(inner(1))),
+            "ansi_c_string" => {
+                let word = unescape_ansi(inner(2)).map(|text| Word::literal(&text));
+                let word = word.unwrap_or_else(Word::unknown);
+                Word { holds_code: may_hold_code(inner(2)), ..word }
+            }
+            "string" => {
+                if let [_, only, _] = node.children.as_slice()
+                    && only.kind == "simple_expansion"
+                    && only.end - only.start + 2 == text.len()
+                {
+                    return self.variables.value(self.of(only));
+                }
+                match node.named().all(|child| child.kind == "string_content") {
+                    true => holding(Word::literal(&unescape_quoted(inner(1)))),
+                    false => self.parts(node),
+                }
+            }
+            "concatenation" | "command_name" | "translated_string" => self.parts(node),
+            "variable_assignment" => {
+                Word { whole: false, ..bare(text.split('=').next().unwrap_or(text)) }
+            }
+            "simple_expansion" => self.variables.value(text),
+            _ => Word::unknown(),
+        }
+    }
+
+    /// Returns a word that is made of several.
+    fn parts(&self, node: &Node) -> Word {
+        let mut out = Word::literal("");
+        for child in &node.children {
+            let part = match child.kind {
+                "\"" => continue,
+                "$" if node.kind == "translated_string" => continue,
+                "string_content" => Word {
+                    holds_code: may_hold_code(self.of(child)),
+                    ..Word::literal(&unescape_quoted(self.of(child)))
+                },
+                _ if child.is_named => self.word(child),
+                _ => bare(self.of(child)),
+            };
+            if out.whole {
+                out.text.push_str(&part.text);
+            }
+            out.whole &= part.whole;
+            out.pattern |= part.pattern;
+            out.holds_code |= part.holds_code;
+            let may_split = || {
+                node.kind != "string"
+                    && child.kind.ends_with("expansion")
+                    && self.variables.may_split(self.of(child))
+            };
+            out.splits |= part.splits || may_split();
+        }
+        // Braces make several words of one.
+        let braces = self.of(node);
+        if node.kind == "concatenation"
+            && braces.contains('{')
+            && (braces.contains(',') || braces.contains(".."))
+        {
+            out.whole = false;
+        }
+        out
+    }
+}
