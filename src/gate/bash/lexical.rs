@@ -96,9 +96,29 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
                 let may_touch = !before.is_named || !next.is_named || is_redirect;
                 is_blank(gap, !is_words) && (may_touch || !gap.is_empty())
             }
-            _ => is_blank(gap, true),
+            "string"
+            | "expansion"
+            | "subscript"
+            | "command_substitution"
+            | "arithmetic_expansion"
+            | "binary_expression"
+            | "unary_expression"
+            | "postfix_expression"
+            | "ternary_expression"
+            | "parenthesized_expression"
+            | "brace_expression"
+            | "variable_assignments" => is_blank(gap, true),
+            // Elsewhere two tokens touch only if one is an operator: `]#` and `}x` are words.
+            _ => is_blank(gap, true) && (!gap.is_empty() || touch(text, next.start)),
         }
     })
+}
+
+/// Tells whether the characters before and at a place belong to different tokens.
+fn touch(text: &str, at: usize) -> bool {
+    let is_operator = |c: char| c.is_whitespace() || ";|&()<>".contains(c);
+    let (before, behind) = text.split_at_checked(at).unwrap_or_default();
+    before.ends_with(is_operator) || behind.starts_with(is_operator)
 }
 
 /// Tells whether a text between two tokens is blanks, continued lines and, where they may be, ends of lines.

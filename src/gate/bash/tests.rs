@@ -361,6 +361,8 @@ fn what_bash_runs_in_odd_places_is_destructive() {
             "(('$(ls x)'))",
             "[ \"\"|ls\"\" ]",
             "[ a && ls ]",
+            "[ -v -v ]# $(ls x)",
+            "{ ls; }x",
             "[ a = b -o c | ls ]",
             "read -r y <<-'E'\n  a[$(ls x)]\nE\n((y+1))",
             "read x <<E\n  a[\\$(ls x)]\nE\necho $((x))",
