@@ -1,5 +1,13 @@
 //! The house rules that a compiler does not know: who may import whom, and what stands in one place only.
-#![expect(clippy::unwrap_used, reason = "a test that fails is to stop at once")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    reason = "a test that fails is to stop at once"
+)]
+
+#[path = "tidy/circles.rs"]
+mod circles;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,6 +72,16 @@ fn a_folder_imports_only_from_those_before_it() {
         }
     }
     assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[test]
+fn imports_inside_a_folder_form_no_circle() {
+    let join = |(path, text): (PathBuf, String)| {
+        let lines: Vec<String> = code(&path, &text).into_iter().map(|(_, line)| line).collect();
+        (path, lines.join("\n"))
+    };
+    let files: Vec<(PathBuf, String)> = sources().into_iter().map(join).collect();
+    assert_eq!(circles::circles(&files), Vec::<String>::new());
 }
 
 #[test]

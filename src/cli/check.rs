@@ -42,14 +42,14 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
 async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError> {
     let config = context.config_for_reading(Trust::Required)?;
     let job = context.job(&config, job)?.clone();
-    super::run::own_state(context)?;
+    super::access::own_state(&context.dirs)?;
     let unread = config.unread.clone();
     // A server whose secret this process lacks would start with another environment than in a run.
     let mut readable = Config::clone(&config);
     readable.mcp_servers.retain(|_, server| config.unread_in(server.values()).is_none());
     let host = context.host(Observers::default());
     let checked = check_job(&Arc::new(readable), &job, &host, &context.new_run_id()).await;
-    let mut report = checked.map_err(|error| source::denied(&context.dirs.state, &error))?;
+    let mut report = checked.map_err(|error| super::access::denied(&context.dirs.state, &error))?;
     let is_left_out = |item: &CheckItem| {
         let of_server = config.mcp_servers.values().any(|server| {
             config.unread_in(server.values()).is_some()

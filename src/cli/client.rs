@@ -34,7 +34,7 @@ impl Client {
                 Ok(_) => return Self::at(&path).map(Some),
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
-                    refused.get_or_insert_with(|| super::source::denied(&path, &error));
+                    refused.get_or_insert_with(|| super::access::denied(&path, &error));
                 }
             }
         }
@@ -57,7 +57,7 @@ impl Client {
     fn at(path: &Path) -> Result<Self, CliError> {
         let key_path = key_path(path);
         let key = std::fs::read_to_string(&key_path)
-            .map_err(|error| super::source::denied(&key_path, &error))?;
+            .map_err(|error| super::access::denied(&key_path, &error))?;
         let mut key = HeaderValue::from_str(key.trim())
             .map_err(|_| CliError::failed(format!("{} holds no key", key_path.display())))?;
         key.set_sensitive(true);

@@ -151,7 +151,7 @@ impl Context {
     /// *Errors*: none, or several.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
         let state = self.state();
-        super::source::readable(&state.root().join("runs"))?;
+        super::access::readable(&state.root().join("runs"))?;
         if let Ok(run_id) = RunId::parse(name)
             && let Some(run) = state.find_run(&run_id)
         {
@@ -162,7 +162,7 @@ impl Context {
         };
         let mut runs = state
             .runs()
-            .map_err(|error| super::source::denied(&state.root().join("runs"), &error))?;
+            .map_err(|error| super::access::denied(&state.root().join("runs"), &error))?;
         if name == "last" {
             return runs.drain(..).next().ok_or_else(missing);
         }
@@ -177,7 +177,7 @@ impl Context {
         match runs.as_slice() {
             [] => Err(missing()),
             [run] => Ok(run.clone()),
-            _ => Err(super::source::several(&name)),
+            _ => Err(CliError::ambiguous(&name)),
         }
     }
 }

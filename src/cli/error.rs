@@ -48,6 +48,11 @@ impl CliError {
         Self::new(ErrorKind::Failed, message)
     }
 
+    /// Returns the error for a beginning that several ids have.
+    pub(crate) fn ambiguous(name: &str) -> Self {
+        Self::usage(format!("`{name}` is the beginning of several ids: write more of it"))
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Usage, message)
     }

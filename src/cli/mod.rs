@@ -1,5 +1,6 @@
 //! The command line: one file a verb, data on stdout, everything else on stderr, an exit code that tells the outcome.
 
+mod access;
 mod approvals;
 mod args;
 mod call;

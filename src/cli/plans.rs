@@ -118,7 +118,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
 
 /// Returns the files of the state directory, which only its owner changes plans in.
 fn own_files(context: &Context) -> Result<Source, CliError> {
-    super::run::own_state(context)?;
+    super::access::own_state(&context.dirs)?;
     Ok(Source::Files(context.dirs.state.clone()))
 }
 
@@ -142,7 +142,7 @@ async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
     } else {
         plans.retain(|plan| plan.plan_id.starts_with(&wanted.to_ascii_lowercase()));
         if plans.len() > 1 {
-            return Err(source::several(wanted));
+            return Err(CliError::ambiguous(wanted));
         }
     }
     let first = plans.into_iter().next();

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use serde_json::Value;
 
+use super::access::own_state;
 use super::approvals::Terminal;
 use super::args::{OutputForm, RunArgs};
 use super::client::Client;
@@ -40,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     }
     // The person who is asked sits here, so that it runs here as well.
     if args.interactive {
-        own_state(context)?;
+        own_state(&context.dirs)?;
     } else if let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? {
         return run_in_daemon(context, &daemon, args).await;
     } else if args.detach {
@@ -211,42 +212,6 @@ pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, Cl
         }
     }
     Ok(vars)
-}
-
-/// Refuses to write into the state directory of another user, with the line that works.
-pub(crate) fn own_state(context: &Context) -> Result<(), CliError> {
-    use std::os::unix::fs::MetadataExt as _;
-    let state = &context.dirs.state;
-    let meta = match std::fs::metadata(state) {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(source::denied(state, &error)),
-    };
-    if meta.uid() == nix::unistd::geteuid().as_raw() {
-        return Ok(());
-    }
-    let owner = crate::process::person(meta.uid()).user;
-    Err(CliError::failed(format!("{} belongs to {owner}, who alone may do this", state.display()))
-        .hint(sudo_line(context, &owner)))
-}
-
-/// Returns this command as `owner` would run it, with the directories that are meant here.
-fn sudo_line(context: &Context, owner: &str) -> String {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let has = |flag: &str| {
-        args.iter().any(|arg| {
-            arg.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
-        })
-    };
-    let mut words = vec!["sudo".to_owned(), "-u".to_owned(), owner.to_owned(), output::own_path()];
-    let dirs = [("--config-dir", &context.dirs.config), ("--state-dir", &context.dirs.state)];
-    for (flag, path) in dirs {
-        if !has(flag) {
-            words.extend([flag.to_owned(), path.display().to_string()]);
-        }
-    }
-    words.extend(args);
-    words.iter().map(|word| output::shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns when this process is told to end.

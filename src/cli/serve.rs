@@ -15,7 +15,7 @@ use crate::daemon::{Parts, Supervisor, recover, watch_signals};
 use crate::domain::RunId;
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host};
-use crate::server::{Api, serve as serve_socket, socket_path};
+use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, append_private};
 use crate::text::redact::Redactor;
@@ -188,7 +188,7 @@ impl Daemon {
             stop: stop_streams,
         };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
-        let server = serve_socket(&path, |key| api.router(key), stop.clone())
+        let server = serve_socket(&path, |key| router(api, key), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;
         Ok(Self { supervisor, commands, server, stop })
     }

@@ -76,7 +76,8 @@ async fn record(context: &Context, source: &Source, name: &str) -> Result<Record
         Source::Files(_) => {
             let run = context.find_run(name)?;
             let path = run.transcript();
-            let bytes = std::fs::read(&path).map_err(|error| source::denied(&path, &error))?;
+            let bytes =
+                std::fs::read(&path).map_err(|error| super::access::denied(&path, &error))?;
             let is_live = context.state().is_live(run.run_id());
             Ok(Record { run_id: run.run_id().to_string(), bytes, path: Some(path), is_live })
         }

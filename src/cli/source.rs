@@ -3,12 +3,9 @@
 //! Verbs ask [`find`] and nothing else. A thing that exists and is not readable is an error here, never "absent".
 //! *Source*: `docs/design/interfaces.md`, "Command line".
 
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
-
+use super::access::{denied, own_state, readable};
 use super::args::OutputForm;
 use super::client::Client;
 use super::context::Context;
@@ -16,7 +13,6 @@ use super::error::{CliError, ErrorKind};
 use super::output;
 use crate::daemon::StatusReport;
 use crate::domain::RunId;
-use crate::process::person;
 use crate::server::RunsQuery;
 use crate::store::{DbError, RunSummary};
 
@@ -61,7 +57,7 @@ pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, Cl
         Wanted::Record => record_files(context),
         Wanted::Configuration => configuration_files(context),
         Wanted::Start => {
-            super::run::own_state(context)?;
+            own_state(&context.dirs)?;
             configuration_files(context)
         }
     }
@@ -165,52 +161,9 @@ impl Daemon {
         let rows: Vec<RunSummary> = self.client.list("/runs", &query).await?;
         match rows.as_slice() {
             [row] if !name.is_empty() => Ok(row.run_id.clone()),
-            [_, _, ..] => Err(several(name)),
+            [_, _, ..] => Err(CliError::ambiguous(name)),
             _ => Err(CliError::not_found(format!("there is no run `{name}`"))),
         }
-    }
-}
-
-/// Returns the error for a beginning that several ids have.
-pub(crate) fn several(name: &str) -> CliError {
-    CliError::usage(format!("`{name}` is the beginning of several ids: write more of it"))
-}
-
-/// Tells whether `path` exists.
-///
-/// *Errors*: it exists and the caller may not read it.
-pub(crate) fn readable(path: &Path) -> Result<bool, CliError> {
-    let wanted = match path.is_dir() {
-        true => Access::READ_OK | Access::EXEC_OK,
-        false => Access::READ_OK,
-    };
-    match access(path, wanted) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
-        Err(error) => Err(denied(path, &error.into())),
-    }
-}
-
-/// Returns the error for a thing that cannot be used: what it is, whose it is, what helps.
-pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
-    let plain = CliError::failed(format!("{} cannot be used: {error}", path.display()));
-    // The nearest path above that can be looked at is the one that is closed.
-    let found = path.ancestors().find_map(|above| Some((above, std::fs::metadata(above).ok()?)));
-    let Some((above, meta)) = found.filter(|_| error.kind() == io::ErrorKind::PermissionDenied)
-    else {
-        return plain;
-    };
-    let (owner, group) = (person(meta.uid()).user, group(meta.gid()));
-    let denied = CliError::failed(format!(
-        "{} cannot be read: {} belongs to {owner}:{group} (mode {:04o})",
-        path.display(),
-        above.display(),
-        meta.mode() & 0o7777
-    ))
-    .hint(format!("run this command as {owner}: sudo -u {owner} dutyd …"));
-    match meta.mode() & 0o040 {
-        0 => denied,
-        _ => denied.hint(format!("or join the group: usermod -aG {group} USER")),
     }
 }
 
@@ -219,26 +172,5 @@ pub(crate) fn of_database(error: DbError) -> CliError {
     match error {
         DbError::Unreadable { path, error } => denied(&path, &error),
         other => CliError::failed(other.to_string()),
-    }
-}
-
-fn group(gid: u32) -> String {
-    let found = nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(gid)).ok().flatten();
-    found.map_or_else(|| format!("#{gid}"), |group| group.name)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_absent_is_told_from_what_is_closed() {
-        let temp = tempfile::tempdir().unwrap();
-        assert!(!readable(&temp.path().join("none")).unwrap());
-        assert!(readable(temp.path()).unwrap());
-        let denied = denied(&temp.path().join("none/x"), &io::ErrorKind::PermissionDenied.into());
-        assert!(denied.message.contains(&temp.path().display().to_string()), "{denied:?}");
-        assert!(denied.message.contains("belongs to") && denied.hints[0].contains("sudo -u"));
-        assert_eq!(denied.exit_code(), 1);
     }
 }

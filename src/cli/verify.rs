@@ -65,7 +65,7 @@ fn ends<T>(
 fn check(state: &StateDir, run: &RunDir, end: Option<RecordEnd>) -> Result<VerifyReport, CliError> {
     let (live, is_open) = (state.is_live(run.run_id()), state.is_open(run.run_id()));
     let report = verify_record(run, &RecordFacts { live, is_open, end });
-    report.map_err(|error| source::denied(&run.transcript(), &error))
+    report.map_err(|error| super::access::denied(&run.transcript(), &error))
 }
 
 fn told(report: &VerifyReport) -> String {
@@ -83,7 +83,7 @@ fn told(report: &VerifyReport) -> String {
 
 /// Checks every record from `--since` on; what is held in memory does not depend on how many there are.
 fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
-    source::readable(&context.dirs.state)?;
+    super::access::readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
     // Ids of the same time or later compare as such.
     let since = since.map_or_else(String::new, |at| {
@@ -117,7 +117,7 @@ fn check_all(
     let failed = |error: rusqlite::Error| CliError::failed(format!("the ledger: {error}"));
     let mut report = VerifyAllReport { ok: true, ..VerifyAllReport::default() };
     let (mut progress, mut wrong) = (Progress::new(), None);
-    let unreadable = |error| source::denied(&state.root().join("runs"), &error);
+    let unreadable = |error| super::access::denied(&state.root().join("runs"), &error);
     state
         .each_run(|run| {
             if run.run_id().as_str() < since {

@@ -8,14 +8,11 @@ use std::collections::HashMap;
 use serde_json::{Map, Number, Value};
 use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, ScalarStyle};
 
-use super::ConfigError;
+use super::error::{ConfigError, LINE_CHARACTERS};
 use crate::argv::pointer_segment;
 
 /// Errors of one file that are reported.
 pub(super) const MOST_ERRORS: usize = 200;
-
-/// Characters of a line, or of the name of a field, that an error repeats.
-pub(super) const LINE_CHARACTERS: usize = 400;
 
 /// Characters of what an error says.
 const MESSAGE_CHARACTERS: usize = 1000;

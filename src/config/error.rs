@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::document::LINE_CHARACTERS;
 use crate::text::escape::one_line;
+
+/// Characters of a line, or of the name of a field, that an error repeats.
+pub(super) const LINE_CHARACTERS: usize = 400;
 
 /// Errors, and warnings, of a configuration that are reported.
 const MOST_SHOWN: usize = 500;

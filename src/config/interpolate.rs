@@ -7,9 +7,20 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::document::Document;
-use super::{Environment, Report, SecretsMode};
+use super::{Environment, Report};
 use crate::argv::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
+
+/// Whether `${…}` references are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SecretsMode {
+    /// A missing one is an error.
+    Resolve,
+    /// One that only the rights or the environment of this process lack is a warning, and stays as it was written: for a verb that does not use it.
+    Tolerate,
+    /// They are left as they stand: for a machine that has none.
+    Leave,
+}
 
 /// Keys below `tools[]` and `jobs[]` whose values are shown to models and to other users of the host.
 const SHOWN: &[&str] = &[

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::document::Document;
-use super::interpolate::{Found, Unread};
+use super::interpolate::{Found, SecretsMode, Unread};
 use super::job::JobContext;
 use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
 use super::schema::FileSchema;
@@ -26,17 +26,6 @@ use super::{
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::text::redact::{Redactor, Secret};
-
-/// Whether `${…}` references are resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SecretsMode {
-    /// A missing one is an error.
-    Resolve,
-    /// One that only the rights or the environment of this process lack is a warning, and stays as it was written: for a verb that does not use it.
-    Tolerate,
-    /// They are left as they stand: for a machine that has none.
-    Leave,
-}
 
 /// A checked configuration. Immutable; a reload makes another one.
 #[derive(Debug, Clone)]

@@ -12,7 +12,6 @@
 )]
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -26,16 +25,14 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, setsid};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{PidfdFlags, Signal as RawSignal, WaitId, WaitIdOptions, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
+use super::messages::{DESCRIPTORS, receive, send};
 use super::sandbox::Filters;
 use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
 
@@ -64,9 +61,6 @@ pub(crate) struct Shim {
     /// Standard input and standard error of a process that is talked with; those of another tool are `/dev/null` and its output.
     pub(crate) talk: Option<(pipe::Sender, pipe::Receiver)>,
 }
-
-/// The most descriptors that come with a request.
-const DESCRIPTORS: usize = 6;
 
 /// The first byte that a shim says.
 const HELLO: [u8; 1] = [1];
@@ -208,22 +202,6 @@ fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<
     send(control.as_fd(), name.as_bytes(), fds)
 }
 
-/// Sends one message with descriptors, without waiting.
-pub(super) fn send(
-    socket: BorrowedFd<'_>,
-    message: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(fds));
-    }
-    let message = [io::IoSlice::new(message)];
-    sendmsg(socket, &message, &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-    Ok(())
-}
-
 /// Reads what the shim says first; `None` if it is gone.
 async fn answer(
     lifeline: UnixStream,
@@ -243,24 +221,6 @@ async fn answer(
         }
     };
     Some(Shim { process, lifeline, output, talk })
-}
-
-/// Receives one message and up to `N` descriptors.
-pub(super) fn receive<const N: usize>(
-    socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-    flags: RecvFlags,
-) -> io::Result<(usize, [Option<OwnedFd>; N])> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut buffers = [io::IoSliceMut::new(bytes)];
-    let message = recvmsg(socket, &mut buffers, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
-    let mut fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let mut fds = fds.next().into_iter().flatten();
-    Ok((message.bytes, std::array::from_fn(|_| fds.next())))
 }
 
 impl Shim {

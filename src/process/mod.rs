@@ -10,6 +10,7 @@ mod exec_relay;
 mod fork_server;
 mod group_hold;
 mod memory;
+mod messages;
 mod orphans;
 mod piped;
 mod real_path;

@@ -22,8 +22,8 @@ use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, 
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 
-use super::fork_server::{receive, send};
 use super::group_hold::GroupHold;
+use super::messages::{receive, send};
 use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};

@@ -11,15 +11,6 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCa
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
-/// Values in the JSON of one answer.
-const ANSWER_VALUES: usize = 300_000;
-
-/// Values that each event of a stream has for free: a long answer has many small events, and we keep little of each.
-const EVENT_VALUES: usize = 100;
-
-/// Bytes of a stream that may come before the size of the answer is looked at again.
-const UNCHECKED_BYTES: usize = 256 * 1024;
-
 /// Calls of one answer; more is no answer of a model.
 const MOST_CALLS: usize = 1000;
 
@@ -116,49 +107,6 @@ pub(super) enum Progress {
     Whole,
     /// Nothing further will come.
     Done,
-}
-
-/// Checks that a JSON text is small once it is parsed.
-///
-/// *Errors*: it has too many values.
-pub(super) fn check_values(data: &[u8]) -> Result<(), ModelError> {
-    crate::text::json::check_values(data, ANSWER_VALUES).map_err(|_| too_many_values())
-}
-
-/// Bounds the memory that a stream takes.
-#[derive(Default)]
-pub(super) struct StreamSize {
-    values: usize,
-    /// Bytes of events since the size of the answer was last looked at.
-    unchecked: usize,
-}
-
-impl StreamSize {
-    /// Counts an event before it is parsed.
-    ///
-    /// *Errors*: the stream has too many values.
-    pub(super) fn count(&mut self, data: &str) -> Result<(), ModelError> {
-        self.unchecked += data.len();
-        let values = crate::text::json::values(data.as_bytes());
-        self.values = self.values.saturating_add(values.saturating_sub(EVENT_VALUES));
-        if self.values > ANSWER_VALUES { Err(too_many_values()) } else { Ok(()) }
-    }
-
-    /// Checks what the reader holds after an event.
-    ///
-    /// *Errors*: the stream says too much.
-    pub(super) fn check(&mut self, reader: &dyn Reader) -> Result<(), ModelError> {
-        // The reader adds up what it holds, which is too slow for each event.
-        if self.unchecked > UNCHECKED_BYTES {
-            self.unchecked = 0;
-            super::http::check_size(reader.size())?;
-        }
-        Ok(())
-    }
-}
-
-fn too_many_values() -> ModelError {
-    malformed(format!("the answer has more than {ANSWER_VALUES} values"))
 }
 
 /// Parses the data of an event.

@@ -11,15 +11,12 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::Value;
 
 use super::failure;
+use super::size::{ANSWER_BYTES, check_size, check_values, too_large};
 use crate::agent::{ErrorClass, ModelError};
 use crate::clock::Clock;
 
 /// Bytes of a stream, most of which are the names of fields around short pieces of text.
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
-
-/// Bytes of an answer: of a whole body, of one event of a stream, or of what a stream says in all. The longest answers that models give
-/// have about 1 MiB.
-pub(super) const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes of an error's body that are read.
 const ERROR_BYTES: usize = 256 * 1024;
@@ -151,13 +148,6 @@ pub(super) async fn collect(
         check_size(body.len())?;
     }
     Ok(body)
-}
-
-/// Checks the size of an answer, or of what came of it so far.
-///
-/// *Errors*: it has more than [`ANSWER_BYTES`].
-pub(super) fn check_size(bytes: usize) -> Result<(), ModelError> {
-    if bytes > ANSWER_BYTES { Err(too_large("answer", ANSWER_BYTES)) } else { Ok(()) }
 }
 
 /// Cuts pieces into lines that end with LF or CR LF; in an event stream, also with CR alone.
@@ -293,10 +283,6 @@ fn dispatch(
     if text.trim().is_empty() { Ok(false) } else { take(text) }
 }
 
-fn too_large(what: &str, most: usize) -> ModelError {
-    ModelError::new(ErrorClass::MalformedResponse, format!("the {what} has more than {most} bytes"))
-}
-
 fn silent(idle: Duration) -> ModelError {
     ModelError::new(ErrorClass::Timeout, format!("nothing came for {} s", idle.as_secs_f64()))
 }
@@ -334,7 +320,7 @@ fn sources(error: &reqwest::Error) -> String {
 ///
 /// *Errors*: it is not JSON, or has too many values.
 pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
-    super::format::check_values(body)?;
+    check_values(body)?;
     serde_json::from_slice(body).map_err(|error| {
         let start = String::from_utf8_lossy(body.get(..QUOTED_BYTES).unwrap_or(body));
         ModelError::new(

@@ -13,6 +13,7 @@ mod openai;
 mod openai_chat;
 mod remote;
 mod scripted;
+mod size;
 
 pub use remote::RemoteModel;
 pub use scripted::{ScriptContext, ScriptedModel};

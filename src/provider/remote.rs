@@ -11,8 +11,9 @@ use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
 use super::format::{
-    Format, Framing, Progress, Reader, StreamSize, check_calls, digest_of, list, malformed, text,
+    Format, Framing, Progress, Reader, check_calls, digest_of, list, malformed, text,
 };
+use super::size::{StreamSize, check_size, check_values};
 use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
@@ -309,7 +310,7 @@ fn read_list(
     reader: &mut dyn Reader,
     deltas: &dyn DeltaSink,
 ) -> Result<(), ModelError> {
-    super::format::check_values(body)?;
+    check_values(body)?;
     let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
         .map_err(|error| match error.is_eof() {
             true => ModelError::new(ErrorClass::StreamInterrupted, "the answer broke off"),
@@ -367,13 +368,13 @@ async fn read_lines(
                 (true, false) if lines.seen() == 1 => {
                     let rest = http::collect(&mut pieces).await?;
                     let body = [line.as_bytes(), b"\n", &lines.rest(), &rest].concat();
-                    http::check_size(body.len())?;
+                    check_size(body.len())?;
                     return reader.take_whole(http::json(&body)?);
                 }
                 _ => return Err(error),
             }
         }
-        size.check(reader)?;
+        size.check(|| reader.size())?;
         if !text.is_empty() {
             deltas.delta(&text);
         }
@@ -390,7 +391,7 @@ async fn read_events(
     let read = http::decode_events(pieces, |data| {
         size.count(data)?;
         reader.take(data, &mut text)?;
-        size.check(reader)?;
+        size.check(|| reader.size())?;
         if !text.is_empty() {
             deltas.delta(&text);
             text.clear();

@@ -168,7 +168,7 @@ pub async fn connect(
         return (None, Vec::new());
     }
     let name = ctx.execution.name();
-    let connection = match ctx.execution.connect(ctx).await {
+    let connection = match ctx.execution.connect(&ctx.spawner, &ctx.env, &ctx.redactor).await {
         Ok(connection) => connection,
         Err(error) => return (None, vec![item("environment", false, error)]),
     };

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::mpsc;
 
+use super::api::Api;
 use super::problem::Problem;
-use super::routes::Api;
 use crate::domain::{Event, RunId};
 use crate::sinks::Observed;
 use crate::store::{StateDir, known, raw_lines};

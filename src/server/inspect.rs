@@ -9,8 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::api::{Answer, Api, List, internal, missing};
 use super::problem::Problem;
-use super::routes::{Answer, Api, List, internal, missing};
 use super::socket::Peer;
 use crate::config::{Config, Job, McpServer};
 use crate::domain::{Plan, RunId};

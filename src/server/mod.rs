@@ -4,13 +4,15 @@
 //! with everything that changes something.
 //! What a verb does with an answer is not known here.
 
+mod api;
 mod follow;
 mod inspect;
 mod problem;
 mod routes;
 mod socket;
 
+pub use api::Api;
 pub use follow::EventsQuery;
 pub use problem::Problem;
-pub use routes::{Api, RunsQuery, SlotsQuery};
+pub use routes::{RunsQuery, SlotsQuery, router};
 pub use socket::{ControlKey, KEY_HEADER, SocketError, key_path, serve, socket_path};

@@ -1,8 +1,5 @@
 //! The routes: `/api/v1/…`, JSON in and out.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
@@ -11,68 +8,25 @@ use axum::{Json, Router};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
+use super::api::{Answer, Api, List, internal, missing};
 use super::problem::Problem;
 use super::socket::{ControlKey, KEY_HEADER, Peer};
 use super::{follow, inspect};
 use crate::agent::{ApprovalAnswer, ApprovalRequest};
-use crate::clock::Clock;
-use crate::config::Loaded;
 use crate::daemon::{
-    AuditReport, Command, CommandError, Handle, JobRow, NextRow, RunRequest, StatusReport, audit,
-    job_rows, next_rows,
+    AuditReport, Command, CommandError, JobRow, NextRow, RunRequest, StatusReport, audit, job_rows,
+    next_rows,
 };
-use crate::domain::RunId;
 use crate::process::person;
-use crate::run::{AnswerError, Approvals, Host};
-use crate::sinks::Observers;
-use crate::store::{
-    Index, Ledger, LedgerReader, RunFilter, RunState, RunSummary, SlotRow, StateDir, all_runs,
-};
+use crate::run::AnswerError;
+use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
 /// Rows of a list, where the caller names no number.
 const DEFAULT_LIMIT: u32 = 50;
 
 /// Rows of a list at most.
 const MOST_ROWS: u32 = 10_000;
-
-/// What the routes work on.
-#[derive(Clone)]
-pub struct Api {
-    /// What waits for a person.
-    pub approvals: Arc<Approvals>,
-    /// To the supervisor.
-    pub handle: Handle,
-    /// Runs.
-    pub index: Index,
-    /// The machine.
-    pub host: Host,
-    /// Transcripts.
-    pub state: StateDir,
-    /// Loads the files as they are now.
-    pub disk: Arc<dyn Fn() -> Loaded + Send + Sync>,
-    /// What happens.
-    pub observers: Observers,
-    /// Tells the time.
-    pub clock: Arc<dyn Clock>,
-    /// Ends open streams.
-    pub stop: CancellationToken,
-}
-
-/// A list.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct List<T> {
-    items: Vec<T>,
-    next: Option<String>,
-}
-
-impl<T> List<T> {
-    pub(super) fn whole(items: Vec<T>) -> Json<Self> {
-        Json(Self { items, next: None })
-    }
-}
 
 /// Which runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -140,107 +94,36 @@ struct NextQuery {
     from: Option<DateTime<Utc>>,
 }
 
-pub(super) type Answer<T> = Result<Json<T>, Problem>;
-
-impl Api {
-    /// Returns the routes; every request must carry `key`.
-    pub fn router(self, key: ControlKey) -> Router {
-        let api = Router::new()
-            .route("/status", get(status))
-            .route("/jobs", get(jobs))
-            .route("/jobs/{name}", get(job))
-            .route("/jobs/{name}/runs", post(start_run))
-            .route("/next", get(next))
-            .route("/runs", get(runs))
-            .route("/runs/{id}", get(run))
-            .route("/runs/{id}/events", get(follow::events))
-            .route("/runs/{id}/transcript", get(inspect::transcript))
-            .route("/runs/{id}/verify", get(inspect::verify_run))
-            .route("/runs/{id}/cancel", post(cancel))
-            .route("/cancel", post(cancel_all))
-            .route("/plans", get(inspect::plans))
-            .route("/plans/{id}", get(inspect::plan))
-            .route("/jobs/{name}/check", post(inspect::check_job))
-            .route("/jobs/{name}/explain", post(inspect::explain_call))
-            .route("/tools", get(inspect::tools))
-            .route("/reload", post(reload))
-            .route("/approvals", get(approvals))
-            .route("/approvals/{id}", post(answer_approval))
-            .route("/slots", get(slots))
-            .route("/audit", get(audit_slots));
-        Router::new()
-            .nest("/api/v1", api)
-            .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is no such address") })
-            .with_state(self)
-            .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
-    }
-
-    pub(super) async fn ask<T>(
-        &self,
-        make: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, Problem> {
-        let gone =
-            |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is being stopped");
-        let (reply, answer) = oneshot::channel();
-        self.handle.commands.send(make(reply)).await.map_err(|_| gone(()))?;
-        answer.await.map_err(|_| gone(()))
-    }
-
-    async fn rows(&self, filter: RunFilter) -> Result<Vec<RunSummary>, Problem> {
-        let queue = self.ledger(|reader| reader.queue()).await?;
-        let open = self.state.open_rows();
-        let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
-        let rows = all_runs(&queue, open, ended, &filter);
-        if rows.is_empty()
-            && let Some(job) = filter.job
-        {
-            self.must_know(&job).await?;
-        }
-        Ok(rows)
-    }
-
-    /// Refuses the name of a job that neither the configuration nor the ledger knows.
-    async fn must_know(&self, job: &str) -> Result<(), Problem> {
-        let name = job.to_owned();
-        let is_configured = self.handle.config.borrow().jobs.contains_key(job);
-        if is_configured || self.ledger(move |reader| reader.knows_job(&name)).await? {
-            return Ok(());
-        }
-        Err(missing(format!("there is no job `{job}`")))
-    }
-
-    async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, Problem> {
-        self.index.last_runs().await.map_err(internal)
-    }
-
-    pub(super) async fn is_known(&self, run_id: &RunId) -> bool {
-        self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
-    }
-
-    /// Queries the ledger beside its writer, so that nobody who only looks holds up a claim.
-    pub(super) async fn ledger<T: Send + 'static>(
-        &self,
-        query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Problem> {
-        let state = self.state.clone();
-        let read = tokio::task::spawn_blocking(move || Ledger::read_file(state.root(), query))
-            .await
-            .map_err(internal)?;
-        read.map_err(internal)?.ok_or_else(|| internal("there is no ledger"))
-    }
-
-    pub(super) fn run_id(&self, text: &str) -> Result<RunId, Problem> {
-        RunId::parse(text)
-            .map_err(|_| Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{text}`")))
-    }
-}
-
-pub(super) fn missing(detail: String) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, detail)
-}
-
-pub(super) fn internal(error: impl std::fmt::Display) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+/// Returns the routes; every request must carry `key`.
+pub fn router(api: Api, key: ControlKey) -> Router {
+    let routes = Router::new()
+        .route("/status", get(status))
+        .route("/jobs", get(jobs))
+        .route("/jobs/{name}", get(job))
+        .route("/jobs/{name}/runs", post(start_run))
+        .route("/next", get(next))
+        .route("/runs", get(runs))
+        .route("/runs/{id}", get(run))
+        .route("/runs/{id}/events", get(follow::events))
+        .route("/runs/{id}/transcript", get(inspect::transcript))
+        .route("/runs/{id}/verify", get(inspect::verify_run))
+        .route("/runs/{id}/cancel", post(cancel))
+        .route("/cancel", post(cancel_all))
+        .route("/plans", get(inspect::plans))
+        .route("/plans/{id}", get(inspect::plan))
+        .route("/jobs/{name}/check", post(inspect::check_job))
+        .route("/jobs/{name}/explain", post(inspect::explain_call))
+        .route("/tools", get(inspect::tools))
+        .route("/reload", post(reload))
+        .route("/approvals", get(approvals))
+        .route("/approvals/{id}", post(answer_approval))
+        .route("/slots", get(slots))
+        .route("/audit", get(audit_slots));
+    Router::new()
+        .nest("/api/v1", routes)
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is no such address") })
+        .with_state(api)
+        .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
 }
 
 async fn status(State(api): State<Api>) -> Answer<StatusReport> {

@@ -9,7 +9,7 @@ use super::db::{Db, DbError, Schema, in_memory, read_only};
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
 use super::run_summary::{QueuedRun, RunState, RunSummary};
-use crate::domain::Outcome;
+use crate::domain::{Outcome, RunId};
 
 const SCHEMA: Schema = Schema {
     synchronous: "NORMAL",
@@ -158,8 +158,21 @@ fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
     failed.map(|()| count)
 }
 
+impl StateDir {
+    /// Returns the rows of the open runs, as their transcripts tell them now.
+    #[must_use]
+    pub fn open_rows(&self) -> Vec<RunSummary> {
+        std::fs::read_dir(self.run_locks())
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?).ok())
+            .filter_map(|run_id| fold(&self.find_run(&run_id)?))
+            .collect()
+    }
+}
+
 /// Returns the row of a run; `None` if its transcript cannot be read.
-pub(super) fn fold(run: &RunDir) -> Option<RunSummary> {
+fn fold(run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     RunSummary::fold(&lines)
 }

@@ -9,27 +9,10 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
-use super::db::{Db, DbError, Schema, read_only};
+use super::db::{Db, DbError, read_only};
 use super::reserve::Reserve;
+use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
-
-const SCHEMA: Schema = Schema {
-    synchronous: "FULL",
-    migrations: &["
-        CREATE TABLE slots (
-            job TEXT NOT NULL, epoch INTEGER NOT NULL, due_at INTEGER NOT NULL, state TEXT NOT NULL, run_id TEXT,
-            decided_at INTEGER NOT NULL, reason TEXT NOT NULL, zone TEXT NOT NULL, config_digest TEXT NOT NULL,
-            PRIMARY KEY (job, epoch, due_at)
-        ) WITHOUT ROWID;
-        CREATE INDEX slots_open ON slots (state) WHERE state IN ('queued', 'running');
-        CREATE TABLE periods (
-            job TEXT NOT NULL, epoch INTEGER NOT NULL, schedule TEXT NOT NULL, zone TEXT NOT NULL,
-            began INTEGER NOT NULL, settled INTEGER NOT NULL, ended INTEGER
-        );
-        CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
-        CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-    ", super::plans::TABLE, super::queue::TABLES, "ALTER TABLE facts RENAME TO meta"],
-};
 
 /// What became of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -442,7 +425,7 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
     Ok(SlotRow {
         job: row.get(0)?,
         due_at: time(row, 1)?,
-        state: super::queue::word(row, 2)?,
+        state: word(row, 2)?,
         run_id: row.get(3)?,
         decided_at: time(row, 4)?,
         reason: row.get(5)?,

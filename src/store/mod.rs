@@ -16,6 +16,7 @@ mod reserve;
 mod run_dir;
 mod run_summary;
 mod shared;
+mod tables;
 mod transcript;
 mod verify;
 

@@ -11,13 +11,6 @@ use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use crate::domain::{Plan, PlanState};
 
-pub(super) const TABLE: &str = "
-    CREATE TABLE plans (
-        plan_id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, state TEXT NOT NULL, plan TEXT NOT NULL
-    ) WITHOUT ROWID;
-    CREATE TABLE mcp_pins (server TEXT PRIMARY KEY, pins TEXT NOT NULL) WITHOUT ROWID;
-";
-
 impl Ledger {
     /// Keeps a new plan, or what became of one.
     ///

@@ -8,17 +8,9 @@ use rusqlite::{OptionalExtension as _, Row, params};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use super::run_summary::QueuedRun;
+use super::tables::word;
 use super::verify::RecordEnd;
 use crate::domain::{RunId, StopReason, Trigger};
-
-pub(super) const TABLES: &str = "
-    CREATE TABLE record_ends (run_id TEXT PRIMARY KEY, lines INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
-    CREATE TABLE queue (
-        run_id TEXT PRIMARY KEY, job TEXT NOT NULL, trigger TEXT NOT NULL, scheduled_for INTEGER,
-        ended_at INTEGER, stop_reason TEXT, reason TEXT
-    ) WITHOUT ROWID;
-    CREATE INDEX queue_waiting ON queue (run_id) WHERE ended_at IS NULL;
-";
 
 /// Runs that ended while they waited, of which the ledger keeps the newest.
 const KEPT_ENDED: u32 = 1000;
@@ -165,16 +157,5 @@ fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
         trigger,
         scheduled_for: time(row.get(3)?),
         ended,
-    })
-}
-
-/// Returns an enum that is kept as its word.
-pub(super) fn word<T: serde::de::DeserializeOwned>(
-    row: &Row<'_>,
-    at: usize,
-) -> rusqlite::Result<T> {
-    let text: String = row.get(at)?;
-    serde_json::from_value(text.into()).map_err(|error| {
-        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
     })
 }

@@ -10,7 +10,6 @@ use nix::fcntl::{Flock, FlockArg};
 use super::files::{append_private, create_private_dir, make_private};
 use super::measure::disk_bytes;
 use super::remove::remove_tree;
-use super::run_summary::RunSummary;
 use crate::domain::{CallId, RunId};
 
 /// The state directory.
@@ -110,7 +109,7 @@ impl StateDir {
         self.root.join("tmp")
     }
 
-    fn run_locks(&self) -> PathBuf {
+    pub(super) fn run_locks(&self) -> PathBuf {
         self.root.join("runs").join("open")
     }
 
@@ -209,17 +208,6 @@ impl StateDir {
             }
         }
         Ok(abandoned)
-    }
-
-    /// Returns the rows of the open runs, as their transcripts tell them now.
-    #[must_use]
-    pub fn open_rows(&self) -> Vec<RunSummary> {
-        std::fs::read_dir(self.run_locks())
-            .into_iter()
-            .flatten()
-            .filter_map(|entry| RunId::parse(entry.ok()?.file_name().to_str()?).ok())
-            .filter_map(|run_id| super::index::fold(&self.find_run(&run_id)?))
-            .collect()
     }
 
     /// Tells whether this run has a lock file: a process works on it, or the next start ends it.

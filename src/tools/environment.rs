@@ -4,35 +4,26 @@
 //! stand in the process list of this host. The shell ends the program's process group as soon as that input ends. *Source*: `ssh(1)`,
 //! `docker exec`, `kubectl exec`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::io::AsyncReadExt as _;
-use tokio_util::sync::CancellationToken;
 
-use super::ToolContext;
 use crate::config::ExecutionTarget;
-use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB};
-use crate::text::escape::one_line;
+use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB, Spawner};
 use crate::text::redact::Redactor;
 
 /// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(20);
+pub(super) const CONNECT: Duration = Duration::from_secs(20);
 
 /// How long a client whose connection has broken may take to end, so that its end can be told.
 const SOON: Duration = Duration::from_secs(1);
 
 /// What the client is told to run: it reads a count of bytes and so many bytes, and runs them if they are there to their end.
 const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\"# end\"?.) eval \"${s%.}\";; *) exit 125;; esac";
-
-/// Around what a script prints, so that it is told from what a client says of itself. `$0` is a word that nobody can guess.
-const FRAME: &str =
-    "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
-
-/// Bytes of an answer that is a few words.
-const MOST_SAID: usize = 1 << 20;
 
 /// Where the programs of a run's tools are started.
 #[async_trait]
@@ -49,7 +40,12 @@ pub trait ExecutionEnvironment: Send + Sync {
     /// Makes what all calls of a run share.
     ///
     /// *Errors*: a sentence.
-    async fn connect(&self, ctx: &ToolContext) -> Result<Option<Connection>, String>;
+    async fn connect(
+        &self,
+        spawner: &Spawner,
+        env: &BTreeMap<String, String>,
+        redactor: &Redactor,
+    ) -> Result<Option<Connection>, String>;
 }
 
 /// This host.
@@ -72,7 +68,12 @@ impl ExecutionEnvironment for Local {
         spec
     }
 
-    async fn connect(&self, _: &ToolContext) -> Result<Option<Connection>, String> {
+    async fn connect(
+        &self,
+        _: &Spawner,
+        _: &BTreeMap<String, String>,
+        _: &Redactor,
+    ) -> Result<Option<Connection>, String> {
         Ok(None)
     }
 }
@@ -186,7 +187,12 @@ impl ExecutionEnvironment for Remote {
         }
     }
 
-    async fn connect(&self, ctx: &ToolContext) -> Result<Option<Connection>, String> {
+    async fn connect(
+        &self,
+        spawner: &Spawner,
+        env: &BTreeMap<String, String>,
+        redactor: &Redactor,
+    ) -> Result<Option<Connection>, String> {
         if !matches!(self.target, ExecutionTarget::Ssh(_)) {
             return Ok(None);
         }
@@ -202,13 +208,13 @@ impl ExecutionEnvironment for Remote {
         let spec = ProcessSpec {
             program: self.client.clone(),
             argv,
-            env: ctx.env.clone(),
+            env: env.clone(),
             working_dir: PathBuf::from("/"),
             stdin: None,
             timeout: Duration::from_secs(24 * 3600),
             sandbox: None,
         };
-        let started = ctx.spawner.start_piped(&spec, &ctx.redactor).await;
+        let started = spawner.start_piped(&spec, redactor).await;
         let (process, mut output, input) = started.map_err(|error| error.to_string())?;
         let mut byte = [0];
         match tokio::time::timeout(CONNECT, output.read(&mut byte)).await {
@@ -230,99 +236,8 @@ impl ExecutionEnvironment for Remote {
     }
 }
 
-/// Returns the programs of `wanted` that are not there, or why nobody can tell; the working directory is entered first.
-///
-/// *Errors*: a sentence.
-pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<String>, String> {
-    const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
-    let asked = Asked {
-        script: LOOK,
-        arguments: wanted,
-        stdin: None,
-        working_dir: &ctx.working_dir,
-        time: CONNECT,
-        most: MOST_SAID,
-    };
-    let (code, output) = ask(ctx, &asked, &CancellationToken::new()).await?;
-    match code {
-        0 => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
-        _ => Err(format!("the shell over there ended with {code}")),
-    }
-}
-
-/// A script of ours for the other side.
-pub(super) struct Asked<'a> {
-    pub(super) script: &'a str,
-    pub(super) arguments: &'a [&'a str],
-    pub(super) stdin: Option<String>,
-    pub(super) working_dir: &'a Path,
-    pub(super) time: Duration,
-    /// Bytes of the answer.
-    pub(super) most: usize,
-}
-
-/// Runs a script of ours over there; returns its exit code and what it printed on standard output.
-///
-/// *Errors*: it did not run to its end; in a sentence.
-pub(super) async fn ask(
-    ctx: &ToolContext,
-    asked: &Asked<'_>,
-    cancel: &CancellationToken,
-) -> Result<(i32, Vec<u8>), String> {
-    let nonce = nonce();
-    let framed = FRAME.replace("SCRIPT", asked.script);
-    let words = ["sh", "-c", &framed, &nonce];
-    let spec = ProcessSpec {
-        program: PathBuf::from("sh"),
-        argv: words.iter().chain(asked.arguments).map(|word| (*word).to_owned()).collect(),
-        env: ctx.env.clone(),
-        working_dir: asked.working_dir.to_path_buf(),
-        stdin: asked.stdin.clone(),
-        timeout: asked.time,
-        sandbox: None,
-    };
-    let spec = ctx.execution.process(spec, &[]);
-    let mut output = Vec::new();
-    let mut keep = |chunk: &[u8]| {
-        output.extend_from_slice(chunk);
-        match output.len() > asked.most + 64 * 1024 {
-            true => Err(std::io::Error::other("it is more than is fetched at once")),
-            false => Ok(()),
-        }
-    };
-    let exit = ctx.spawner.run(&spec, cancel, &mut keep).await;
-    let exit = exit.map_err(|error| error.to_string())?;
-    if let Some(found) = framed_in(&output, &nonce) {
-        return Ok(found);
-    }
-    let said = said(&ctx.redactor, &output, 300);
-    Err(match (exit.cancelled, exit.timed_out) {
-        (true, _) => "the run was stopped meanwhile".to_owned(),
-        (_, true) => "nobody answered in time".to_owned(),
-        _ if said.is_empty() => "the connection ended before the answer did".to_owned(),
-        _ => said,
-    })
-}
-
-/// Returns output as it may stand in an error: without secrets, in one line, and then at most `characters` of it.
-pub(super) fn said(redactor: &Redactor, output: &[u8], characters: usize) -> String {
-    let output = String::from_utf8_lossy(output);
-    one_line(redactor.text(&output).trim()).chars().take(characters).collect()
-}
-
-/// Returns what stands between the two marks, and the exit code behind the second.
-fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
-    let first = format!("\n{nonce}\n");
-    let start = memchr::memmem::find(output, first.as_bytes())? + first.len();
-    let end = memchr::memmem::rfind(output, nonce.as_bytes()).filter(|end| *end >= start)?;
-    let code = output.get(end + nonce.len()..)?;
-    let code = String::from_utf8_lossy(code.get(..code.len().min(8))?).into_owned();
-    let code = code.split_whitespace().next()?.parse().ok()?;
-    Some((code, output.get(start..end)?.to_vec()))
-}
-
 /// Returns a word that nobody can guess: the kernel's own chance.
-fn nonce() -> String {
+pub(super) fn nonce() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
@@ -398,16 +313,6 @@ mod tests {
         }
     }
 
-    // proves SEC-2
-    #[test]
-    fn output_is_cut_only_after_secrets_are_removed() {
-        let secret =
-            crate::text::redact::Secret { name: "K".into(), value: "s3cret\ns3cret".into() };
-        let redactor = Redactor::new(&[secret]);
-        assert_eq!(said(&redactor, b"\nno: s3cret\ns3cret\n", 8), "no: [red");
-        assert_eq!(said(&redactor, b" a\tb ", 300), "a\\tb");
-    }
-
     #[test]
     fn clients_are_given_constants_and_a_name() {
         let words = |text: &str| {
@@ -430,15 +335,5 @@ mod tests {
             ssh.contains("-oControlPath=/run/x/ssh -- ops@web1 exec sh -c 'IFS= read"),
             "{ssh}"
         );
-    }
-
-    #[test]
-    fn an_answer_is_told_from_what_is_said_around_it() {
-        let found = |text: &str| framed_in(text.as_bytes(), "NONCE");
-        assert_eq!(found("Warning: x\n\nNONCE\na\nNONCE 3\nbye"), Some((3, b"a\n".to_vec())));
-        assert_eq!(found("\nNONCE\nNONCE 0\n"), Some((0, Vec::new())));
-        for cut in ["", "NONCE 0", "\nNONCE\nabc", "\nNONCE\nabc\nNONCE", "\nNONCE\nNONCE x\n"] {
-            assert_eq!(found(cut), None, "{cut:?}");
-        }
     }
 }

@@ -4,7 +4,7 @@
 //! *Source*: `openat2(2)`, RESOLVE_BENEATH; `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
-use super::place::{At, Place, nowhere};
+use super::file_error::{failed, nowhere, refused};
+use super::place::{At, Place};
 use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
@@ -373,21 +374,6 @@ fn refuse_link(directory: &OwnedFd, path: &Path) -> Result<(), CallError> {
         return Err(CallError::new(ErrorKind::Denied, nowhere(&shown(path.as_os_str()))));
     }
     Ok(())
-}
-
-/// A refusal of the gate, for the model.
-pub(super) fn refused(refusal: PathRefusal) -> CallError {
-    let message = format!("Refused by the rule `{}`: {refusal}.", refusal.rule());
-    CallError::new(ErrorKind::Denied, message)
-}
-
-pub(super) fn failed(name: &str, error: &io::Error) -> CallError {
-    match error.kind() {
-        io::ErrorKind::NotFound => {
-            CallError::new(ErrorKind::NotFound, format!("`{name}` is not there."))
-        }
-        _ => CallError::new(ErrorKind::Io, format!("`{name}`: {error}.")),
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::files::failed;
+use super::file_error::failed;
 use super::remote_files::RemoteFiles;
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
@@ -113,11 +113,6 @@ impl Place<'_> {
             .and_then(|()| fsync(directory))
             .map_err(|errno| failed(&shown(self.path.as_os_str()), &errno.into()))
     }
-}
-
-/// Returns why nothing is written through a link that leads to no file.
-pub(super) fn nowhere(name: &str) -> String {
-    format!("`{name}` is a link to a file that is not there: write that file by its own name.")
 }
 
 /// Writes the content into a file with the hidden name, which has it only when it is complete, where the file system

@@ -14,8 +14,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
-use super::environment::{Asked, ask, said};
-use super::place::nowhere;
+use super::file_error::nowhere;
+use super::remote_script::{Asked, ask, said};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 

@@ -1,8 +1,8 @@
 //! Builtins of bash that run code, keep it for later, or set variables.
 
+use super::inner::Inner;
 use super::options::{has, operands};
-use super::syntax::Word;
-use super::wrapper::Inner;
+use super::word::Word;
 use crate::argv::programs::{BLANK, Reader, Words, words};
 
 /// The builtins of bash: what they are given may become the value of a variable.

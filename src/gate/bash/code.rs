@@ -1,8 +1,9 @@
 //! Programs that run code: shells, interpreters, and the small languages that can start a command.
 
+use super::inner::Inner;
 use super::options::operands;
-use super::syntax::{Simple, Word};
-use super::wrapper::Inner;
+use super::syntax::Simple;
+use super::word::Word;
 use super::{awk, sed};
 use crate::argv::programs::{Reader, is_listed};
 

@@ -1,7 +1,7 @@
 //! Which programs destroy, and which do with such arguments. *Source*: threat model, SH-5.
 
 use super::options::{has, has_shortened};
-use super::syntax::Word;
+use super::word::Word;
 use crate::argv::programs::{Words, is_listed, words};
 
 /// Destructive whatever follows.

@@ -1,8 +1,8 @@
 //! `git`: what it runs, and what it throws away.
 
+use super::inner::Inner;
 use super::options::{has, has_shortened, operands};
-use super::syntax::Word;
-use super::wrapper::Inner;
+use super::word::Word;
 use crate::argv::programs::{BLANK, Reader};
 
 /// Returns what it runs.

@@ -11,6 +11,7 @@ mod builtins;
 mod code;
 mod destructive;
 mod git;
+mod inner;
 mod lexical;
 mod options;
 mod sed;
@@ -22,7 +23,9 @@ mod wrapper;
 
 use std::collections::HashSet;
 
-use syntax::{Shell, Simple, Word};
+use inner::Inner;
+use syntax::{Shell, Simple};
+use word::Word;
 
 use crate::argv::programs::{Words, words};
 
@@ -189,15 +192,15 @@ impl Classifier<'_> {
     fn unwrap(&mut self, program: &str, arguments: &[Word], outer: &Simple, depth: usize) {
         for inner in wrapper::inner(program, arguments, outer) {
             match inner {
-                wrapper::Inner::Words(words) => {
+                Inner::Words(words) => {
                     let inner = Simple { words, ..outer.without_words() };
                     self.simple(&inner, depth + 1);
                 }
-                wrapper::Inner::Script(text) => {
+                Inner::Script(text) => {
                     self.script(&text, Shell { piped: outer.piped }, depth + 1);
                 }
-                wrapper::Inner::Assigned(name) => self.assigned(&name),
-                wrapper::Inner::Unknown(why) => self.destructive(why),
+                Inner::Assigned(name) => self.assigned(&name),
+                Inner::Unknown(why) => self.destructive(why),
             }
         }
     }

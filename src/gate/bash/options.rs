@@ -1,6 +1,6 @@
 //! The options of a program, by its row in the table of `argv/programs.rs`.
 
-use super::syntax::Word;
+use super::word::Word;
 use crate::argv::programs::{Reader, is_listed};
 
 /// Returns the words from the first operand on; `None` where an option is one that runs something, or is not known.

@@ -1,21 +1,11 @@
 //! Programs that run other programs: what they run is found and judged as well.
 
+use super::inner::Inner;
 use super::options::{has, has_shortened, operands, runs_value};
-use super::syntax::{Simple, Word};
+use super::syntax::Simple;
+use super::word::Word;
 use super::{builtins, code};
 use crate::argv::programs::{self, BLANK, Kind, Reader, Stdin, is_listed};
-
-/// Something that a command runs or does besides itself.
-pub(super) enum Inner {
-    /// A command as words.
-    Words(Vec<Word>),
-    /// A command as text for a shell.
-    Script(String),
-    /// A variable that is set for what follows.
-    Assigned(String),
-    /// We cannot tell what.
-    Unknown(String),
-}
 
 /// Returns what `program` runs.
 pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {

@@ -282,7 +282,7 @@ fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallErr
                 let mut buffer = vec![0; 256 * 1024];
                 loop {
                     let read = std::io::Read::read(&mut opened.file, &mut buffer);
-                    let count = read.map_err(|error| super::files::failed(path, &error))?;
+                    let count = read.map_err(|error| super::file_error::failed(path, &error))?;
                     if count == 0 {
                         break hex::encode(digest.finalize());
                     }

@@ -6,7 +6,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::super::files::{Files, failed};
+use super::super::file_error::failed;
+use super::super::files::Files;
 use super::super::image;
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind, Image};

@@ -1,0 +1,108 @@
+//! Whether the caller may read or write the files of dutyd, and what helps if not.
+//!
+//! A thing that exists and is not readable is an error here, never "absent".
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{Access, access};
+
+use super::error::CliError;
+use super::output;
+use crate::config::Dirs;
+use crate::process::person;
+
+/// Refuses to write into the state directory of another user, with the line that works.
+pub(crate) fn own_state(dirs: &Dirs) -> Result<(), CliError> {
+    let state = &dirs.state;
+    let meta = match std::fs::metadata(state) {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(denied(state, &error)),
+    };
+    if meta.uid() == nix::unistd::geteuid().as_raw() {
+        return Ok(());
+    }
+    let owner = person(meta.uid()).user;
+    Err(CliError::failed(format!("{} belongs to {owner}, who alone may do this", state.display()))
+        .hint(sudo_line(dirs, &owner)))
+}
+
+/// Returns this command as `owner` would run it, with the directories that are meant here.
+fn sudo_line(dirs: &Dirs, owner: &str) -> String {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| {
+        args.iter().any(|arg| {
+            arg.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
+    };
+    let mut words = vec!["sudo".to_owned(), "-u".to_owned(), owner.to_owned(), output::own_path()];
+    let named = [("--config-dir", &dirs.config), ("--state-dir", &dirs.state)];
+    for (flag, path) in named {
+        if !has(flag) {
+            words.extend([flag.to_owned(), path.display().to_string()]);
+        }
+    }
+    words.extend(args);
+    words.iter().map(|word| output::shell_word(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// Tells whether `path` exists.
+///
+/// *Errors*: it exists and the caller may not read it.
+pub(crate) fn readable(path: &Path) -> Result<bool, CliError> {
+    let wanted = match path.is_dir() {
+        true => Access::READ_OK | Access::EXEC_OK,
+        false => Access::READ_OK,
+    };
+    match access(path, wanted) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),
+        Err(error) => Err(denied(path, &error.into())),
+    }
+}
+
+/// Returns the error for a thing that cannot be used: what it is, whose it is, what helps.
+pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
+    let plain = CliError::failed(format!("{} cannot be used: {error}", path.display()));
+    // The nearest path above that can be looked at is the one that is closed.
+    let found = path.ancestors().find_map(|above| Some((above, std::fs::metadata(above).ok()?)));
+    let Some((above, meta)) = found.filter(|_| error.kind() == io::ErrorKind::PermissionDenied)
+    else {
+        return plain;
+    };
+    let (owner, group) = (person(meta.uid()).user, group(meta.gid()));
+    let denied = CliError::failed(format!(
+        "{} cannot be read: {} belongs to {owner}:{group} (mode {:04o})",
+        path.display(),
+        above.display(),
+        meta.mode() & 0o7777
+    ))
+    .hint(format!("run this command as {owner}: sudo -u {owner} dutyd …"));
+    match meta.mode() & 0o040 {
+        0 => denied,
+        _ => denied.hint(format!("or join the group: usermod -aG {group} USER")),
+    }
+}
+
+fn group(gid: u32) -> String {
+    let found = nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(gid)).ok().flatten();
+    found.map_or_else(|| format!("#{gid}"), |group| group.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_is_told_from_what_is_closed() {
+        let temp = tempfile::tempdir().unwrap();
+        assert!(!readable(&temp.path().join("none")).unwrap());
+        assert!(readable(temp.path()).unwrap());
+        let denied = denied(&temp.path().join("none/x"), &io::ErrorKind::PermissionDenied.into());
+        assert!(denied.message.contains(&temp.path().display().to_string()), "{denied:?}");
+        assert!(denied.message.contains("belongs to") && denied.hints[0].contains("sudo -u"));
+        assert_eq!(denied.exit_code(), 1);
+    }
+}

@@ -1,0 +1,126 @@
+//! What the routes work on, and the form of an answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::problem::Problem;
+use crate::clock::Clock;
+use crate::config::Loaded;
+use crate::daemon::{Command, Handle};
+use crate::domain::RunId;
+use crate::run::{Approvals, Host};
+use crate::sinks::Observers;
+use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
+
+/// What the routes work on.
+#[derive(Clone)]
+pub struct Api {
+    /// What waits for a person.
+    pub approvals: Arc<Approvals>,
+    /// To the supervisor.
+    pub handle: Handle,
+    /// Runs.
+    pub index: Index,
+    /// The machine.
+    pub host: Host,
+    /// Transcripts.
+    pub state: StateDir,
+    /// Loads the files as they are now.
+    pub disk: Arc<dyn Fn() -> Loaded + Send + Sync>,
+    /// What happens.
+    pub observers: Observers,
+    /// Tells the time.
+    pub clock: Arc<dyn Clock>,
+    /// Ends open streams.
+    pub stop: CancellationToken,
+}
+
+/// A list.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct List<T> {
+    pub(super) items: Vec<T>,
+    pub(super) next: Option<String>,
+}
+
+impl<T> List<T> {
+    pub(super) fn whole(items: Vec<T>) -> Json<Self> {
+        Json(Self { items, next: None })
+    }
+}
+
+pub(super) type Answer<T> = Result<Json<T>, Problem>;
+
+pub(super) fn missing(detail: String) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+pub(super) fn internal(error: impl std::fmt::Display) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+impl Api {
+    pub(super) async fn ask<T>(
+        &self,
+        make: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Problem> {
+        let gone =
+            |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is being stopped");
+        let (reply, answer) = oneshot::channel();
+        self.handle.commands.send(make(reply)).await.map_err(|_| gone(()))?;
+        answer.await.map_err(|_| gone(()))
+    }
+
+    pub(super) async fn rows(&self, filter: RunFilter) -> Result<Vec<RunSummary>, Problem> {
+        let queue = self.ledger(|reader| reader.queue()).await?;
+        let open = self.state.open_rows();
+        let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
+        let rows = all_runs(&queue, open, ended, &filter);
+        if rows.is_empty()
+            && let Some(job) = filter.job
+        {
+            self.must_know(&job).await?;
+        }
+        Ok(rows)
+    }
+
+    /// Refuses the name of a job that neither the configuration nor the ledger knows.
+    pub(super) async fn must_know(&self, job: &str) -> Result<(), Problem> {
+        let name = job.to_owned();
+        let is_configured = self.handle.config.borrow().jobs.contains_key(job);
+        if is_configured || self.ledger(move |reader| reader.knows_job(&name)).await? {
+            return Ok(());
+        }
+        Err(missing(format!("there is no job `{job}`")))
+    }
+
+    pub(super) async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, Problem> {
+        self.index.last_runs().await.map_err(internal)
+    }
+
+    pub(super) async fn is_known(&self, run_id: &RunId) -> bool {
+        self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
+    }
+
+    /// Queries the ledger beside its writer, so that nobody who only looks holds up a claim.
+    pub(super) async fn ledger<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let state = self.state.clone();
+        let read = tokio::task::spawn_blocking(move || Ledger::read_file(state.root(), query))
+            .await
+            .map_err(internal)?;
+        read.map_err(internal)?.ok_or_else(|| internal("there is no ledger"))
+    }
+
+    pub(super) fn run_id(&self, text: &str) -> Result<RunId, Problem> {
+        RunId::parse(text)
+            .map_err(|_| Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{text}`")))
+    }
+}

@@ -1,0 +1,46 @@
+//! The tables of the ledger, a version of the schema a text, and how a row keeps an enum.
+
+use rusqlite::Row;
+
+use super::db::Schema;
+
+pub(super) const SCHEMA: Schema = Schema {
+    synchronous: "FULL",
+    migrations: &["
+        CREATE TABLE slots (
+            job TEXT NOT NULL, epoch INTEGER NOT NULL, due_at INTEGER NOT NULL, state TEXT NOT NULL, run_id TEXT,
+            decided_at INTEGER NOT NULL, reason TEXT NOT NULL, zone TEXT NOT NULL, config_digest TEXT NOT NULL,
+            PRIMARY KEY (job, epoch, due_at)
+        ) WITHOUT ROWID;
+        CREATE INDEX slots_open ON slots (state) WHERE state IN ('queued', 'running');
+        CREATE TABLE periods (
+            job TEXT NOT NULL, epoch INTEGER NOT NULL, schedule TEXT NOT NULL, zone TEXT NOT NULL,
+            began INTEGER NOT NULL, settled INTEGER NOT NULL, ended INTEGER
+        );
+        CREATE INDEX periods_open ON periods (job) WHERE ended IS NULL;
+        CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    ", "
+        CREATE TABLE plans (
+            plan_id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, state TEXT NOT NULL, plan TEXT NOT NULL
+        ) WITHOUT ROWID;
+        CREATE TABLE mcp_pins (server TEXT PRIMARY KEY, pins TEXT NOT NULL) WITHOUT ROWID;
+    ", "
+        CREATE TABLE record_ends (run_id TEXT PRIMARY KEY, lines INTEGER NOT NULL, hash TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE queue (
+            run_id TEXT PRIMARY KEY, job TEXT NOT NULL, trigger TEXT NOT NULL, scheduled_for INTEGER,
+            ended_at INTEGER, stop_reason TEXT, reason TEXT
+        ) WITHOUT ROWID;
+        CREATE INDEX queue_waiting ON queue (run_id) WHERE ended_at IS NULL;
+    ", "ALTER TABLE facts RENAME TO meta"],
+};
+
+/// Returns an enum that is kept as its word.
+pub(super) fn word<T: serde::de::DeserializeOwned>(
+    row: &Row<'_>,
+    at: usize,
+) -> rusqlite::Result<T> {
+    let text: String = row.get(at)?;
+    serde_json::from_value(text.into()).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, Box::new(error))
+    })
+}
