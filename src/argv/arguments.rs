@@ -1,6 +1,6 @@
 //! Arguments of a call from the text that a provider sent.
 //!
-//! Parsed once; a key that stands twice is refused, because two readers could disagree on which one counts (ARG-15).
+//! Parsed once; a duplicate key is rejected, because two readers could disagree on which one counts (ARG-15).
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// A JSON value in which no key stands twice.
+/// A JSON value without duplicate keys.
 struct Strict(Value);
 
 impl<'de> Deserialize<'de> for Strict {
@@ -92,7 +92,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             if map.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
             map.insert(key, access.next_value_seed(StrictVisitor)?);
         }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_refused() {
         let error = parse_arguments(r#"{"file": "a", "file": "b"}"#).unwrap_err();
-        assert!(error.contains("stands twice"), "{error}");
+        assert!(error.contains("duplicate key"), "{error}");
         assert!(parse_arguments(r#"{"x": [{"a": 1, "a": 2}]}"#).is_err());
     }
 }

@@ -263,7 +263,7 @@ pub(crate) fn build(schema: &Value) -> Result<Validator, String> {
         .should_validate_formats(true)
         .should_ignore_unknown_formats(false)
         .build(schema)
-        .map_err(|error| format!("this is no JSON Schema: {error}"))
+        .map_err(|error| format!("this is not JSON Schema: {error}"))
 }
 
 /// Checks a schema and everything below it, and wraps its patterns so that they match whole values.

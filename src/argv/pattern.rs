@@ -9,7 +9,7 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 /// make the wrapping void (ARG-4, ARG-5).
 pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     let parsed = ast::parse::Parser::new().parse(pattern).map_err(|error| {
-        format!("`{pattern}` is no regular expression that runs in linear time: {}", error.kind())
+        format!("`{pattern}` is not a regular expression that runs in linear time: {}", error.kind())
     })?;
     if switches_multi_line(&parsed) {
         return Err(format!(
@@ -19,7 +19,7 @@ pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     let wrapped = format!("^(?:{pattern})$");
     regex::Regex::new(&wrapped)
         .map(|_| wrapped)
-        .map_err(|_| format!("`{pattern}` is no regular expression that can be wrapped as a whole, or it is too large"))
+        .map_err(|_| format!("`{pattern}` is not a regular expression that can be wrapped as a whole, or it is too large"))
 }
 
 /// Tells whether a value that matches `pattern` as a whole can begin with `-`.

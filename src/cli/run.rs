@@ -200,7 +200,7 @@ pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
 
 /// Parses `K=V` pairs.
 ///
-/// *Errors*: one is none, or a name stands twice.
+/// *Errors*: one is none, or there is a duplicate name.
 pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, CliError> {
     let mut vars = BTreeMap::new();
     for pair in pairs {

@@ -22,6 +22,6 @@ pub(crate) fn moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Cl
     }
     let back = quantity::duration(text).ok().and_then(|back| TimeDelta::from_std(back).ok());
     back.and_then(|back| now.checked_sub_signed(back)).ok_or_else(|| {
-        CliError::usage(format!("`{text}` is no time: write 2026-11-21T03:00:00Z, 2026-11-21 03:00 (UTC), 2026-11-21, or a duration back from now such as 2h"))
+        CliError::usage(format!("`{text}` is not a time: write 2026-11-21T03:00:00Z, 2026-11-21 03:00 (UTC), 2026-11-21, or a duration back from now such as 2h"))
     })
 }

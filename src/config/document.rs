@@ -420,7 +420,7 @@ impl Builder {
                 match seen.get(&name) {
                     Some(line) => self
                         .problems
-                        .push((at, format!("the key `{name}` stands twice; first at line {line}"))),
+                        .push((at, format!("duplicate key `{name}` (first defined on line {line})"))),
                     None => {
                         seen.insert(name.clone(), at.line);
                         entries.push((name, at, node));

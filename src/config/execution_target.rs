@@ -43,7 +43,7 @@ impl ExecutionTarget {
         };
         place.ok_or_else(|| {
             format!(
-                "`{text}` is no environment: write local, ssh:HOST, docker:CONTAINER or kubernetes:NAMESPACE/POD"
+                "`{text}` is not an environment: write local, ssh:HOST, docker:CONTAINER or kubernetes:NAMESPACE/POD"
             )
         })
     }

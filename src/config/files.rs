@@ -143,7 +143,7 @@ fn kind_of(file: &Path) -> Result<SchemaName, ConfigError> {
 
 /// Reads a configuration file, bounded.
 ///
-/// *Errors*: it cannot be read, is too large, or is no UTF-8.
+/// *Errors*: it cannot be read, is too large, or is not UTF-8.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     use std::io::Read as _;
     let name = path.display().to_string();
@@ -151,7 +151,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let meta = std::fs::metadata(path)
         .map_err(|error| fail(format!("the file cannot be read: {error}")))?;
     if !meta.is_file() {
-        return Err(fail("this is no regular file".to_owned()));
+        return Err(fail("this is not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path)
@@ -163,7 +163,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
         return Err(fail(format!("the file has more than {FILE_BYTES_LIMIT} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
-        fail(format!("the file is no UTF-8 from byte {} on", error.utf8_error().valid_up_to()))
+        fail(format!("the file is not UTF-8 from byte {} on", error.utf8_error().valid_up_to()))
     })
 }
 

@@ -429,10 +429,10 @@ impl Loader<'_> {
     ) {
         let Some(name) = name else { return };
         let error =
-            document.error(&format!("{pointer}/name"), format!("the {what} `{name}` stands twice"));
+            document.error(&format!("{pointer}/name"), format!("duplicate {what} `{name}`"));
         let place = format!("{}:{}", error.file, error.line);
         match places.get(name) {
-            Some(first) => self.error(error.with_hint(format!("first at {first}"))),
+            Some(first) => self.error(error.with_hint(format!("first defined at {first}"))),
             None => drop(places.insert(name.to_owned(), place)),
         }
     }

@@ -93,7 +93,7 @@ impl McpServer {
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if !is_name {
             let message = format!(
-                "`{name}` is no name of a server: letters, digits, `-` and single `_` within, at most 32"
+                "`{name}` is not a valid server name: letters, digits, `-` and single `_` within, at most 32"
             );
             diagnostics.error("", message);
         }

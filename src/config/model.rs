@@ -297,7 +297,7 @@ fn remote(
     let is_name =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
     if format == WireFormat::Gemini && !model.chars().all(is_name) {
-        diagnostics.error("/model", format!("`{model}` is no name of a model"));
+        diagnostics.error("/model", format!("`{model}` is not a valid model name"));
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
     Some(Remote {
@@ -360,7 +360,7 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
     for (name, value) in raw.headers.iter().flatten() {
         let place = || format!("/headers/{}", crate::argv::pointer_segment(name));
         if reqwest::header::HeaderName::try_from(name.as_str()).is_err() {
-            diagnostics.error(&place(), format!("`{name}` is no name of a header"));
+            diagnostics.error(&place(), format!("`{name}` is not a valid header name"));
         }
         if reqwest::header::HeaderValue::try_from(value.as_str()).is_err() {
             diagnostics.error(&place(), format!("the value of `{name}` cannot stand in a header"));

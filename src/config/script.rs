@@ -38,7 +38,7 @@ impl Script {
         for (at, step) in raw.steps.iter().enumerate() {
             let mut check = |pointer: String, text: &str| {
                 if let Err(error) = environment.template_from_str(text) {
-                    diagnostics.error(&pointer, format!("this is no template: {error}"));
+                    diagnostics.error(&pointer, format!("this is not a template: {error}"));
                 }
             };
             let calls: Vec<_> = match &step.call {

@@ -91,7 +91,7 @@ impl Settings {
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
                 diagnostics.error(
                     &format!("/security/env_allowlist/{at}"),
-                    format!("`{name}` is no name of an environment variable"),
+                    format!("`{name}` is not a valid name of an environment variable"),
                 );
             } else if is_hijacking(name) {
                 diagnostics.error(
@@ -218,6 +218,6 @@ pub(crate) fn zone(name: &str) -> Result<Tz, String> {
         other => other.to_owned(),
     };
     name.parse().map_err(|_| {
-        format!("`{name}` is no time zone: write an IANA name such as Europe/Berlin, UTC, or local")
+        format!("`{name}` is not a time zone: write an IANA name such as Europe/Berlin, UTC, or local")
     })
 }

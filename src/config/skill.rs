@@ -65,7 +65,7 @@ impl Skill {
             return Err(format!("line {} of its frontmatter: {}", error.line, error.message));
         }
         let value = document.map(|document| document.value).unwrap_or_default();
-        let fields = value.as_object().ok_or("its frontmatter is no map")?;
+        let fields = value.as_object().ok_or("its frontmatter is not a map")?;
         let text_of = |key: &str| fields.get(key).and_then(Value::as_str).map(str::trim);
         let description = text_of("description").filter(|text| !text.is_empty());
         let description = description.ok_or("it has no `description`")?.to_owned();
@@ -96,7 +96,7 @@ impl Skill {
                 problems.push(problem.to_owned());
                 Some(names.iter().filter_map(Value::as_str).map(own_name).collect())
             }
-            Some(_) => return Err("its `allowed-tools` are no names".to_owned()),
+            Some(_) => return Err("its `allowed-tools` are not names".to_owned()),
         };
         let body = body.trim_start_matches('\n').to_owned();
         Ok(Self {

@@ -84,7 +84,7 @@ impl AllowedHost {
     pub fn new(text: &str, internal: bool) -> Result<Self, String> {
         let refused = || {
             format!(
-                "`{text}` is no host: write a name such as status.example.org, `*.example.org` for every name below it, or an address, without scheme, port and path"
+                "`{text}` is not a host: write a name such as status.example.org, `*.example.org` for every name below it, or an address, without scheme, port and path"
             )
         };
         if let Some(name) = text.strip_prefix("*.") {

@@ -13,7 +13,7 @@ use super::ids::CallId;
 pub enum Arguments {
     /// A JSON object.
     Parsed(Map<String, Value>),
-    /// Text that is no JSON object, or one that was cut; never executed.
+    /// Text that is not a JSON object, or one that was cut; never executed.
     Invalid {
         /// The text as the provider sent it.
         text: String,

@@ -58,7 +58,7 @@ pub enum DomainRefusal {
         address: IpAddr,
     },
     /// No host can have it.
-    #[error("`{host}` has the address {address}, which is no address of a host")]
+    #[error("`{host}` has the address {address}, which is not the address of a host")]
     Impossible {
         /// The host.
         host: String,

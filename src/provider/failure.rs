@@ -176,7 +176,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     }
 }
 
-/// Returns a body that is no JSON as one short line; an HTML page as its title.
+/// Returns a body that is not JSON as one short line; an HTML page as its title.
 fn plain(body: &str) -> String {
     let title = body
         .split_once("<title>")

@@ -78,7 +78,7 @@ pub(super) trait Format: Send + Sync {
 pub(super) trait Reader: Send {
     /// Takes the data of one event and adds new answer text to `text`.
     ///
-    /// *Errors*: it is no JSON, or an error.
+    /// *Errors*: it is not JSON, or an error.
     fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError>;
 
     /// Takes an answer that came in one piece.
@@ -111,10 +111,10 @@ pub(super) enum Progress {
 
 /// Parses the data of an event.
 ///
-/// *Errors*: it is no JSON.
+/// *Errors*: it is not JSON.
 pub(super) fn parse(data: &str) -> Result<Value, ModelError> {
     serde_json::from_str(data)
-        .map_err(|error| malformed(format!("a piece of the stream is no JSON: {error}")))
+        .map_err(|error| malformed(format!("a piece of the stream is not JSON: {error}")))
 }
 
 /// Returns a named error for what cannot be understood.

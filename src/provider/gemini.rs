@@ -124,7 +124,7 @@ impl Answer {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
-            return Err(malformed("the answer is no JSON object"));
+            return Err(malformed("the answer is not a JSON object"));
         }
         if !text(chunk, "responseId").is_empty() {
             self.id = Some(text(chunk, "responseId").to_owned());

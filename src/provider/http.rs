@@ -278,7 +278,7 @@ fn dispatch(
     take: &mut impl FnMut(&str) -> Result<bool, ModelError>,
 ) -> Result<bool, ModelError> {
     let text = std::str::from_utf8(data).map_err(|_| {
-        ModelError::new(ErrorClass::MalformedResponse, "an event of the stream is no UTF-8")
+        ModelError::new(ErrorClass::MalformedResponse, "an event of the stream is not UTF-8")
     })?;
     if text.trim().is_empty() { Ok(false) } else { take(text) }
 }
@@ -325,7 +325,7 @@ pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
         let start = String::from_utf8_lossy(body.get(..QUOTED_BYTES).unwrap_or(body));
         ModelError::new(
             ErrorClass::MalformedResponse,
-            format!("the answer is no JSON ({error}): {start}"),
+            format!("the answer is not JSON ({error}): {start}"),
         )
     })
 }

@@ -281,7 +281,7 @@ pub(super) async fn read<E: std::fmt::Display>(
         // No JSON and no stream: says so, with its beginning.
         (Some(_), _) => {
             http::json(&http::collect(rest).await?)?;
-            return Err(malformed("the answer is no JSON object"));
+            return Err(malformed("the answer is not a JSON object"));
         }
     }
     if reader.progress() == Progress::Open {
@@ -314,7 +314,7 @@ fn read_list(
     let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
         .map_err(|error| match error.is_eof() {
             true => ModelError::new(ErrorClass::StreamInterrupted, "the answer broke off"),
-            false => malformed(format!("the answer is no JSON: {error}")),
+            false => malformed(format!("the answer is not JSON: {error}")),
         })?;
     let mut text = String::new();
     for chunk in chunks {
@@ -348,7 +348,7 @@ async fn read_lines(
             },
         };
         let line = std::str::from_utf8(without_mark(&line))
-            .map_err(|_| malformed("a line of the stream is no UTF-8"))?;
+            .map_err(|_| malformed("a line of the stream is not UTF-8"))?;
         if line.trim().is_empty() {
             continue;
         }

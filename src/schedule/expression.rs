@@ -34,7 +34,7 @@ pub enum ScheduleError {
         count: usize,
     },
     /// A field that is not understood.
-    #[error("`{expression}` is no cron expression: {reason}")]
+    #[error("`{expression}` is not a cron expression: {reason}")]
     Malformed {
         /// What was written.
         expression: String,
@@ -42,7 +42,7 @@ pub enum ScheduleError {
         reason: String,
     },
     /// A date that never comes, such as the 30th of February.
-    #[error("`{expression}` never fires")]
+    #[error("`{expression}` never comes due")]
     NeverFires {
         /// What was written.
         expression: String,
@@ -280,7 +280,7 @@ fn plain_fields(text: &str) -> Result<String, Problem> {
                 Some((start, step)) => {
                     let step: u32 = step.parse().map_err(|_| {
                         Problem::Field(format!(
-                            "the step `{step}` of the {name} field is no number"
+                            "the step `{step}` of the {name} field is not a number"
                         ))
                     })?;
                     if step == 0 || step > most - least + 1 {
@@ -356,8 +356,8 @@ mod tests {
         let error = |expression: &str| {
             dues(expression, Tz::UTC, "2026-05-04T00:00:00Z", 1).unwrap_err().to_string()
         };
-        assert!(error("0 0 30 2 *").contains("never fires"));
-        assert!(error("0 0 0 30 2 * 2025").contains("never fires"));
+        assert!(error("0 0 30 2 *").contains("never comes due"));
+        assert!(error("0 0 0 30 2 * 2025").contains("never comes due"));
         assert!(error("61 * * * *").contains("minute field cannot be `61`: it takes 0 to 59"));
         assert!(error("1,61 * * * *").contains("minute field cannot be `61`"));
         assert!(error("0 24 * * *").contains("hour field cannot be `24`: it takes 0 to 23"));
@@ -370,7 +370,7 @@ mod tests {
         for wrong in
             ["60 * * * *", "0 24 * * *", "0 0 * * MON#6", "0 0 * * 8", "@reboot", "a b c d e"]
         {
-            assert!(error(wrong).contains("is no cron expression"), "{wrong}");
+            assert!(error(wrong).contains("is not a cron expression"), "{wrong}");
         }
     }
 

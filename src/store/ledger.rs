@@ -517,7 +517,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(
             Ledger::path(dir.path()),
-            "this is no database, and it is long enough to be looked at".repeat(100),
+            "this is not a database, and it is long enough to be looked at".repeat(100),
         )
         .unwrap();
         let (ledger, aside) = Ledger::open(dir.path()).unwrap();

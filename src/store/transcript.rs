@@ -183,7 +183,7 @@ pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
 
 /// Cuts a torn last line off; returns how many bytes were cut.
 ///
-/// A line is torn if it has no newline at its end, or is no JSON object: a power cut can leave a block of zeros.
+/// A line is torn if it has no newline at its end, or is not a JSON object: a power cut can leave a block of zeros.
 /// *Errors*: what the kernel says.
 pub fn repair_tail(path: &Path) -> io::Result<u64> {
     /// A line is read backwards in pieces of this size.

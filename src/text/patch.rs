@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
             return self.update(path);
         }
         self.error(format!(
-            "`{}` is no header: write `{ADD}PATH`, `{UPDATE}PATH` or `{DELETE}PATH`",
+            "`{}` is not a header: write `{ADD}PATH`, `{UPDATE}PATH` or `{DELETE}PATH`",
             header.chars().take(80).collect::<String>()
         ))
     }

@@ -18,7 +18,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text.trim()).map_err(|_| {
-        format!("`{text}` is no duration: write a number and a unit, such as 90s, 15m, 2h or 1d")
+        format!("`{text}` is not a duration: write a number and a unit, such as 90s, 15m, 2h or 1d")
     })
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 fn bad_size(text: &str) -> String {
-    format!("`{text}` is no size: write a number and a unit, such as 200KB or 64MiB")
+    format!("`{text}` is not a size: write a number and a unit, such as 200KB or 64MiB")
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct Template {
     pieces: Vec<Piece>,
 }
 
-/// Why a text is no template.
+/// Why a text is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{{` without its `}}`.

@@ -149,7 +149,7 @@ impl<'a> Files<'a> {
         let opened = self.open_named(&self.named(text)?)?;
         if names_directory(text) && !opened.is_dir {
             let name = shown(opened.path.as_os_str());
-            let message = format!("`{name}` is no directory: name it without `/` at the end.");
+            let message = format!("`{name}` is not a directory: name it without `/` at the end.");
             return Err(CallError::new(ErrorKind::Io, message));
         }
         Ok(opened)
@@ -187,7 +187,7 @@ impl<'a> Files<'a> {
             return Err(CallError::new(ErrorKind::Io, message));
         }
         String::from_utf8(bytes).map_err(|_| {
-            let message = format!("`{name}` is no UTF-8 text and cannot be changed here.");
+            let message = format!("`{name}` is not UTF-8 text and cannot be changed here.");
             CallError::new(ErrorKind::Io, message)
         })
     }
@@ -283,7 +283,7 @@ impl<'a> Files<'a> {
 
     /// Returns the place of a file that is to be written; the directories above it are made.
     ///
-    /// *Errors*: `denied`, also for a link to nothing; `io`; what is there, or what `text` names, is no file.
+    /// *Errors*: `denied`, also for a link to nothing; `io`; what is there, or what `text` names, is not a file.
     pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
         let asked = self.rules.absolute(text).map_err(refused)?;
         let named = self.named(text)?;

@@ -245,7 +245,7 @@ error: unknown key `promt`
 4 |     promt: x
   |     ^
   = help: did you mean `prompt`?
-error: `61 * * * *` is no cron expression",
+error: `61 * * * *` is not a cron expression",
         file = place.config().join("jobs.yaml").display()
     );
     assert!(done.stdout.starts_with(&expected), "{}", done.stdout);

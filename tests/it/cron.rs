@@ -49,7 +49,7 @@ fn every_vector_of_consensus_gives_the_expected_times() {
                 assert_eq!(found, expected, "{id}");
             }
             "never" => {
-                assert!(done.code == 2 && done.stderr.contains("never fires"), "{id}: {done:?}")
+                assert!(done.code == 2 && done.stderr.contains("never comes due"), "{id}: {done:?}")
             }
             "expired" => assert_eq!((done.code, done.stdout.trim()), (0, "[]"), "{id}: {done:?}"),
             _ => assert_eq!(done.code, 2, "{id}: {done:?}"),

@@ -235,7 +235,7 @@ fn what_is_not_there_fails_before_a_token_is_spent() {
         ("environment: ssh:web1", "best_effort"),
         (
             "environment: 'ssh:-oProxyCommand=x', sandbox: best_effort, working_dir: /",
-            "is no environment",
+            "is not an environment",
         ),
         ("environment: ssh:web1, sandbox: best_effort", "`working_dir` is missing"),
     ] {

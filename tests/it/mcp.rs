@@ -123,7 +123,7 @@ fn what_cannot_be_used_is_left_out_and_told() {
     let told = warnings(&place).join("\n");
     for part in [
         "small__no name!` has a name",
-        "small__deep` is left out: this is no JSON Schema",
+        "small__deep` is left out: this is not JSON Schema",
         "MCP server `small`: the tool `list` has a schema that cannot be read",
         "small__text` is left out: its schema does not describe an object",
         "MCP server `small`: a tool without a name",

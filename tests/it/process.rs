@@ -131,7 +131,7 @@ async fn nothing_of_a_call_outlives_it() {
     assert_eq!(alive("sleep 7003.OWN"), [""; 0]);
 }
 
-/// A name that is no UTF-8 stands in `/proc` as it is.
+/// A name that is not UTF-8 stands in `/proc` as it is.
 #[tokio::test]
 async fn a_process_with_an_odd_name_does_not_get_away() {
     use std::os::unix::ffi::OsStrExt as _;

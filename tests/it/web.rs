@@ -167,7 +167,7 @@ fn a_page_is_fetched_in_the_form_that_is_asked_for() {
     assert_eq!(get("/broken", json!({})), "tool [HTTP 502 Bad Gateway]\nupstream");
     assert_eq!(
         get("/png", json!({})),
-        "tool [ERROR: This is no text but application/zip, 10 bytes.]"
+        "tool [ERROR: This is not a text but application/zip, 10 bytes.]"
     );
 }
 

@@ -17,7 +17,7 @@ impl Parameters {
             .with_draft(Draft::Draft7)
             .with_pattern_options(PatternOptions::regex())
             .build(&schema)
-            .map_err(|error| format!("this is no JSON Schema: {error}"))?;
+            .map_err(|error| format!("this is not JSON Schema: {error}"))?;
         let required = |name: &str| {
             let names = schema.get("required").and_then(Value::as_array);
             names.is_some_and(|names| names.iter().any(|known| known == name))

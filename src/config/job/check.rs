@@ -166,7 +166,7 @@ impl JobChecker<'_> {
                 let unknown: BTreeSet<&str> =
                     template.places().filter(|name| !vars.contains_key(*name)).collect();
                 for name in unknown {
-                    self.error(pointer, format!("`{{{{{name}}}}}` is no entry of `vars`"));
+                    self.error(pointer, format!("`{{{{{name}}}}}` is not an entry of `vars`"));
                 }
                 (Some(template), vars)
             }
@@ -221,11 +221,11 @@ impl JobChecker<'_> {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
             if !is_plain {
-                self.error(&pointer, format!("`{name}` is no name of a directory under `skills/`"));
+                self.error(&pointer, format!("`{name}` is not the name of a directory under `skills/`"));
                 continue;
             }
             if skills.iter().any(|known| known.directory == *name) {
-                self.error(&pointer, format!("the skill `{name}` stands twice"));
+                self.error(&pointer, format!("duplicate skill `{name}`"));
                 continue;
             }
             let text = (self.ctx.beside)(&format!("skills/{name}/SKILL.md"));

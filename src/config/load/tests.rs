@@ -117,12 +117,12 @@ jobs:
         .collect();
     let expected = [
         "jobs.yaml:4:5 unknown key `shedule`",
-        "jobs.yaml:6:11 the job `a` stands twice",
-        "jobs.yaml:7:15 `61 * * * *` is no cron expression",
+        "jobs.yaml:6:11 duplicate job `a`",
+        "jobs.yaml:7:15 `61 * * * *` is not a cron expression",
         "jobs.yaml:9:30 101 is greater than the maximum of 100",
         "jobs.yaml:9:49 expected a text, found `5`",
-        "jobs.yaml:11:15 `Europe/Berln` is no time zone",
-        "jobs.yaml:12:13 `{{space}}` is no entry of `vars`",
+        "jobs.yaml:11:15 `Europe/Berln` is not a time zone",
+        "jobs.yaml:12:13 `{{space}}` is not an entry of `vars`",
         "jobs.yaml:13:14 `buffer_one` is not in this version",
         "jobs.yaml:14:5 `verify` is not in this version",
         "jobs.yaml:15:21 there is no tool `nope`",

@@ -17,7 +17,7 @@ const DEEPEST: usize = 64;
 pub(super) fn put(args: &mut Value, partial: &Value) -> Result<(), ModelError> {
     let path = text(partial, "jsonPath");
     let wrong =
-        || malformed(format!("a call has a part at `{path}`, which is no place in arguments"));
+        || malformed(format!("a call has a part at `{path}`, which is not a place in arguments"));
     let steps = steps(path).ok_or_else(wrong)?;
     let mut at = args;
     for step in &steps {

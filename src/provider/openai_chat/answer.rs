@@ -100,7 +100,7 @@ impl Answer {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
-            return Err(malformed("the answer is no JSON object"));
+            return Err(malformed("the answer is not a JSON object"));
         }
         if let Some(id) = chunk.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
             self.id.get_or_insert_with(|| id.to_owned());
@@ -379,7 +379,7 @@ impl Reader for Answer {
             .into_iter()
             .map(|call| RequestedCall {
                 arguments: match call.free_text {
-                    // Half of a free text is no text.
+                    // Half of a free text is not a text.
                     Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
                     Some(input) => json!({"input": input}).to_string(),
                     None => call.arguments,

@@ -43,7 +43,7 @@ pub(super) fn write_file(
     Ok(changed(text, vec![place], changes))
 }
 
-/// Returns the text of a file, empty where it is no text that could be compared; `None` if there is none.
+/// Returns the text of a file, empty where it is not text that could be compared; `None` if there is none.
 fn existing(work: &Work<'_>, path: &str) -> Result<Option<String>, CallError> {
     match work.files().text(path) {
         Ok(text) => Ok(Some(text)),

@@ -32,7 +32,7 @@ pub(super) fn list_directory(
     let root = work.files().open_tree(path, depth, Contents::None, false)?;
     let name = shown(root.path.as_os_str());
     if !root.is_dir {
-        let message = format!("`{name}` is no directory: use read_file.");
+        let message = format!("`{name}` is not a directory: use read_file.");
         return Err(CallError::new(ErrorKind::Io, message));
     }
     let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();

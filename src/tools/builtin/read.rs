@@ -19,7 +19,7 @@ const LINES: u64 = 2000;
 /// Bytes that one call gives at most: far above what a model is shown of them.
 const BYTES: usize = 1 << 20;
 
-/// Bytes at the beginning in which a NUL tells that a file is no text.
+/// Bytes at the beginning in which a NUL tells that a file is not text.
 const SNIFFED: usize = 8192;
 
 /// Bytes that are read at once.
@@ -124,7 +124,7 @@ fn numbered(
         .map_err(|error| failed(&name, &error))?;
     if start.contains(&0) {
         let size = file.metadata().map(|meta| meta.len()).unwrap_or(0);
-        return wrong(format!("`{name}` is no text: {size} bytes."));
+        return wrong(format!("`{name}` is not text: {size} bytes."));
     }
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let skipped = skip(&mut reader, offset - 1, work).map_err(|error| at(&name, error))?;

@@ -116,7 +116,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let path = asked.path.as_deref().unwrap_or(".");
     let root = work.files().open_tree(path, usize::MAX, Contents::None, true)?;
     if !root.is_dir {
-        let message = format!("`{}` is no directory.", shown(root.path.as_os_str()));
+        let message = format!("`{}` is not a directory.", shown(root.path.as_os_str()));
         return Err(CallError::new(ErrorKind::Io, message));
     }
     let found: Mutex<Vec<(i64, i64, PathBuf)>> = Mutex::default();

@@ -327,7 +327,7 @@ fn http(
     config.max_sse_event_size = MESSAGE_BYTES;
     for (name, value) in headers {
         let name = http::HeaderName::try_from(name.as_str())
-            .map_err(|_| format!("`{name}` is no name of a header"))?;
+            .map_err(|_| format!("`{name}` is not a valid header name"))?;
         let mut value = http::HeaderValue::try_from(value.as_str())
             .map_err(|_| format!("the header `{name}` has a value that cannot be sent"))?;
         value.set_sensitive(true);

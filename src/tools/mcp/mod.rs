@@ -175,7 +175,7 @@ impl RunningServer {
             ) {
                 Err(error) => warn("mcp_schema", &format!("is left out: {error}")),
                 Ok(_) if tools.contains_key(&name) => {
-                    warn("mcp_name", "stands twice; the second is left out")
+                    warn("mcp_name", "is a duplicate; the second tool is left out")
                 }
                 Ok(tool) => drop(tools.insert(name.clone(), Arc::new(tool))),
             }

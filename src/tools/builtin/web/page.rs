@@ -34,7 +34,7 @@ const WORK: u64 = 20;
 /// Bytes of its stack: pages are nested deeper than a thread is used to.
 const STACK: usize = 256 << 20;
 
-/// Bytes at the beginning in which a NUL tells that an answer is no text.
+/// Bytes at the beginning in which a NUL tells that an answer is not a text.
 const SNIFFED: usize = 8192;
 
 /// Media types of texts beside `text/…`, `…+json` and `…+xml`.
@@ -52,7 +52,7 @@ const TEXTS: &[&str] = &[
 
 /// Returns what an answer says, in the form that was asked for.
 ///
-/// *Errors*: it is no text; the page cannot be converted. *Cancel*: by `context.cancel`.
+/// *Errors*: it is not a text; the page cannot be converted. *Cancel*: by `context.cancel`.
 pub(super) async fn text(
     got: &Fetched,
     form: Form,
@@ -64,7 +64,7 @@ pub(super) async fn text(
     let media = media.trim().to_ascii_lowercase();
     if !is_text(&media, &got.body) {
         let message = format!(
-            "[ERROR: This is no text but {}, {} bytes.]",
+            "[ERROR: This is not a text but {}, {} bytes.]",
             if media.is_empty() { "unnamed data".to_owned() } else { shortened(&media) },
             got.body.len()
         );
