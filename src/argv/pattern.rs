@@ -9,7 +9,10 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 /// make the wrapping void (ARG-4, ARG-5).
 pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     let parsed = ast::parse::Parser::new().parse(pattern).map_err(|error| {
-        format!("`{pattern}` is not a regular expression that runs in linear time: {}", error.kind())
+        format!(
+            "`{pattern}` is not a regular expression that runs in linear time: {}",
+            error.kind()
+        )
     })?;
     if switches_multi_line(&parsed) {
         return Err(format!(

@@ -1,4 +1,4 @@
-//! What can be typed. Doc comments here are the help, the reference and the man page.
+//! The command line. Doc comments here are the help, the reference and the man page.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "dutyd", version, about)]
 pub(crate) struct Cli {
-    /// Where config.yaml, jobs.yaml and tools.yaml are
+    /// Set the directory of config.yaml, jobs.yaml and tools.yaml
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) config_dir: Option<PathBuf>,
-    /// Where transcripts, ledger and socket are
+    /// Set the directory of transcripts, ledger and socket
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// The form of listings
+    /// Set the form of listings
     #[arg(
         short = 'o',
         long = "output",
@@ -23,7 +23,7 @@ pub(crate) struct Cli {
         default_value = "table"
     )]
     pub(crate) output: OutputForm,
-    /// No colour, also on a terminal
+    /// Disable coloured output
     #[arg(long, global = true)]
     pub(crate) no_color: bool,
     #[command(subcommand)]
@@ -41,65 +41,65 @@ pub(crate) enum OutputForm {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Write commented starter files and say what to do next
+    /// Write commented starter files
     Init(InitArgs),
-    /// Check configuration files: all errors and warnings, with line and column
+    /// Check configuration files and show all errors and warnings
     Validate(ValidateArgs),
     /// Print the JSON Schema of a file, for editors
     Schema(SchemaArgs),
-    /// Say which rule decides about a call, and why
+    /// Show which rule decides a call, and why
     Explain(ExplainArgs),
-    /// List the tools, their category and what a job may use
+    /// List the tools with their category, or what a job may use
     Tools(ToolsArgs),
-    /// Make one tool call through the same gate, without a model
+    /// Make one tool call through the gate, without a model
     Call(CallArgs),
-    /// Run a job now; the exit code tells the outcome
+    /// Run a job now; the exit code is its outcome
     Run(RunArgs),
-    /// Run the daemon: what the systemd unit starts
+    /// Run the daemon; the systemd unit starts this
     Serve(ServeArgs),
-    /// Show the whole thing on a fresh machine, offline: example jobs, real tools, a scripted model
+    /// Run example jobs with real tools and a scripted model, offline
     Demo(DemoArgs),
-    /// Say how the installation is: kernel, directories, configuration, models
+    /// Check the installation: kernel, directories, configuration, models
     Doctor(DoctorArgs),
-    /// Say how the running daemon is
+    /// Show the status of the running daemon
     Status,
-    /// List the jobs: next due time, last outcome and verdict
+    /// List the jobs with next due time, last outcome and verdict
     Jobs,
-    /// List the coming slots, in the job's zone and UTC
+    /// List the next due times, in the job's zone and in UTC
     Next(NextArgs),
-    /// List what became of every due time
+    /// List the slots: what became of each due time
     Slots(SlotsArgs),
-    /// Check that every due time is accounted for; exit 1 for a hole
+    /// Check that each due time has a slot; exit with 1 if one is missing
     Audit(AuditArgs),
     /// List runs, newest first
     Runs(RunsArgs),
     /// Stop a run
     Cancel(CancelArgs),
-    /// Show what a run did, the result first
+    /// Show what a run did, starting with the result
     Show(ShowArgs),
-    /// Check that a run's record is what was written: its hash chain, its files, its end
+    /// Check that a run's record was not changed: hash chain, files, end
     Verify(VerifyArgs),
-    /// List the tools of the MCP servers, or accept what has changed of one
+    /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
-    /// List the calls that wait for a person's yes
+    /// List the calls that wait for approval
     Approvals,
-    /// Say yes to a call that waits
+    /// Approve a call that waits
     Approve(AnswerArgs),
-    /// Say no to a call that waits
+    /// Deny a call that waits
     Deny(DenyArgs),
-    /// Go through a job's checklist without running it
+    /// Evaluate a job's checklist without running it
     Check(CheckArgs),
     /// List the change plans
     Plans,
     /// Show a change plan
     Plan(PlanArgs),
-    /// Do what a change plan says, if the world is still as it was
+    /// Apply a change plan if nothing has changed since it was made
     Apply(ApplyArgs),
-    /// Throw a change plan away
+    /// Discard a change plan
     Discard(PlanArgs),
-    /// Make the index of runs again from the transcripts
+    /// Rebuild the index of runs from the transcripts
     Reindex,
-    /// Load the configuration of the daemon again
+    /// Reload the configuration of the daemon
     Reload,
     /// Print completions for a shell
     Completions(CompletionsArgs),
@@ -119,100 +119,100 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct NextArgs {
-    /// One job; all that are enabled if not given
+    /// Show only this job; defaults to all enabled jobs
     pub(crate) job: Option<String>,
-    /// How many
+    /// Limit the number of due times
     #[arg(short = 'n', default_value_t = 10)]
     pub(crate) count: usize,
-    /// After this moment (exclusive), such as 2026-11-21T03:00:00Z
+    /// Start after this moment (exclusive), such as 2026-11-21T03:00:00Z
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SlotsArgs {
-    /// One job; all if not given
+    /// Show only this job
     pub(crate) job: Option<String>,
-    /// Due then or later: a time, or a duration back from now such as 7d
+    /// Show slots due at this time or later: a time, or a duration back from now such as 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<String>,
-    /// Due then or earlier, likewise
+    /// Show slots due at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
-    /// One job; all if not given
+    /// Show only this job
     pub(crate) job: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunsArgs {
-    /// Of this job
+    /// Show only runs of this job
     #[arg(long)]
     pub(crate) job: Option<String>,
-    /// With this outcome, or those that are queued or running
+    /// Show only runs with this outcome, or `queued` or `running` ones
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(crate::store::RunState::words()))]
     pub(crate) outcome: Option<String>,
-    /// With this verdict
+    /// Show only runs with this verdict
     #[arg(long)]
     pub(crate) verdict: Option<String>,
-    /// Show only runs with a call that was denied
+    /// Show only runs with a denied call
     #[arg(long)]
     pub(crate) refused: bool,
-    /// Begun then or later: a time, or a duration back from now such as 7d
+    /// Show runs that began at this time or later: a time, or a duration back from now such as 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<String>,
-    /// Begun then or earlier, likewise
+    /// Show runs that began at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<String>,
-    /// At most so many
+    /// Limit the number of runs
     #[arg(long, default_value_t = 20)]
     pub(crate) limit: u32,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
-    /// A run's id or a unique beginning of it, `last`, `JOB@last`, or a job, whose waiting and active runs are stopped
+    /// Run to stop: an id or the unique beginning of one, `last` or `JOB@last`; a job stops its queued and running runs
     #[arg(value_name = "RUN|JOB", required_unless_present = "all")]
     pub(crate) target: Option<String>,
-    /// Stop every waiting and active run
+    /// Stop all queued and running runs
     #[arg(long, conflicts_with = "target")]
     pub(crate) all: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
-    /// The directory; the configuration directory if not given
+    /// Directory; defaults to the configuration directory
     pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Ask each model's provider, which costs nothing
+    /// Ask each model's provider; this costs nothing
     #[arg(long)]
     pub(crate) online: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
-    /// A configuration directory, or files; the configuration directory if not given
+    /// Configuration directory, or files; defaults to the configuration directory
     pub(crate) paths: Vec<PathBuf>,
-    /// Leave `${…}` references unresolved, on a machine that has none of the secrets
+    /// Leave `${…}` references unresolved, for a machine without the secrets
     #[arg(long)]
     pub(crate) no_secrets: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SchemaArgs {
-    /// Which
+    /// Schema to print
     pub(crate) name: SchemaWord,
 }
 
@@ -227,54 +227,54 @@ pub(crate) enum SchemaWord {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The job
+    /// Job
     pub(crate) job: String,
-    /// The tool
+    /// Tool
     pub(crate) tool: String,
-    /// The arguments, a JSON object
+    /// Arguments as a JSON object
     #[arg(value_name = "JSON")]
     pub(crate) arguments: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Say what this job may use
+    /// Show what this job may use
     #[arg(long)]
     pub(crate) job: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CallArgs {
-    /// The tool
+    /// Tool
     pub(crate) tool: String,
-    /// Arguments, one by one; a list is given by repeating its name
+    /// Set one argument; repeat its name for a list
     #[arg(value_name = "K=V", conflicts_with = "json")]
     pub(crate) pairs: Vec<String>,
-    /// Arguments as a JSON object, or @FILE that holds one
+    /// Set the arguments as a JSON object, or as @FILE that contains one
     #[arg(long, value_name = "OBJECT|@FILE")]
     pub(crate) json: Option<String>,
-    /// Decide as for this job; else as for one that lists every tool
+    /// Apply the policy of this job; defaults to a policy that lists every tool
     #[arg(long)]
     pub(crate) job: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The job
+    /// Job
     pub(crate) job: String,
     /// Replace an entry of the job's `vars`
     #[arg(long = "var", value_name = "K=V")]
     pub(crate) vars: Vec<String>,
-    /// Ask this instead of the job's prompt
+    /// Replace the job's prompt
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// Plan what would be changed instead of changing it
+    /// Plan changes instead of making them
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Show the checklist first, and ask at this terminal for what is not listed
+    /// Show the checklist, and ask at this terminal to approve calls that are not listed
     #[arg(long, conflicts_with = "detach")]
     pub(crate) interactive: bool,
-    /// Let the daemon run it, and return at once
+    /// Let the daemon run the job, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
 }
@@ -287,72 +287,72 @@ pub(crate) struct McpArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum McpVerb {
-    /// Accept the tools of a server as they are now
+    /// Accept the current tools of a server
     Accept {
-        /// Its name in config.yaml
+        /// Name of the server in config.yaml
         server: String,
     },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The job
+    /// Job
     pub(crate) job: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
-    /// The approval's id
+    /// Id of the approval
     #[arg(value_name = "ID")]
     pub(crate) approval: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DenyArgs {
-    /// The approval's id
+    /// Id of the approval
     #[arg(value_name = "ID")]
     pub(crate) approval: String,
-    /// What the model is told
+    /// Set the reason that the model reads
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// The plan's id or a unique beginning of it, or `last`
+    /// Plan: an id or the unique beginning of one, or `last`
     pub(crate) plan: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// The plan's id or a unique beginning of it, or `last`
+    /// Plan: an id or the unique beginning of one, or `last`
     pub(crate) plan: String,
-    /// Only this step, counted from 1
+    /// Apply only this step, counted from 1
     #[arg(long, value_name = "N")]
     pub(crate) only: Option<u64>,
-    /// Apply without a question at the terminal
+    /// Apply without asking at the terminal
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// A run's id or a unique beginning of it, `last`, or `JOB@last`
+    /// Run: an id or the unique beginning of one, `last`, or `JOB@last`
     pub(crate) run: String,
-    /// Print the transcript as it is
+    /// Print the transcript unchanged
     #[arg(long)]
     pub(crate) raw: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// A run's id or a unique beginning of it, `last`, or `JOB@last`
+    /// Run: an id or the unique beginning of one, `last`, or `JOB@last`
     #[arg(required_unless_present = "all")]
     pub(crate) run: Option<String>,
-    /// Check every record
+    /// Check all records
     #[arg(long, conflicts_with = "run")]
     pub(crate) all: bool,
-    /// With --all, check the runs of then or later: a time, or a duration back from now such as 7d
+    /// With --all, check runs that began at this time or later: a time, or a duration back from now such as 7d
     #[arg(long, value_name = "TIME", requires = "all")]
     pub(crate) since: Option<String>,
 }

@@ -15,15 +15,18 @@ pub enum ErrorKind {
 
 /// What the exit codes mean. *Source*: `docs/design/interfaces.md`, "Exit codes".
 pub(super) const EXIT_CODES: &[(u8, &str)] = &[
-    (0, "Good: a run that is succeeded, planned or skipped, a call that worked, a decision allow."),
+    (
+        0,
+        "Success: a run that succeeded, was planned or was skipped; a call that worked; the decision `allow`.",
+    ),
     (
         1,
-        "The run failed or is interrupted, output cannot be written, the call failed, or the answer is no.",
+        "Failure: a run that failed or was interrupted, a call that failed, output that cannot be written, or a check that found something.",
     ),
-    (2, "A usage error, a configuration error, or invalid arguments of a call."),
-    (3, "Not found; also an unknown tool."),
-    (4, "A daemon does not run."),
-    (5, "Refused by policy."),
+    (2, "Usage error, configuration error, or invalid arguments of a call."),
+    (3, "Not found, also an unknown tool."),
+    (4, "No daemon is running."),
+    (5, "Denied by policy."),
     (124, "Timed out."),
     (130, "Cancelled."),
 ];

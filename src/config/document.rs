@@ -418,9 +418,10 @@ impl Builder {
                     return Ok(());
                 }
                 match seen.get(&name) {
-                    Some(line) => self
-                        .problems
-                        .push((at, format!("duplicate key `{name}` (first defined on line {line})"))),
+                    Some(line) => self.problems.push((
+                        at,
+                        format!("duplicate key `{name}` (first defined on line {line})"),
+                    )),
                     None => {
                         seen.insert(name.clone(), at.line);
                         entries.push((name, at, node));

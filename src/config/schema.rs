@@ -346,7 +346,9 @@ fn pattern_message(pattern: &str, found: &Value) -> String {
         DURATION => format!(
             "`{found}` is not a duration: write a number and a unit, such as 90s, 15m, 2h or 1d"
         ),
-        SIZE => format!("`{found}` is not a size: write a number and a unit, such as 200KB or 64MiB"),
+        SIZE => {
+            format!("`{found}` is not a size: write a number and a unit, such as 200KB or 64MiB")
+        }
         _ => format!("`{found}` does not match {pattern}"),
     }
 }

@@ -218,6 +218,8 @@ pub(crate) fn zone(name: &str) -> Result<Tz, String> {
         other => other.to_owned(),
     };
     name.parse().map_err(|_| {
-        format!("`{name}` is not a time zone: write an IANA name such as Europe/Berlin, UTC, or local")
+        format!(
+            "`{name}` is not a time zone: write an IANA name such as Europe/Berlin, UTC, or local"
+        )
     })
 }

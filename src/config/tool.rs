@@ -77,8 +77,10 @@ impl Tool {
         for (name, value) in raw.env.iter().flatten() {
             let pointer = format!("/env/{}", pointer_segment(name));
             if name.is_empty() || name.contains(['=', '\0']) {
-                diagnostics
-                    .error(&pointer, format!("`{name}` is not a valid name of an environment variable"));
+                diagnostics.error(
+                    &pointer,
+                    format!("`{name}` is not a valid name of an environment variable"),
+                );
             } else if name == "PATH" && !is_absolute_search_path(value) {
                 diagnostics.error(&pointer, RELATIVE_PATH.to_owned());
             } else if is_hijacking(name) {

@@ -38,7 +38,9 @@ pub fn preflight(
     let is_local = ctx.execution.is_local();
     items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
         Ok(meta) if meta.is_dir() => item("working_dir", true, working_dir.display().to_string()),
-        Ok(_) => item("working_dir", false, format!("{} is not a directory", working_dir.display())),
+        Ok(_) => {
+            item("working_dir", false, format!("{} is not a directory", working_dir.display()))
+        }
         Err(error) => item("working_dir", false, format!("{}: {error}", working_dir.display())),
     }));
     let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());

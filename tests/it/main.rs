@@ -17,6 +17,7 @@ mod daemon;
 mod differential;
 mod environment;
 mod formats;
+mod help;
 mod invalid_configs;
 mod mcp;
 mod old_formats;

@@ -221,7 +221,10 @@ impl JobChecker<'_> {
                     .bytes()
                     .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
             if !is_plain {
-                self.error(&pointer, format!("`{name}` is not the name of a directory under `skills/`"));
+                self.error(
+                    &pointer,
+                    format!("`{name}` is not the name of a directory under `skills/`"),
+                );
                 continue;
             }
             if skills.iter().any(|known| known.directory == *name) {

@@ -275,7 +275,7 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
     check("provider: openai, model: gpt-5.1, api_key: k, temperature: 0.5", "");
     check("provider: openai, model: gpt-4.1, api_key: k, reasoning_effort: low", "does not reason");
     check("provider: openai, model: o3, api_key: k, max_output_tokens: 8", "at least 16");
-    check("provider: gemini, model: \"a/../../b?x\", api_key: k", "no name of a model");
+    check("provider: gemini, model: \"a/../../b?x\", api_key: k", "not a valid model name");
     check(
         "provider: gemini, model: gemini-3-pro-preview, api_key: k, reasoning_effort: medium",
         "low and high only",
