@@ -165,6 +165,9 @@ impl<'a> Reader<'a> {
             "pipeline" => return self.pipeline(node, ctx),
             "heredoc_redirect" => return self.heredoc(node, ctx),
             "for_statement" => return self.loop_over(node, ctx),
+            "subshell" if self.of(node).starts_with("((") => {
+                self.unreadable("bash may read two brackets as an expression");
+            }
             "program"
             | "list"
             | "subshell"
@@ -215,6 +218,9 @@ impl<'a> Reader<'a> {
             "expansion" => return self.expansion(node, ctx),
             "command_substitution" => {
                 let own = self.of(node);
+                if own.starts_with("$((") {
+                    self.unreadable("bash may read two brackets as an expression");
+                }
                 if own.starts_with('`') && !is_plain_backtick(own) {
                     self.unreadable("something is quoted between backticks");
                 }

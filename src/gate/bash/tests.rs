@@ -359,6 +359,8 @@ fn what_bash_runs_in_odd_places_is_destructive() {
             "[[ -v 'a[$(ls x)]' ]]",
             "let $'a[`ls x`]'",
             "(('$(ls x)'))",
+            "x=\"a[\\$(ls x)]\"; ! ((x))",
+            "echo $((ls) | cat)",
             "[ \"\"|ls\"\" ]",
             "[ a && ls ]",
             "[ -v -v ]# $(ls x)",
