@@ -434,3 +434,6 @@ impl Machine {
         Action::End(End { stop_reason, result, error })
     }
 }
+
+#[cfg(test)]
+mod tests;

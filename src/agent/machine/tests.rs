@@ -1,0 +1,281 @@
+//! The machine alone: `tests/machine/*.yaml` says which events and which action follow each input.
+//!
+//! An event is shown as its type, with its deciding field in brackets; an action as `ask`, as the calls with what becomes of each, or as
+//! `end` with stop reason and result.
+
+use std::path::Path;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::agent::{
+    AgentTool, CallAction, CallContext, CallOutput, PreparedCall, RequestedCall, ShownAs,
+    ToolDefinition,
+};
+use crate::config::{Autonomy, Limits, Listed, Mode, Policy, Price, ReadPolicy};
+use crate::domain::{CallError, Category, ToolName, Usage};
+use crate::gate::{CommandRules, GateRules, PathRules};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    name: String,
+    #[serde(default)]
+    setup: Setup,
+    steps: Vec<Row>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Setup {
+    max_iterations: Option<u64>,
+    max_tool_calls: Option<u64>,
+    max_tokens: Option<u64>,
+    max_cost_usd: Option<f64>,
+    error_threshold: Option<u64>,
+    loop_window: Option<usize>,
+    context_window: Option<u64>,
+    /// US dollars for a million tokens, each way.
+    price: Option<f64>,
+    confirm: bool,
+    plan: bool,
+    approve: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    input: Value,
+    events: Vec<String>,
+    action: String,
+}
+
+/// `look` reads, `change` writes and is listed, `other` writes and is not. An argument `bad` is refused by each.
+struct Fake(ToolDefinition, Category);
+
+#[async_trait]
+impl AgentTool for Fake {
+    fn definition(&self) -> &ToolDefinition {
+        &self.0
+    }
+    fn category(&self) -> Category {
+        self.1
+    }
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        if arguments.contains_key("bad") {
+            return Err(CallError::new(ErrorKind::InvalidArguments, "bad"));
+        }
+        Ok(PreparedCall {
+            arguments: arguments.clone(),
+            argv: vec![self.0.name.clone()],
+            working_dir: "/".into(),
+            stdin: None,
+            sandboxed: false,
+            resources: Vec::new(),
+            lines: 0,
+        })
+    }
+    async fn run(&self, _: &PreparedCall, _: &CallContext) -> CallOutput {
+        unreachable!("the machine runs nothing")
+    }
+}
+
+fn machine(setup: &Setup) -> Machine {
+    let defaults = Limits::default();
+    let limits = Limits {
+        max_iterations: setup.max_iterations.unwrap_or(defaults.max_iterations),
+        max_tool_calls: setup.max_tool_calls.unwrap_or(defaults.max_tool_calls),
+        error_threshold: setup.error_threshold.unwrap_or(defaults.error_threshold),
+        max_tokens: setup.max_tokens,
+        max_cost_usd: setup.max_cost_usd,
+        ..defaults
+    };
+    let listed = |tool: &str| Listed { tool: ToolName::parse(tool).unwrap(), args: None };
+    let gate = GateRules {
+        job: "j".into(),
+        has_person: false,
+        policy: Policy {
+            autonomy: Autonomy::Supervised,
+            read: ReadPolicy::All,
+            write: vec![listed("change")],
+            admin: vec![],
+            approve: setup.approve.then(|| "change".to_owned()).into_iter().collect(),
+            deny: [].into(),
+            narrowed: Vec::new(),
+        },
+        paths: PathRules::default(),
+        commands: CommandRules::default(),
+        domains: Default::default(),
+        rate: None,
+        max_tool_calls: limits.max_tool_calls,
+        max_files_modified: limits.max_files_modified,
+        max_lines_changed: limits.max_lines_changed,
+    };
+    let tools = [("look", Category::Read), ("change", Category::Write), ("other", Category::Write)];
+    let tools = tools.map(|(name, category)| {
+        let definition =
+            ToolDefinition { name: name.into(), description: name.into(), parameters: json!({}) };
+        Arc::new(Fake(definition, category)) as Arc<dyn AgentTool>
+    });
+    let toolbox =
+        Toolbox::new(tools.to_vec(), |tool| Some(ShownAs::itself(&tool.definition().name)));
+    let rules = Rules {
+        gate,
+        mode: if setup.plan { Mode::Plan } else { Mode::Act },
+        approval: crate::config::Approval::default(),
+        limits,
+        confirm: setup.confirm,
+        loop_window: setup.loop_window,
+    };
+    let system = SystemPrompt { text: "system".into(), ..SystemPrompt::default() };
+    Machine::new(rules, facts(setup), Arc::new(toolbox), system)
+}
+
+fn facts(setup: &Setup) -> ModelFacts {
+    let price = setup
+        .price
+        .map(|usd| serde_json::from_value::<Price>(json!({"input": usd, "output": usd})).unwrap());
+    ModelFacts { price, context_window: setup.context_window.unwrap_or(100_000) }
+}
+
+/// Reads `{start: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}` or `{stop: …}`.
+fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
+    let (kind, value) = row.as_object().unwrap().iter().next().unwrap();
+    match kind.as_str() {
+        "start" => Input::Start(value.as_str().unwrap().into()),
+        "reply" => Input::Reply {
+            reply: Box::new(reply(value)),
+            latency_ms: 1,
+            first_token_ms: None,
+            model: facts(setup),
+            elapsed: Duration::from_secs(value["after_s"].as_u64().unwrap_or(1)),
+        },
+        "failed" => {
+            use ErrorClass::{Auth, BadToolGeneration, ContextLength, Overloaded};
+            let classes = [Auth, BadToolGeneration, ContextLength, Overloaded];
+            let class = classes.into_iter().find(|class| class.as_str() == value).unwrap();
+            Input::ModelFailed(ModelError::new(class, "no"))
+        }
+        "results" => {
+            let kinds = value.as_array().unwrap();
+            assert_eq!(kinds.len(), asked.len());
+            Input::Results(asked.iter().zip(kinds).map(outcome).collect())
+        }
+        "stop" => {
+            let reason = StopReason::ALL.iter().find(|reason| reason.as_str() == value).unwrap();
+            Input::Stop(*reason)
+        }
+        other => panic!("unknown input {other}"),
+    }
+}
+
+fn reply(value: &Value) -> ModelReply {
+    let calls = value["calls"].as_array().cloned().unwrap_or_default();
+    let calls = calls.iter().enumerate().map(|(at, call)| RequestedCall {
+        id: Some(format!("{}-{at}", value["id"].as_str().unwrap_or("c"))),
+        name: call[0].as_str().unwrap().into(),
+        arguments: call[1].as_str().unwrap_or("{}").into(),
+    });
+    let calls: Vec<RequestedCall> = calls.collect();
+    let finish = match (value["finish"].as_str(), calls.is_empty()) {
+        (Some(word), _) => serde_json::from_value(json!(word)).unwrap(),
+        (None, true) => FinishReason::Stop,
+        (None, false) => FinishReason::ToolCalls,
+    };
+    ModelReply {
+        text: value["text"].as_str().unwrap_or_default().into(),
+        reasoning: None,
+        calls,
+        finish_reason: finish,
+        stop_reason: None,
+        explanation: None,
+        cache_write_tokens: 0,
+        usage: value["tokens"].as_u64().map(|input_tokens| Usage {
+            input_tokens,
+            output_tokens: 1,
+            ..Usage::default()
+        }),
+        response_id: None,
+        provider_data: None,
+    }
+}
+
+fn outcome((dispatch, kind): (&Dispatch, &Value)) -> CallOutcome {
+    let kind = kind.as_str().unwrap();
+    CallOutcome {
+        call_id: dispatch.call_id.clone(),
+        name: dispatch.name.clone(),
+        content: kind.into(),
+        images: Vec::new(),
+        error_kind: (kind != "ok").then(|| serde_json::from_value(json!(kind)).unwrap()),
+        modified: Vec::new(),
+        lines_changed: 0,
+        planned: Planned::Nothing,
+    }
+}
+
+fn shown(event: &Event) -> String {
+    let event = serde_json::to_value(event).unwrap();
+    let keys = ["limit", "rule", "code", "source", "finish_reason", "count"];
+    let kind = event["type"].as_str().unwrap().to_owned();
+    match keys.iter().find_map(|key| event.get(*key)) {
+        Some(Value::String(text)) => format!("{kind}({text})"),
+        Some(other) => format!("{kind}({other})"),
+        None => kind,
+    }
+}
+
+fn shown_action(action: &Action) -> String {
+    match action {
+        Action::CallModel => "ask".into(),
+        Action::RunCalls(calls) => {
+            let call = |call: &Dispatch| match &call.action {
+                CallAction::Run(_) => format!("run {}", call.name),
+                CallAction::Ask { .. } => format!("approve {}", call.name),
+                CallAction::Propose { position, .. } => {
+                    format!("propose {} as {}", call.name, position.step)
+                }
+                CallAction::Reject(error) => {
+                    format!("reject {} as {}", call.name, error.kind.as_str())
+                }
+            };
+            calls.iter().map(call).collect::<Vec<_>>().join(", ")
+        }
+        Action::End(end) => {
+            format!("end {}: {}", end.stop_reason.as_str(), end.result.clone().unwrap_or_default())
+        }
+    }
+}
+
+#[test]
+fn each_table_is_followed() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine");
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let tables: Vec<Table> = serde_yaml::from_str(&text).unwrap();
+        for table in tables {
+            count += 1;
+            let mut machine = machine(&table.setup);
+            let mut asked = Vec::new();
+            for (at, row) in table.steps.iter().enumerate() {
+                let step = machine.step(input(&row.input, &table.setup, &asked));
+                let events: Vec<String> = step.events.iter().map(shown).collect();
+                let action = shown_action(&step.action);
+                if events != row.events || action != row.action {
+                    let name = &table.name;
+                    wrong.push(format!(
+                        "{name}, step {at}:\n  events: {events:?}\n  action: {action}"
+                    ));
+                }
+                if let Action::RunCalls(calls) = step.action {
+                    asked = calls;
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty() && count > 20, "{count} tables\n{}", wrong.join("\n"));
+}
