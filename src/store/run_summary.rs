@@ -1,5 +1,7 @@
 //! A run as it stands in lists: from its end in hand, or from a fold over its transcript, with the same result.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -167,6 +169,7 @@ impl RunSummary {
         let first = lines.next()?;
         let Some(Event::SessionStart(start)) = known(first) else { return None };
         let mut row = Self::begun(&first.run_id, start, first.ts.clone());
+        let mut calls = BTreeSet::new();
         for line in lines {
             match known(line) {
                 Some(Event::AssistantTextEnd { usage, cost_usd, .. }) => {
@@ -176,10 +179,20 @@ impl RunSummary {
                         row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
                     }
                 }
-                Some(Event::ToolCallStart(_)) => row.tool_calls += 1,
-                Some(Event::PolicyDecision(decision)) => row.decided(decision.decision),
+                // The message with which a limit closes a run is not a response of the model.
+                Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
+                Some(Event::PolicyDecision(decision)) => {
+                    row.decided(decision.decision);
+                    // A call that a person is asked about has two decisions.
+                    if decision.decision != DecisionKind::Deny {
+                        calls.insert(&decision.call_id);
+                    }
+                }
                 Some(Event::SessionEnd(end)) => row.end(end, line.ts.clone()),
                 _ => {}
+            }
+            if row.outcome.is_none() {
+                row.tool_calls = calls.len() as u64;
             }
         }
         Some(row)
@@ -230,4 +243,83 @@ impl RunSummary {
 #[must_use]
 pub fn moment(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use serde_json::{Value, json};
+
+    use super::super::reader::read_lines;
+    use super::*;
+
+    /// The transcripts of version 1 that another version wrote.
+    fn recorded() -> Vec<PathBuf> {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let day = root.join("tests/fixtures/formats/v1/runs/2026/11/22");
+        let runs = std::fs::read_dir(day).unwrap();
+        runs.map(|run| run.unwrap().path().join("transcript.jsonl")).collect()
+    }
+
+    fn fold(lines: &[Value]) -> RunSummary {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        std::fs::write(file.path(), text).unwrap();
+        let lines: Vec<ReadLine> = read_lines(file.path()).unwrap().map(Result::unwrap).collect();
+        RunSummary::fold(&lines).unwrap()
+    }
+
+    fn values(path: &PathBuf) -> Vec<Value> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn the_lines_of_every_recorded_run_add_up_to_its_end() {
+        for path in recorded() {
+            let lines = values(&path);
+            let (end, before) = lines.split_last().unwrap();
+            assert_eq!(end["type"], "session_end", "{path:?}");
+            let row = fold(before);
+            assert_eq!(row.outcome, None);
+            assert_eq!(row.iterations, end["iterations"], "{path:?}");
+            assert_eq!(row.tool_calls, end["tool_calls"], "{path:?}");
+            assert_eq!(serde_json::to_value(row.usage).unwrap(), end["usage"], "{path:?}");
+            assert_eq!(json!(row.cost_usd.unwrap_or(0.0)), end["cost_usd"], "{path:?}");
+            let whole = fold(&lines);
+            assert_eq!((whole.iterations, whole.tool_calls), (row.iterations, row.tool_calls));
+            assert_eq!(whole.ended_at.as_deref(), end["ts"].as_str());
+        }
+    }
+
+    #[test]
+    fn the_message_that_closes_a_run_is_not_an_iteration() {
+        let path = recorded()
+            .into_iter()
+            .find(|path| values(path).iter().any(|line| line["type"] == "assistant_text_end"));
+        let mut lines = values(&path.unwrap());
+        let at = lines.iter().position(|line| line["type"] == "assistant_text_end").unwrap();
+        lines.truncate(at + 1);
+        lines.push(lines[at].clone());
+        let mut closed = lines[at].clone();
+        for key in ["text", "tool_calls", "finish_reason", "usage", "cost_usd", "latency_ms"] {
+            closed.as_object_mut().unwrap().remove(key);
+        }
+        closed["type"] = json!("processing_end");
+        closed["iterations"] = json!(1);
+        lines.push(closed);
+        assert_eq!(fold(&lines[..=at]).iterations, 1);
+        assert_eq!(fold(&lines).iterations, 1);
+    }
+
+    #[test]
+    fn a_record_that_nothing_ends_is_shown_as_interrupted() {
+        let lines = values(&recorded()[0]);
+        let cut = fold(&lines[..lines.len() - 1]).cut("2026-11-22T18:00:00Z".into());
+        assert_eq!(cut.outcome, Some(Outcome::Interrupted));
+        assert_eq!(cut.stop_reason, Some(StopReason::Interrupted));
+        assert!(cut.error.is_some_and(|error| error.contains("has no end")));
+        assert_eq!(cut.ended_at.as_deref(), Some("2026-11-22T18:00:00Z"));
+    }
 }
