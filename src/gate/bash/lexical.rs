@@ -93,7 +93,9 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
             }
             _ if next.kind == "heredoc_redirect" && is_lone_dash(gap) => true,
             _ if is_words || node.kind == "for_statement" || node.kind == "array" => {
-                let may_touch = !before.is_named || !next.is_named || is_redirect;
+                // `<<-` ends with a character that words have too.
+                let is_operator = before.kind.starts_with(['<', '>']);
+                let may_touch = is_redirect || is_operator || touch(text, next.start);
                 is_blank(gap, !is_words) && (may_touch || !gap.is_empty())
             }
             "string"

@@ -365,6 +365,7 @@ fn what_bash_runs_in_odd_places_is_destructive() {
             "[ a && ls ]",
             "[ -v -v ]# $(ls x)",
             "{ ls; }x",
+            "time $\"bash\" f",
             "[ a = b -o c | ls ]",
             "read -r y <<-'E'\n  a[$(ls x)]\nE\n((y+1))",
             "read x <<E\n  a[\\$(ls x)]\nE\necho $((x))",
@@ -478,7 +479,9 @@ fn a_long_text_is_judged_like_a_short_one() {
 #[test]
 fn an_error_among_many_commands_ends_the_parsing() {
     let tangled = "ls | | d2>&1 |ls | tail tbuild |ls | tail ts |ls.| tail tbuild | d2>&1 |ls | d2ild | d2>&1 |ls | d2>&1 | tayl ts | d2>&1 | tail ts | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | tail tbuild | d2>&1 |ls | d2>&1 |bui3>&1 |ls | d2>l|bui3>&1 |ls | d2>&1 | tail tbuil2>&1 | tail tbui 2>&1 a>&1 ";
+    let doubling = "ls | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | | d2>&1 |ls | d2>&1 | tayl ts | d2>s | d2>&1 | tail ts | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | d2>1 | tail d2>1 | tail tbuild | d2>&1 |ls | d2>&1 | tail ts | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | d2ild | d2>&1 |ls | d2>&1 | tayl ts | d2>s | d2>&1 | tail ts | d2>&1 |ls.| d2>&1 | tail tbuild | d2>&1 |ls | d2>1 | tail tbuild | d2>&1 |ls | d2>&1 s | d2>&1 |bui3>&1 |ls | d2>l|bui3>&1 |ls | d2>&1 | tail tbuil2>&1 | tail tbui 2>&1 a>&1 |l>1 | tail tbuild | d2>&1 |ls | d2>&1ls | d2>1 | tail tbuild | d2>&1 |ls | d2>&1 s  |bui3>&1 |ls";
     for text in [
+        doubling.to_owned(),
         tangled.to_owned(),
         tangled.repeat(20),
         "{{{{{((((((".repeat(5000),

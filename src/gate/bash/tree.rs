@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use crate::text::escape::is_deceptive;
 use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
@@ -15,6 +16,9 @@ const BYTES_PER_STEP: usize = 20;
 
 /// Steps for the shortest text.
 const FEWEST_STEPS: usize = 50;
+
+/// Redirections of a text whose errors need no watching.
+const FEW_REDIRECTIONS: usize = 8;
 
 static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
 
@@ -105,18 +109,35 @@ pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
         .unwrap_or(Err("it is not bash, or too tangled"))
 }
 
-/// Parses a text; `None` if that takes more steps than its length allows. What the parser does to go on after an error can double with each
-/// command that follows.
+/// Parses a text; `None` if that takes more steps than its length allows, or if a text with many redirections has an error.
+///
+/// What the parser does to go on after an error can double with each redirection that follows, within one step. Its log alone tells an error
+/// as it is found. The log costs as much as the parsing, so that other texts do without.
 fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     let most = FEWEST_STEPS + text.len() / BYTES_PER_STEP;
+    let has_error = Arc::new(AtomicBool::new(false));
+    let redirections = text.bytes().filter(|byte| matches!(byte, b'<' | b'>')).count();
+    if redirections > FEW_REDIRECTIONS {
+        let found = has_error.clone();
+        parser.set_logger(Some(Box::new(move |_, message| {
+            // Every way of reading the text has ended; that one of them ends is ordinary.
+            if message.starts_with("resume version") {
+                found.store(true, Ordering::Relaxed);
+            }
+        })));
+    }
     let mut steps = 0;
     let mut go_on = |_: &ParseState| {
         steps += 1;
-        if steps > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        match steps > most || has_error.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     };
     let options = ParseOptions::new().progress_callback(&mut go_on);
     let mut read = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
     let tree = parser.parse_with_options(&mut read, None, Some(options));
+    parser.set_logger(None);
     // It would go on where it stopped.
     parser.reset();
     tree
