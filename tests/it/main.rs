@@ -16,6 +16,7 @@ mod cron;
 mod daemon;
 mod differential;
 mod environment;
+mod follow;
 mod formats;
 mod help;
 mod invalid_configs;
