@@ -155,3 +155,6 @@ fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
         ..Ended::interrupted_end("the daemon stopped while the run worked")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::*;
+use crate::clock::SystemClock;
+use crate::config::Environment;
+use crate::sinks::Observers;
+use crate::store::{HeadState, RecordFacts, StateDir, verify};
+
+/// The transcripts of ended runs, each with one or two calls.
+fn recorded() -> Vec<PathBuf> {
+    let day = "tests/fixtures/formats/v1/runs/2026/11/22";
+    let runs = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(day)).unwrap();
+    runs.map(|run| run.unwrap().path().join("transcript.jsonl")).collect()
+}
+
+/// A state directory with one run in it, whose lock file no process holds.
+struct Crashed {
+    temp: tempfile::TempDir,
+    run_id: RunId,
+}
+
+impl Crashed {
+    fn new(path: &Path, transcript: &[u8]) -> Self {
+        let run_id = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+        let crashed =
+            Self { temp: tempfile::tempdir().unwrap(), run_id: RunId::parse(run_id).unwrap() };
+        let state = crashed.state();
+        state.create().unwrap();
+        let began = chrono::DateTime::parse_from_rfc3339("2026-11-22T00:00:00Z").unwrap();
+        let run = state.create_run(&crashed.run_id, began.to_utc()).unwrap();
+        std::fs::write(run.transcript(), transcript).unwrap();
+        drop(state.lock_run(&crashed.run_id).unwrap());
+        crashed
+    }
+
+    fn state(&self) -> StateDir {
+        StateDir::new(self.temp.path())
+    }
+
+    fn transcript(&self) -> String {
+        let run = self.state().find_run(&self.run_id).unwrap();
+        std::fs::read_to_string(run.transcript()).unwrap()
+    }
+
+    fn host(&self) -> Host {
+        Host::new(
+            self.state(),
+            std::sync::Arc::new(SystemClock),
+            Environment::default(),
+            Observers::default(),
+            Default::default(),
+        )
+    }
+
+    /// Recovers, checks that nothing stays open, and that the record agrees with the ledger.
+    async fn recover(&self) -> Recovered {
+        let host = self.host();
+        let recovered = recover(&host, &Redactor::default()).await.unwrap();
+        let [recovered] = recovered.try_into().unwrap();
+        assert!(!self.state().is_open(&self.run_id));
+        assert_eq!(recover(&host, &Redactor::default()).await.unwrap(), []);
+        if recovered.began {
+            let ledger = host.ledger.get().await.unwrap();
+            let run_id = self.run_id.clone();
+            let end = ledger.read(move |reader| reader.record_end(run_id.as_str())).await.unwrap();
+            let facts = RecordFacts { live: false, is_open: false, end };
+            let report = verify(&self.state().find_run(&self.run_id).unwrap(), &facts).unwrap();
+            assert!(report.ok, "{report:?}");
+            assert_eq!(report.head, HeadState::Match);
+        }
+        recovered
+    }
+}
+
+fn values(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_run_cut_after_any_line_keeps_its_lines_and_gets_one_end() {
+    for path in recorded() {
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+        for count in 1..lines.len() {
+            let before = lines[..count].concat();
+            let crashed = Crashed::new(&path, before.as_bytes());
+            let recovered = crashed.recover().await;
+            assert_eq!((recovered.began, recovered.had_ended), (true, false));
+            let after = crashed.transcript();
+            let added = values(after.strip_prefix(&before).unwrap());
+            let (end, warnings) = added.split_last().unwrap();
+            assert_eq!(end["type"], "session_end");
+            assert_eq!(end["outcome"], "interrupted");
+            assert_eq!(end["error"], "the daemon stopped while the run worked");
+            let of = |kind: &str| -> Vec<Value> {
+                let lines = values(&before).into_iter().filter(|line| line["type"] == kind);
+                lines.map(|line| line["call_id"].clone()).collect()
+            };
+            let ended = of("tool_call_end");
+            let open: Vec<Value> =
+                of("tool_call_start").into_iter().filter(|id| !ended.contains(id)).collect();
+            assert_eq!(warnings.len(), open.len(), "{warnings:?}");
+            for (warning, call_id) in warnings.iter().zip(&open) {
+                assert_eq!(warning["code"], "effect_unknown");
+                let message = warning["message"].as_str().unwrap();
+                assert!(message.contains(call_id.as_str().unwrap()), "{message}");
+            }
+            let used: Vec<Value> = values(&before)
+                .into_iter()
+                .filter(|line| line["type"] == "tool_call_start")
+                .map(|line| line["name"].clone())
+                .collect();
+            assert_eq!(end["tools_used"].as_array().unwrap().len(), used.len());
+            assert!(used.iter().all(|name| end["tools_used"].as_array().unwrap().contains(name)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_torn_last_line_is_cut_off_and_named() {
+    let path = &recorded()[0];
+    let whole = std::fs::read(path).unwrap();
+    let ends: Vec<usize> =
+        whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
+    for (line, last) in ends.iter().zip(&ends[1..]) {
+        // Right behind the line before, in the middle, and all but the end of the line.
+        for at in [line + 2, usize::midpoint(*line, *last), *last] {
+            let crashed = Crashed::new(path, &whole[..at]);
+            let recovered = crashed.recover().await;
+            assert_eq!(recovered.cut_bytes, (at - line - 1) as u64);
+            let after = crashed.transcript();
+            assert!(after.as_bytes().starts_with(&whole[..=*line]));
+            let added = values(str::from_utf8(&after.as_bytes()[line + 1..]).unwrap());
+            assert_eq!(added[0]["code"], "torn_tail");
+            assert_eq!(added.last().unwrap()["type"], "session_end");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_had_ended_gets_no_second_end() {
+    for path in recorded() {
+        let whole = std::fs::read(&path).unwrap();
+        let crashed = Crashed::new(&path, &whole);
+        let recovered = crashed.recover().await;
+        assert!(recovered.had_ended);
+        assert_eq!(crashed.transcript().as_bytes(), whole);
+    }
+}
+
+#[tokio::test]
+async fn a_run_without_a_first_line_is_closed_without_an_end() {
+    for transcript in [&b""[..], b"{\"v\":1,\"seq\":0"] {
+        let crashed = Crashed::new(&recorded()[0], transcript);
+        let recovered = crashed.recover().await;
+        assert!(!recovered.began);
+        assert_eq!(recovered.cut_bytes, transcript.len() as u64);
+        assert_eq!(crashed.transcript(), "");
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_transcript_cannot_be_read_stays_open() {
+    let path = &recorded()[0];
+    let whole = std::fs::read_to_string(path).unwrap();
+    let broken = whole.replacen("\"type\"", "\"type", 3);
+    let crashed = Crashed::new(path, broken.as_bytes());
+    assert_eq!(recover(&crashed.host(), &Redactor::default()).await.unwrap(), []);
+    assert!(crashed.state().is_open(&crashed.run_id));
+    assert_eq!(crashed.transcript(), broken);
+}
+
+#[tokio::test]
+async fn a_run_that_a_process_holds_is_left_alone() {
+    let path = &recorded()[0];
+    let whole = std::fs::read_to_string(path).unwrap();
+    let before: String = whole.split_inclusive('\n').take(4).collect();
+    let crashed = Crashed::new(path, before.as_bytes());
+    let _held = crashed.state().lock_run(&crashed.run_id).unwrap();
+    assert_eq!(recover(&crashed.host(), &Redactor::default()).await.unwrap(), []);
+    assert_eq!(crashed.transcript(), before);
+}
