@@ -11,11 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
 use super::scope::RunScope;
-use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::tool_context::gate_rules;
 use crate::agent::{
-    AcceptedCall, CallExecutor, CallOutput, EventSink as _, OpenCall, RecordError, Toolbox,
+    AcceptedCall, CallExecutor, CallOutput, EventSink, OpenCall, RecordError, StopSignal, Toolbox,
     outer_limit,
 };
 use crate::config::{Limits, Mode};
@@ -24,7 +23,7 @@ use crate::domain::{
     PlanRead, PlanState, PolicyDecision, PreflightItem, Stop, StopReason,
 };
 use crate::gate::{CallFacts, Decision, GateRules, Spent, decide};
-use crate::store::Ledger;
+use crate::store::{Ledger, SharedLedger};
 
 /// How applying went.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ pub async fn apply(
         spent: Spent::default(),
         plan,
     };
-    let (done, stopped) = work.run_until_stopped(&scope, only).await;
+    let (done, stopped) = work.run_until_stopped(&scope.stop, &scope.host.ledger, only).await;
     let (stop_reason, error, refused) = match (done, stopped) {
         (Ok(done), Some(reason)) => {
             let failure = match done {
@@ -108,7 +107,7 @@ struct Apply {
     rules: GateRules,
     toolbox: Arc<Toolbox>,
     executor: CallExecutor,
-    sink: Arc<RunSink>,
+    sink: Arc<dyn EventSink>,
     spent: Spent,
     plan: Plan,
 }
@@ -117,15 +116,16 @@ impl Apply {
     /// Does the work; also returns why it was stopped from outside, if it was. A step that runs then ends within its grace.
     async fn run_until_stopped(
         &mut self,
-        scope: &RunScope,
+        stop: &StopSignal,
+        ledger: &SharedLedger,
         only: Option<u64>,
     ) -> (Result<Done, RecordError>, Option<StopReason>) {
         let cancel = self.executor.cancel().clone();
-        let work = self.run(&scope.host, only);
+        let work = self.run(ledger, only);
         tokio::pin!(work);
         tokio::select! {
             biased;
-            reason = scope.stop.reason() => {
+            reason = stop.reason() => {
                 cancel.cancel();
                 (work.await, Some(reason))
             }
@@ -147,7 +147,7 @@ impl Apply {
         format!("{why}; what was done is in the plan{failure}")
     }
 
-    async fn run(&mut self, host: &Host, only: Option<u64>) -> Result<Done, RecordError> {
+    async fn run(&mut self, ledger: &SharedLedger, only: Option<u64>) -> Result<Done, RecordError> {
         let is_wanted = |kept: &KeptStep| {
             kept.state == PlanState::Waiting && only.is_none_or(|only| only == kept.step.step)
         };
@@ -182,7 +182,7 @@ impl Apply {
             return Ok(Done::Refused(wrong));
         }
         let unkept = |error: &dyn std::fmt::Display| format!("the plan cannot be claimed: {error}");
-        let ledger = match host.ledger.get().await {
+        let ledger = match ledger.get().await {
             Ok(ledger) => ledger,
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         };
@@ -406,3 +406,6 @@ fn tool_is_gone() -> CallError {
 fn denied(why: impl Into<String>) -> CallError {
     CallError::new(ErrorKind::Denied, why)
 }
+
+#[cfg(test)]
+mod tests;
