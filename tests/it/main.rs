@@ -27,6 +27,7 @@ mod plan;
 mod process;
 mod project;
 mod provider;
+mod readme;
 mod record;
 mod sandbox;
 mod support;
