@@ -1,22 +1,22 @@
-//! The clock: the one place that asks what time it is.
+//! The clock: the only code that reads the current time.
 //!
-//! Everything else is given a [`DateTime<Utc>`] or a [`Clock`], so that tests set the time instead of waiting for it.
-//! `Instant` is for measuring and may be read anywhere; wall time may not.
+//! All other code takes a [`DateTime<Utc>`] or a [`Clock`], so that tests set the time instead of
+//! waiting for it. Any code may read `Instant`, which only measures spans of time.
 
 use chrono::{DateTime, Utc};
 
-/// Tells wall time in UTC.
+/// A source of wall-clock time in UTC.
 pub trait Clock: Send + Sync + std::fmt::Debug {
-    /// Returns the present moment.
+    /// Returns the current time.
     fn now(&self) -> DateTime<Utc>;
 }
 
-/// The machine's clock.
+/// The system clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that asks")]
+    #[expect(clippy::disallowed_methods, reason = "this is the only place that reads the clock")]
     fn now(&self) -> DateTime<Utc> {
         Utc::now()
     }

@@ -1,8 +1,9 @@
 //! dutyd runs language-model agents on a schedule, unattended, on machines that matter.
 //!
-//! `ARCHITECTURE.md` tells how data flows through these modules. Each may import only from those above it in this list:
-//! `domain`, `text`, `argv`, `schedule`, `config`, `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`,
-//! `server`, `cli`; `tests/tidy.rs` enforces it.
+//! `ARCHITECTURE.md` describes how data flows through these modules. A module may import only from
+//! the modules before it in this list: `domain`, `text`, `argv`, `schedule`, `config`, `gate`,
+//! `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`, `server`, `cli`.
+//! `tests/tidy.rs` enforces this order.
 
 #![cfg_attr(
     test,

@@ -1,4 +1,4 @@
-//! The thin binary: the verbs of its own processes, else the command line.
+//! The thin binary: runs an internal verb of our own processes, or else the command line.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,10 @@
-//! The house rules that a compiler does not know: who may import whom, and what stands in one place only.
+//! Enforces house rules that the compiler does not check: import order, imports without cycles,
+//! calls that only certain files may make, and rule ids with their tests.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::string_slice,
-    reason = "a test that fails is to stop at once"
+    reason = "a failing test should panic immediately"
 )]
 
 #[path = "tidy/circles.rs"]
@@ -33,11 +34,11 @@ fn sources() -> Vec<(PathBuf, String)> {
             }
         }
     }
-    assert!(found.len() > 50, "the sources were found");
+    assert!(found.len() > 50, "only {} source files found", found.len());
     found
 }
 
-/// The code of a file, without its tests and comments.
+/// Returns the numbered lines of a file, without its tests and comments.
 fn code(path: &Path, text: &str) -> Vec<(usize, String)> {
     if path.file_stem().is_some_and(|stem| stem == "tests") {
         return Vec::new();
@@ -63,7 +64,7 @@ fn a_folder_imports_only_from_those_before_it() {
                     && other > own
                 {
                     wrong.push(format!(
-                        "src/{}:{at} imports from {name}, which stands below {}",
+                        "src/{}:{at} imports from {name}, which comes after {}",
                         path.display(),
                         ORDER[own]
                     ));
@@ -109,7 +110,7 @@ fn what_stands_in_one_place_stands_nowhere_else() {
             for (word, places) in rules {
                 if line.contains(word) && !places.iter().any(|place| path == Path::new(place)) {
                     wrong.push(format!(
-                        "src/{}:{at} has `{word}`, which stands in {places:?} only",
+                        "src/{}:{at} has `{word}`, which is allowed only in {places:?}",
                         path.display()
                     ));
                 }
@@ -158,7 +159,7 @@ fn every_file_says_what_it_owns_and_stays_readable() {
         let lines = text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();
         if lines > 500 {
             wrong.push(format!(
-                "src/{} has {lines} lines without its tests, more than 500",
+                "src/{} has {lines} lines without its tests; the limit is 500",
                 path.display()
             ));
         }
@@ -166,7 +167,7 @@ fn every_file_says_what_it_owns_and_stays_readable() {
     assert_eq!(wrong, Vec::<String>::new());
 }
 
-/// Rules of the threat model that a test is to prove, by their family.
+/// Rules of the threat model that need a test, by family.
 const PROVEN: &[(&str, &[u8])] = &[
     ("ARG", &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]),
     ("CFG", &[1, 2, 3, 4, 5, 6]),
@@ -187,7 +188,7 @@ const PROVEN: &[(&str, &[u8])] = &[
     ("WEB", &[1, 6, 7, 8, 10]),
 ];
 
-/// The others, with the subject that brings them.
+/// Rules without a test yet, by family, with the feature that they wait for.
 const LATER: &[(&str, &[u8], &str)] = &[
     ("CFG", &[7], "schedule: reloads in a storm"),
     ("POL", &[7], "subagents"),
@@ -199,7 +200,7 @@ fn ids<'a>(family: &'a str, numbers: &'a [u8]) -> impl Iterator<Item = String> +
     numbers.iter().map(move |n| format!("{family}-{n}"))
 }
 
-/// Every rule that the code cites, and every rule of the tables above, stands in `docs/threat-model.md`.
+/// Checks that every rule cited in the code or listed above is in `docs/threat-model.md`.
 #[test]
 fn rules_that_are_cited_stand_in_the_threat_model() {
     let page =
@@ -222,13 +223,13 @@ fn rules_that_are_cited_stand_in_the_threat_model() {
     }
 }
 
-/// Every page that the code cites is there, and so is the heading that it names.
+/// Checks that every page and heading cited in the code exists.
 #[test]
 fn pages_that_are_cited_are_there() {
     let cited = regex::Regex::new(r#"`((?:docs/)?design/[a-z]+\.md)`(?:, "([^"]+)")?"#).unwrap();
     let mut count = 0;
     for (path, text) in sources() {
-        // A citation may stand on two lines of a comment.
+        // A citation can span two lines of a comment.
         let text = text.lines().map(|line| line.trim().trim_start_matches('/')).collect::<String>();
         for citation in cited.captures_iter(&text) {
             let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(&citation[1]);
@@ -248,10 +249,11 @@ fn pages_that_are_cited_are_there() {
             count += 1;
         }
     }
-    assert!(count > 20, "{count} citations were found");
+    assert!(count > 20, "only {count} citations found");
 }
 
-/// The table of rules and tests; every rule has its tests, or the subject that brings them.
+/// Prints each rule with its tests. Every rule in [`PROVEN`] needs a test, and none in [`LATER`]
+/// has one.
 #[test]
 fn rules_are_proven_by_tests_that_name_them() {
     let mut proven = std::collections::BTreeMap::<String, Vec<String>>::new();
@@ -266,7 +268,7 @@ fn rules_are_proven_by_tests_that_name_them() {
             let test =
                 lines[at..].iter().find_map(|line| line.split_once("fn ")?.1.split_once('('));
             for rule in rules.split(", ") {
-                let (test, _) = test.expect("a test follows");
+                let (test, _) = test.expect("a test after `// proves`");
                 proven.entry(rule.trim().to_owned()).or_default().push(test.to_owned());
             }
         }

@@ -1,4 +1,4 @@
-//! What the loop asks of a person.
+//! Approval requests: what the loop asks of a person.
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -8,56 +8,58 @@ use serde_json::{Map, Value};
 
 use crate::domain::{CallId, Category, PreflightItem};
 
-/// A call that waits for a person's yes. Made by us from what would run, never from a model's words (WEB-7).
+/// A call that waits for approval. We build the request from the call that would run, never from a
+/// model's words (WEB-7).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ApprovalRequest {
-    /// Its id, good for one answer.
+    /// The id of the request, valid for one answer.
     pub approval_id: String,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool.
+    /// The tool's own name.
     pub tool: String,
-    /// The category that was judged.
+    /// The category that the gate assigned to the call.
     pub category: Category,
     /// The parsed arguments.
     pub arguments: Map<String, Value>,
-    /// The program with its arguments, exactly; empty where none is started.
+    /// The exact program and arguments; empty if the call starts no program.
     pub argv: Vec<String>,
-    /// Where it starts.
+    /// The directory in which the program starts.
     pub working_dir: String,
-    /// Why it is asked.
+    /// Why the call needs approval.
     pub reason: String,
-    /// After this the answer is no.
+    /// The moment after which an answer no longer counts.
     pub expires_at: DateTime<Utc>,
 }
 
 /// A person's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalAnswer {
-    /// Yes or no.
+    /// Whether the person approved the call.
     pub approved: bool,
-    /// Who gave it.
+    /// The name of the person.
     pub by: String,
-    /// Their words.
+    /// The reason that the person gave.
     pub reason: Option<String>,
 }
 
-/// Asks a person.
+/// Asks a person for approval.
 #[async_trait]
 pub trait Approver: Send + Sync {
-    /// Returns the moment after which an answer that is asked for now counts no more.
+    /// Returns when a request that is made now expires.
     fn expires_at(&self, timeout: std::time::Duration) -> DateTime<Utc>;
 
-    /// Returns the answer as soon as there is one; it may never come.
+    /// Waits for a person's answer, which may never come.
     ///
-    /// *Cancel*: safe; the request is then withdrawn.
+    /// *Cancel*: safe; the request is withdrawn.
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer;
 
-    /// Shows the checklist and returns whether the run may begin; asks only if an item failed. The answer may never come.
+    /// Shows the checklist and returns whether the run may begin. Asks a person only if an item
+    /// failed; the answer may never come.
     ///
     /// *Cancel*: safe.
     async fn preflight(&self, items: &[PreflightItem]) -> bool {

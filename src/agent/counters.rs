@@ -1,4 +1,4 @@
-//! What a run has used up, and how large its history is.
+//! Counts what a run has used, and estimates the size of its history.
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,29 @@ use crate::config::Price;
 use crate::domain::{Turn, Usage};
 use crate::gate::Spent;
 
-/// Characters that make a token, as long as no provider has counted.
+/// Characters per token, for estimates until a provider has reported a count.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
-/// Characters that a picture counts for: providers take some 1,600 tokens for one of the largest size.
+/// Characters that an image counts for. Providers count about 1,600 tokens for one of the largest
+/// size.
 const CHARACTERS_PER_IMAGE: usize = 6400;
 
-/// What a run has used up.
+/// What a run has used so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counters {
-    /// Model responses.
+    /// Number of model responses.
     pub iterations: u64,
-    /// What the gate counts.
+    /// The counts that the gate checks.
     pub spent: Spent,
-    /// Tools of calls that the gate let through.
+    /// Tools of the calls that the gate did not deny.
     pub tools_used: BTreeSet<String>,
-    /// Tokens.
+    /// Tokens of all responses, estimated where the provider did not report them.
     pub usage: Usage,
     /// US dollars; `None` as soon as a model without a known price has answered.
     pub cost: Option<f64>,
-    /// Tokens of the last request that the provider has in its cache now.
+    /// Tokens of the last request that the provider now has in its cache.
     pub cached: u64,
-    /// The size of the history at the last count of a provider, and the history's length then.
+    /// The last token count that a provider reported, and the number of turns that it covers.
     counted: Option<(u64, usize)>,
 }
 
@@ -47,7 +48,8 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts an answer and returns what it cost; where the provider gave no numbers, estimates stand in.
+    /// Counts a reply and returns its cost. Estimates the token counts that the provider did not
+    /// report.
     pub(crate) fn answer(
         &mut self,
         reply: &ModelReply,
@@ -56,11 +58,12 @@ impl Counters {
         price: Option<Price>,
     ) -> Option<f64> {
         self.iterations += 1;
-        // The scripted model counts nothing, and says so.
+        // The scripted model reports zero tokens on purpose.
         let is_free = reply.usage == Some(Usage::default())
             && reply.stop_reason.is_none()
             && price == Some(Price::free());
-        // Numbers that are missing or nothing would let a run go past its budgets.
+        // Missing or zero counts would let a run exceed its budgets, so replace them with
+        // estimates.
         let mut usage = reply.usage.unwrap_or_default();
         if usage.input_tokens == 0 && !is_free {
             usage.input_tokens = estimated_input;
@@ -82,7 +85,7 @@ impl Counters {
         cost
     }
 
-    /// Returns how many tokens a request with this history is about.
+    /// Estimates the tokens of a request with this history.
     pub(crate) fn estimate(&self, system: &str, tools_bytes: usize, history: &[Turn]) -> u64 {
         match self.counted {
             Some((counted, len)) => {

@@ -1,6 +1,7 @@
-//! Decides for each call of an answer what is done about it: finds the tool, validates the arguments, asks the gate.
+//! Routes each call of a reply: finds the tool, validates the arguments, asks the gate.
 //!
-//! Every call gets one [`Dispatch`], and so its one result, in its place, whatever the others get (POL-9).
+//! Every call gets exactly one [`Dispatch`], and therefore exactly one result, in call order and
+//! independent of the other calls (POL-9).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::domain::{
 use crate::gate::{CallFacts, Spent, decide};
 use crate::text::escape::one_line;
 
-/// A call and what is done about it.
+/// A call with the action that the session takes for it.
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     /// The id of the call.
@@ -25,12 +26,12 @@ pub struct Dispatch {
     pub name: String,
     /// The name as the model wrote it.
     pub shown_as: String,
-    /// What is done.
+    /// The action that the session takes.
     pub action: CallAction,
 }
 
 impl Dispatch {
-    /// Returns the call that is made or could be; `None` for one that is rejected.
+    /// Returns the call unless it was rejected.
     #[must_use]
     pub fn accepted(&self) -> Option<&AcceptedCall> {
         match &self.action {
@@ -42,39 +43,40 @@ impl Dispatch {
     }
 }
 
-/// What is done about a call.
+/// The action that the session takes for a call.
 #[derive(Debug, Clone)]
 pub enum CallAction {
     /// The tool runs.
     Run(AcceptedCall),
-    /// The tool runs if a person consents. If nobody answers, the call can become a step of a change plan.
+    /// The tool runs if a person approves the call. If nobody answers, the call can become a step
+    /// of a change plan.
     Ask {
-        /// What would run.
+        /// The call that would run.
         call: AcceptedCall,
-        /// Why a person is asked.
+        /// Why the gate asks for approval.
         reason: String,
-        /// Where the call would stand in a change plan.
+        /// The position that the call would take in a change plan.
         position: StepPosition,
     },
     /// The call becomes a step of a change plan.
     Propose {
-        /// What would run.
+        /// The call that would run.
         call: AcceptedCall,
-        /// Where the call stands in the change plan.
+        /// The position of the call in the change plan.
         position: StepPosition,
     },
     /// The model gets this error.
     Reject(CallError),
 }
 
-/// A call that was validated and judged, with the tool that makes it.
+/// A call that was validated and not denied by the gate, with the tool that runs it.
 #[derive(Clone)]
 pub struct AcceptedCall {
-    /// The tool.
+    /// The tool that runs the call.
     pub tool: Arc<dyn AgentTool>,
-    /// The category that the gate gave the call.
+    /// The category that the gate assigned to the call.
     pub category: Category,
-    /// What runs.
+    /// The validated and rendered call.
     pub prepared: PreparedCall,
 }
 
@@ -88,60 +90,60 @@ impl fmt::Debug for AcceptedCall {
     }
 }
 
-/// Where a call stands in a change plan.
+/// The position of a call in a change plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepPosition {
     /// The number of the step, from 1.
     pub step: u64,
-    /// The reads that the model has seen before it.
+    /// The reads that the model had seen before this step.
     pub rests_on: Vec<CallId>,
 }
 
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallOutcome {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
     /// The name as the model wrote it.
     pub name: String,
-    /// The model's view.
+    /// The content as the model sees it.
     pub content: String,
-    /// Pictures that belong to it.
+    /// Images that belong to the content.
     pub images: Vec<Image>,
-    /// How it failed, if it did.
+    /// The kind of failure; `None` on success.
     pub error_kind: Option<ErrorKind>,
-    /// The files that it changed.
+    /// The files that the call changed, or would change as a step of a plan.
     pub modified: Vec<PathBuf>,
-    /// Lines of them that went and lines that came.
+    /// Lines removed plus lines added in these files.
     pub lines_changed: u64,
-    /// What the call was for a plan.
+    /// The role of the call in a change plan.
     pub planned: Planned,
 }
 
-/// What a call was for a plan.
+/// The role of a call in a change plan.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Planned {
-    /// Nothing.
+    /// None: the call does not affect the plan.
     #[default]
     Nothing,
-    /// A read that later steps rest on.
+    /// A read that later steps may rest on.
     Read(PlanRead),
-    /// Something was changed: what was read before may be otherwise now.
+    /// A change: what the model read before may be stale now.
     Changed,
-    /// A step.
+    /// A step of the plan.
     Step(Box<PlanStep>),
 }
 
-/// What a run in plan mode would change, so far.
+/// The change plan of a run so far.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Changes {
-    /// The steps.
+    /// The planned steps, in order.
     pub steps: Vec<PlanStep>,
-    /// The reads before them.
+    /// The reads since the last change that was made, on which later steps rest.
     pub reads: Vec<PlanRead>,
 }
 
-/// Dispatches the calls of one answer. Also returns the gate's decisions, as events.
+/// Dispatches the calls of one reply. Also returns the gate's decisions as events.
 pub(super) fn dispatch_calls(
     calls: &[ToolCall],
     finish_reason: FinishReason,
@@ -152,7 +154,7 @@ pub(super) fn dispatch_calls(
 ) -> (Vec<Dispatch>, Vec<Event>) {
     let mut spent = spent.clone();
     let mut decisions = Vec::new();
-    // Numbers are never used twice: a step that came to nothing leaves a gap.
+    // Continue after the last recorded step. A call that does not become a step can leave a gap.
     let mut steps = changes.steps.last().map_or(0, |step| step.step);
     let most = rules.limits.max_tool_calls_per_turn;
     let dispatches = calls
@@ -164,7 +166,7 @@ pub(super) fn dispatch_calls(
             } else {
                 Err(CallError::new(
                     ErrorKind::Limit,
-                    format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was number {}. Call it again.", at + 1),
+                    format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was call {}. Send it again.", at + 1),
                 ))
             };
             let mut position = || {
@@ -174,7 +176,7 @@ pub(super) fn dispatch_calls(
             };
             let action = match decided {
                 Err(error) => CallAction::Reject(error),
-                // Applying the plan is the person's yes.
+                // A person approves the call by applying the plan.
                 Ok((call, reason))
                     if rules.mode == Mode::Plan
                         && (reason.is_some() || call.category != Category::Read) =>
@@ -193,7 +195,7 @@ pub(super) fn dispatch_calls(
                 action,
             };
             if let Some(call) = dispatch.accepted() {
-                // What earlier calls of the same answer will use up counts for the later ones.
+                // Count what this call will use against the later calls of the same reply.
                 spent.count(&rules.gate, &call.prepared.resources, call.prepared.lines);
             }
             dispatch
@@ -202,16 +204,16 @@ pub(super) fn dispatch_calls(
     (dispatches, decisions)
 }
 
-/// Returns what is said of an admin call that is made, where the job is supervised.
+/// Returns the warning about an admin call that runs in a supervised job.
 pub(super) fn admin_warning(policy: &Policy, name: &str, category: Category) -> Option<Event> {
     let is_told = category == Category::Admin && policy.autonomy == Autonomy::Supervised;
-    let message = format!("`{name}` is called with the rights of an administrator");
+    let message = format!("`{name}` runs as a call of category admin");
     is_told.then(|| Event::warning("admin_call", message))
 }
 
-/// Returns a call that may be made, with the reason if a person is to be asked first.
+/// Returns the accepted call, with a reason if a person must approve it first.
 ///
-/// *Errors*: why it may not, for the model.
+/// *Errors*: why the call is rejected, for the model.
 fn decide_one(
     call: &ToolCall,
     finish_reason: FinishReason,
@@ -225,10 +227,10 @@ fn decide_one(
         Arguments::Invalid { message, .. } => {
             let advice = match finish_reason {
                 FinishReason::Length => {
-                    "The answer was cut by the token limit in the middle of this call, so it was not run. Send it again, shorter"
+                    "The token limit cut the response in the middle of this call, so it was not run. Send it again, shorter"
                 }
                 _ => {
-                    "Nothing was run. Send the call again with arguments that are one valid JSON object"
+                    "The call was not run. Send it again with one valid JSON object as its arguments"
                 }
             };
             return Err(CallError::new(
@@ -240,9 +242,9 @@ fn decide_one(
     let tool = toolbox.find(&call.name).ok_or_else(|| {
         let names: Vec<&str> = toolbox.offered().iter().map(|tool| tool.name.as_str()).collect();
         let known = if names.is_empty() {
-            "There are none".to_owned()
+            "No tools are available".to_owned()
         } else {
-            format!("The tools are {}", names.join(", "))
+            format!("Available tools: {}", names.join(", "))
         };
         let asked: String = one_line(&call.name).chars().take(80).collect();
         CallError::new(ErrorKind::UnknownTool, format!("There is no tool `{asked}`. {known}."))
@@ -287,7 +289,7 @@ fn decide_one(
                 match decision.rule {
                     "rate" => "Do something else first.",
                     _ =>
-                        "Nobody is here to allow it: work without this call, or say in the answer that it was needed.",
+                        "Nobody can approve it now: continue without this call, or state in the final answer that it was needed.",
                 }
             ),
         )),

@@ -1,5 +1,5 @@
-//! Makes calls. Whoever makes one — a session, `apply`, `dutyd call` — does it here, so that each call is recorded before it starts and has
-//! one end.
+//! Runs calls. Sessions, `apply` and `dutyd call` all run their calls here, so that each call is
+//! recorded before it starts and has exactly one end.
 
 use std::sync::Arc;
 
@@ -11,14 +11,15 @@ use super::sink::{EventSink, RecordError};
 use super::tool::{CallContext, CallOutput, PreparedCall};
 use crate::domain::{CallId, CallStart, Category, Event};
 
-/// Makes calls and records them.
+/// Runs calls and records them.
 pub struct CallExecutor {
     sink: Arc<dyn EventSink>,
     cancel: CancellationToken,
 }
 
 impl CallExecutor {
-    /// Returns an executor that records in `sink`. `cancel` ends the calls that run; they end within 3 s.
+    /// Returns an executor that records to `sink`. Cancelling `cancel` ends the running calls
+    /// within 3 s.
     #[must_use]
     pub fn new(sink: Arc<dyn EventSink>, cancel: CancellationToken) -> Self {
         Self { sink, cancel }
@@ -37,7 +38,7 @@ impl CallExecutor {
     }
 }
 
-/// A call without its end: [`OpenCall::end`] records it.
+/// A call without a recorded end; [`OpenCall::end`] records it.
 #[must_use]
 pub struct OpenCall<'a> {
     executor: &'a CallExecutor,
@@ -59,15 +60,18 @@ impl OpenCall<'_> {
         &self.name
     }
 
-    /// Records that the tool starts, and runs it to its end. A failure of the tool is in the output.
+    /// Records the start of the tool, then runs the tool to its end. The output reports a failure
+    /// of the tool.
     ///
-    /// *Errors*: the start cannot be recorded; then the tool was not started. *Cancel*: through the executor's token only.
+    /// *Errors*: the start cannot be recorded; the tool is then not started. *Cancel*: through the
+    /// executor's token only.
     pub async fn run(&self, call: &AcceptedCall) -> Result<CallOutput, RecordError> {
         self.start(call.category, &call.prepared).await?;
         Ok(call.tool.run(&call.prepared, &self.context()).await)
     }
 
-    /// Records that the dry run of a call starts, and runs it with the rights of a read tool; as [`Self::run`] otherwise.
+    /// Records the start of a dry run, then runs it with the rights of a read tool. Otherwise
+    /// behaves like [`Self::run`].
     ///
     /// *Errors* and *cancel*: as [`Self::run`].
     pub async fn dry_run(
@@ -79,9 +83,9 @@ impl OpenCall<'_> {
         Ok(call.tool.dry_run(dry, &self.context()).await)
     }
 
-    /// Records the one end of the call.
+    /// Records the end of the call.
     ///
-    /// *Errors*: it cannot be recorded.
+    /// *Errors*: the end cannot be recorded.
     pub async fn end(self, output: CallOutput) -> Result<(), RecordError> {
         let duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let end = output.end(&self.call_id, &self.name, duration_ms);

@@ -1,7 +1,8 @@
 //! The loop as a pure machine: (state, input) → (events, action).
 //!
-//! It decides what is said, run and stopped, and never does any of it. The driver records the events *before* it does the action, so that the
-//! record is ahead of the world. *Source*: `docs/design/loop.md`.
+//! The machine decides what to say, what to run and when to stop, but performs none of it. The
+//! driver records the events *before* it performs the action, so the transcript is never behind the
+//! world. *Source*: `docs/design/loop.md`.
 
 mod limits;
 mod reply;
@@ -23,52 +24,52 @@ use crate::domain::{
 };
 use reply::assistant_event;
 
-/// Malformed calls in a row that the model is told about; the next one ends the run.
+/// Malformed calls in a row that the model may correct; the next one ends the run.
 const MALFORMED_TOLD: u32 = 2;
 
-const CONFIRMATION: &str = "Before this is accepted as the final answer: check that every part of the task is done and that each claim rests on what the tools returned. If something is left, go on working. If all is done, restate the final answer in full.";
+const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
-/// What happened.
+/// An input to the machine: something that happened.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The task.
+    /// The run starts with this task.
     Start(String),
     /// The model answered.
     Reply {
-        /// The answer.
+        /// The reply.
         reply: Box<ModelReply>,
-        /// From the request to the last byte.
+        /// Milliseconds from the request to the last byte.
         latency_ms: u64,
-        /// From the request to the first text.
+        /// Milliseconds from the request to the first text.
         first_token_ms: Option<u64>,
         /// The model that answered.
         model: ModelFacts,
-        /// From the start of the run to now.
+        /// Time since the start of the run.
         elapsed: Duration,
     },
-    /// It did not, after all retries.
+    /// The model did not answer, even after all retries.
     ModelFailed(ModelError),
-    /// Every call of the last answer has its result, in call order.
+    /// The results of every call of the last reply, in call order.
     Results(Vec<CallOutcome>),
-    /// The run is to end now.
+    /// The run must end now.
     Stop(StopReason),
 }
 
-/// What is to be done next.
+/// The action that the driver performs next.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Ask the model, with [`Machine::history`].
+    /// Call the model with [`Machine::history`].
     CallModel,
-    /// Answer or run these calls.
+    /// Run these calls, or answer them without running them.
     RunCalls(Vec<Dispatch>),
-    /// Nothing more.
+    /// End the session.
     End(End),
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// Why.
+    /// Why the loop stopped.
     pub stop_reason: StopReason,
     /// The final text.
     pub result: Option<String>,
@@ -76,20 +77,20 @@ pub struct End {
     pub error: Option<String>,
 }
 
-/// What is to be recorded, and then done.
+/// The events to record, and the action to perform afterwards.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// In order.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// After they are recorded.
+    /// The action, to be performed once the events are recorded.
     pub action: Action,
 }
 
-/// The loop's state.
+/// The state of the loop.
 #[derive(Debug)]
 pub struct Machine {
     rules: Rules,
-    /// The model that is asked next.
+    /// The model of the next request.
     model: ModelFacts,
     toolbox: Arc<Toolbox>,
     system: SystemPrompt,
@@ -107,12 +108,12 @@ pub struct Machine {
     detections: u64,
     over_window: bool,
     noticed: BTreeSet<&'static str>,
-    /// From the start of the run to the last answer.
+    /// Time from the start of the run to the last reply.
     elapsed: Duration,
 }
 
 impl Machine {
-    /// Returns a machine that waits for its task.
+    /// Returns a machine that waits for [`Input::Start`].
     #[must_use]
     pub fn new(
         rules: Rules,
@@ -148,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// Returns the history as it stands.
+    /// Returns the history so far.
     #[must_use]
     pub fn history(&self) -> &[Turn] {
         &self.history
@@ -172,19 +173,19 @@ impl Machine {
         &self.rules
     }
 
-    /// Returns what was planned.
+    /// Returns the change plan so far.
     #[must_use]
     pub fn changes(&self) -> &Changes {
         &self.changes
     }
 
-    /// Returns what has been used up.
+    /// Returns what the run has used so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Takes what happened; returns what is to be recorded and then done.
+    /// Handles an input. Returns the events to record and the action to perform after them.
     pub fn step(&mut self, input: Input) -> Step {
         let mut events = Vec::new();
         let action = match input {
@@ -197,7 +198,7 @@ impl Machine {
                 }
                 let source = InputSource::Job;
                 events.push(Event::UserInput { text: text.clone(), source });
-                // One turn: some servers refuse two messages of the user in a row.
+                // One turn, because some servers reject two user messages in a row.
                 let before = repository.map(|text| format!("{text}\n\n")).unwrap_or_default();
                 self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
@@ -205,7 +206,7 @@ impl Machine {
             Input::Reply { reply, latency_ms, first_token_ms, model, elapsed } => {
                 self.elapsed = elapsed;
                 self.counters.spent.refill(self.rules.gate.rate, elapsed);
-                // The one that answered is asked next.
+                // The next request goes to the model that answered.
                 self.model = model;
                 self.on_reply(*reply, (latency_ms, first_token_ms), &mut events)
             }
@@ -248,7 +249,7 @@ impl Machine {
             }
             FinishReason::InvalidToolCall => {
                 self.leave_unanswered();
-                self.on_malformed("the provider could not read the call", events)
+                self.on_malformed("the provider could not parse the call", events)
             }
             FinishReason::Pause if calls.is_empty() => self.ask_or_stop(events),
             _ if !calls.is_empty() => {
@@ -286,7 +287,8 @@ impl Machine {
         }
     }
 
-    /// Takes the calls of the last answer back: none is run, and none may wait for a result.
+    /// Removes the calls of the last reply from the history: none of them runs, so none may wait
+    /// for a result.
     fn leave_unanswered(&mut self) {
         if let Some(Turn::Assistant(turn)) = self.history.last_mut() {
             turn.tool_calls.clear();
@@ -362,8 +364,7 @@ impl Machine {
                 limit: "error_threshold".to_owned(),
                 value: self.rules.limits.error_threshold,
             });
-            let error =
-                format!("{} responses in a row had only calls that failed", self.failed_in_a_row);
+            let error = format!("every call failed in {} responses in a row", self.failed_in_a_row);
             return self.close(
                 StopReason::ErrorThreshold,
                 "Stopped: every call of the last responses failed.",
@@ -399,7 +400,7 @@ impl Machine {
         self.history.push(Turn::Steering(text));
     }
 
-    /// Ends at a limit, with the closing assistant message.
+    /// Ends the run at a limit, with `message` as the final assistant turn.
     fn close(
         &mut self,
         stop_reason: StopReason,

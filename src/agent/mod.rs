@@ -1,8 +1,8 @@
 //! The agent loop: a pure machine and the thin driver around it.
 //!
-//! [`Machine::step`] decides; [`Session`] records what was decided and then does it, over the traits [`Model`], [`AgentTool`] and
-//! [`EventSink`]. Nothing here touches a disk, a database, a socket or a process; a host program brings those. It does not know that
-//! schedules exist.
+//! [`Machine::step`] decides. [`Session`] records each decision, then carries it out through the
+//! traits [`Model`], [`AgentTool`] and [`EventSink`]. Nothing here touches a disk, a database, a
+//! socket or a process; the host program supplies those. This module does not know about schedules.
 
 mod approval;
 mod counters;

@@ -1,7 +1,8 @@
-//! What the loop asks of a model, and what can go wrong with it.
+//! The interface between the loop and a model, and the errors of a model call.
 //!
-//! One call is one attempt: retries belong to the session, which writes each of them into the transcript. An answer is returned whole or not
-//! at all; text that comes as it is made goes to a [`DeltaSink`] and is never acted upon (LLM-5).
+//! One call is one attempt. The session retries and records each retry in the transcript. A call
+//! returns a complete reply or none. Streamed text goes to a [`DeltaSink`] and is never acted upon
+//! (LLM-5).
 
 use std::time::Duration;
 
@@ -11,63 +12,63 @@ use serde_json::Value;
 use super::shown::ToolDefinition;
 use crate::domain::{FinishReason, StopReason, Turn, Usage};
 
-/// One request.
+/// A request to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelRequest<'a> {
     /// The system prompt.
     pub system: &'a str,
-    /// How many bytes of it, from its beginning, are the same in every run of the job.
+    /// Length in bytes of the prefix of `system` that is the same in every run of the job.
     pub stable: usize,
-    /// Whether an answer may hold several calls.
+    /// Whether a reply may contain several calls.
     pub parallel_calls: bool,
-    /// The history; the last turn is what is to be answered.
+    /// The history; the model replies to its last turn.
     pub history: &'a [Turn],
     /// The tools that the model may call.
     pub tools: &'a [ToolDefinition],
 }
 
-/// A call as the provider sent it; hostile.
+/// A call as the provider sent it, unvalidated and untrusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedCall {
     /// The provider's id; may be missing, empty or repeated.
     pub id: Option<String>,
-    /// The name.
+    /// The tool name as the model wrote it.
     pub name: String,
     /// The arguments, unparsed.
     pub arguments: String,
 }
 
-/// A whole answer.
+/// A complete reply.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelReply {
     /// The text, without reasoning.
     pub text: String,
-    /// The reasoning, where it is shown.
+    /// The reasoning, if the provider shows it.
     pub reasoning: Option<String>,
     /// The calls, in order.
     pub calls: Vec<RequestedCall>,
-    /// Why it stopped.
+    /// Why the model stopped.
     pub finish_reason: FinishReason,
-    /// The provider's own word for that.
+    /// The stop reason in the provider's own word.
     pub stop_reason: Option<String>,
-    /// Why it declined, in words.
+    /// The provider's explanation of a refusal.
     pub explanation: Option<String>,
-    /// Tokens, where they were counted.
+    /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
-    /// Tokens of the input that the provider put into its cache.
+    /// Input tokens that the provider wrote to its cache.
     pub cache_write_tokens: u64,
-    /// The provider's id of the answer.
+    /// The provider's id of the reply.
     pub response_id: Option<String>,
-    /// What the provider needs back, untouched.
+    /// Data that later requests must return to the provider unchanged.
     pub provider_data: Option<Value>,
 }
 
-/// What went wrong with a model call.
+/// The class of a failed model call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The key was not accepted.
+    /// The provider rejected the key.
     Auth,
-    /// The request was not accepted.
+    /// The provider rejected the request.
     BadRequest,
     /// The model or the address does not exist.
     NotFound,
@@ -75,26 +76,26 @@ pub enum ErrorClass {
     ContextLength,
     /// Too many requests.
     RateLimit,
-    /// The quota is spent.
+    /// The quota is exhausted.
     QuotaExhausted,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Overloaded,
     /// The server failed.
     Server,
-    /// The model wrote a call that the server could not read.
+    /// The model wrote a tool call that the provider could not parse.
     BadToolGeneration,
-    /// What came back could not be understood.
+    /// The response could not be parsed.
     MalformedResponse,
-    /// The answer broke off.
+    /// The response ended early.
     StreamInterrupted,
-    /// No connection.
+    /// The connection failed.
     Network,
-    /// Nothing came in time.
+    /// The provider did not respond in time.
     Timeout,
 }
 
 impl ErrorClass {
-    /// Returns the word that stands in transcripts.
+    /// Returns the word used in transcripts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -114,7 +115,8 @@ impl ErrorClass {
         }
     }
 
-    /// Tells whether the same request may work later. A malformed call may work too, but only after the model was told.
+    /// Tells whether a retry may succeed. The session leaves [`Self::BadToolGeneration`] to the
+    /// machine, which first tells the model what was wrong.
     #[must_use]
     pub fn is_retryable(self) -> bool {
         match self {
@@ -134,7 +136,7 @@ impl ErrorClass {
         }
     }
 
-    /// Returns the stop reason of a run that ends with it.
+    /// Returns the stop reason of a run that this error ends.
     #[must_use]
     pub fn stop_reason(self) -> StopReason {
         match self {
@@ -154,15 +156,15 @@ impl ErrorClass {
     }
 }
 
-/// A failed attempt.
+/// A failed attempt to call a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
-    /// What went wrong.
+    /// The class of the error.
     pub class: ErrorClass,
-    /// The provider's words, or ours.
+    /// The provider's message, or ours.
     pub message: String,
-    /// How long the provider asks to wait.
+    /// How long the provider asks us to wait before a retry.
     pub retry_after: Option<Duration>,
 }
 
@@ -174,18 +176,19 @@ impl ModelError {
     }
 }
 
-/// Takes text as it is made, for people who watch.
+/// Receives text as the model generates it, for people who watch.
 pub trait DeltaSink: Send + Sync {
-    /// Takes a piece. Must not block.
+    /// Receives a piece of text. Must not block.
     fn delta(&self, text: &str);
 }
 
-/// A model.
+/// A model that the loop can call.
 #[async_trait]
 pub trait Model: Send + Sync {
-    /// Makes one attempt.
+    /// Makes one attempt to get a reply.
     ///
-    /// *Errors*: [`ModelError`]. *Cancel*: dropping the future closes the connection; nothing of the answer remains.
+    /// *Errors*: [`ModelError`]. *Cancel*: dropping the future closes the connection and discards
+    /// the partial reply.
     async fn call(
         &self,
         request: ModelRequest<'_>,

@@ -1,4 +1,4 @@
-//! Repetitions among the last calls of a run.
+//! Detects repetitions among the last calls of a run.
 //!
 //! *Source*: `docs/design/loop.md`, "Loop detection".
 
@@ -11,10 +11,9 @@ use crate::domain::{Arguments, ToolCall};
 
 const LONGEST_PATTERN: usize = 3;
 
-/// What makes two calls the same: the name and the canonical arguments.
+/// SHA-256 of a call's name and canonical arguments. Calls with equal signatures count as the same.
 pub(crate) type Signature = [u8; 32];
 
-/// Returns the signature of a call.
 pub(crate) fn signature(call: &ToolCall) -> Signature {
     let arguments = match &call.arguments {
         Arguments::Parsed(map) => canonical(&Value::Object(map.clone())),
@@ -28,7 +27,7 @@ pub(crate) fn signature(call: &ToolCall) -> Signature {
         .into()
 }
 
-/// Returns JSON with the keys of every object in order.
+/// Serializes JSON with the keys of every object sorted.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {
@@ -47,7 +46,7 @@ fn canonical(value: &Value) -> String {
     }
 }
 
-/// The last calls of a run.
+/// The signatures of the last `size` calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     size: usize,
@@ -59,7 +58,8 @@ impl Window {
         Self { size, last: VecDeque::with_capacity(size) }
     }
 
-    /// Takes a call; returns the length of the pattern that now fills the window, which then starts empty.
+    /// Adds a call. If a repeated pattern now fills the window, empties the window and returns the
+    /// length of the pattern.
     pub(crate) fn push(&mut self, signature: Signature) -> Option<usize> {
         if self.last.len() == self.size {
             self.last.pop_front();
@@ -74,7 +74,8 @@ impl Window {
         found
     }
 
-    /// Tells whether the last calls repeat a pattern of `length`, over the largest multiple of it that fits, at least twice.
+    /// Tells whether the last calls repeat a pattern of `length` at least twice. Only the largest
+    /// multiple of `length` that fits into the window counts.
     fn repeats(&self, length: usize) -> bool {
         let span = self.size / length * length;
         if span < 2 * length {
@@ -101,12 +102,16 @@ mod tests {
     fn patterns_of_up_to_three_are_found_once_the_window_is_full() {
         assert_eq!(first_detection(10, [1; 20]), Some((10, 1)));
         assert_eq!(first_detection(10, [1, 2].repeat(10)), Some((10, 2)));
-        assert_eq!(first_detection(10, [1, 2, 3].repeat(10)), Some((10, 3)), "over the last nine");
+        assert_eq!(
+            first_detection(10, [1, 2, 3].repeat(10)),
+            Some((10, 3)),
+            "in the last nine calls"
+        );
         assert_eq!(first_detection(10, [1, 2, 3, 4].repeat(10)), None);
         assert_eq!(
             first_detection(10, [9, 1, 1, 1, 1, 1, 1, 1, 1, 1]),
             Some((10, 3)),
-            "the last nine are three times 1, 1, 1"
+            "the last nine calls are 1, 1, 1 three times"
         );
         assert_eq!(first_detection(10, [1, 1, 1, 1, 1, 1, 1, 1, 1, 9]), None);
         assert_eq!(first_detection(2, [1, 2, 3, 4]), None);

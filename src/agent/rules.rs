@@ -1,30 +1,30 @@
-//! What a session runs under.
+//! The rules of a session.
 
 use crate::config::{Approval, Limits, Mode, Price};
 use crate::gate::GateRules;
 
-/// What a session runs under; frozen at its start.
+/// The rules of a session, frozen at its start.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// What it may do.
+    /// What the gate allows, asks about or denies.
     pub gate: GateRules,
-    /// Whether changes are made or planned.
+    /// Whether the session makes changes or plans them.
     pub mode: Mode,
-    /// How a person is asked.
+    /// How the session asks a person for approval.
     pub approval: Approval,
-    /// Where it ends.
+    /// The limits that end the session.
     pub limits: Limits,
-    /// Whether the first answer without calls is asked for once more.
+    /// Whether the model must confirm its first reply without calls.
     pub confirm: bool,
-    /// How many calls are looked at for repetitions.
+    /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,
 }
 
-/// What the loop knows of the model that answers.
+/// What the loop knows about a model.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelFacts {
-    /// What it costs; `None` is unknown.
+    /// The price; `None` if it is unknown.
     pub price: Option<Price>,
-    /// Tokens that it can take in.
+    /// The size of the context window in tokens.
     pub context_window: u64,
 }

@@ -1,7 +1,8 @@
-//! The driver: records what the machine decided, then does it.
+//! The driver: records each decision of the machine, then carries it out.
 //!
-//! It owns every wait of a run — the model, the tools, the pause before a retry — and each of them ends at once when the run is stopped or its
-//! time is up. When [`Session::run`] returns, nothing that it started is alive.
+//! The session owns every wait of a run: the model, the tools, the pause before a retry. A stop or
+//! the deadline ends each wait at once. When [`Session::run`] returns, nothing that the session
+//! started is still alive.
 
 mod calls;
 
@@ -26,66 +27,66 @@ use crate::domain::{Event, LiveEvent, StopReason};
 /// The shortest and longest pause before a retry, before jitter.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The longest pause that a provider can ask for.
+/// The longest pause that we grant to a provider that asks for one.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// What a session is made of.
+/// The parts of a session.
 pub struct SessionParts {
-    /// The loop.
+    /// The machine that decides.
     pub machine: Machine,
-    /// Who answers: the first, and the others where it is unavailable, in order.
+    /// The models in order of preference. The next one takes over when one is unavailable.
     pub models: Vec<ModelInUse>,
-    /// Marks what tools return.
+    /// Delimits tool output as untrusted content.
     pub marker: Marker,
-    /// Where events go.
+    /// Receives the events.
     pub sink: Arc<dyn EventSink>,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// Asks a person.
+    /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
-    /// Tells when the run is to end.
+    /// Signals that the run must end.
     pub stop: StopSignal,
 }
 
-/// A model of a session.
+/// A model that a session can call.
 #[derive(Clone)]
 pub struct ModelInUse {
     /// Its name in the configuration.
     pub name: String,
-    /// Who answers.
+    /// The client of the model.
     pub model: Arc<dyn Model>,
-    /// Retries of one call.
+    /// Retries of one call, not counting the first attempt.
     pub max_retries: u32,
-    /// What the loop knows of it.
+    /// What the loop knows about the model.
     pub facts: ModelFacts,
-    /// Whether its answers may hold several calls.
+    /// Whether a reply may contain several calls.
     pub parallel_calls: bool,
 }
 
-/// A running session.
+/// A session that runs one task.
 pub struct Session {
     parts: SessionParts,
     survivors: AtomicU64,
     started: Instant,
-    /// Which of the models answers; one that was found unavailable is not asked again in this run.
+    /// Index of the current model. The session does not return to a model that was unavailable.
     at: AtomicUsize,
 }
 
-/// How a session went.
+/// The result of a session.
 #[derive(Debug, Clone)]
 pub struct SessionResult {
-    /// How it ended.
+    /// How the loop ended.
     pub end: End,
-    /// What it used up.
+    /// What the session used.
     pub counters: Counters,
-    /// What it planned.
+    /// The change plan of the session.
     pub changes: Changes,
     /// Processes that outlived the kill of a call.
     pub survivors: u64,
 }
 
 impl Session {
-    /// Returns a session that has not begun.
+    /// Returns a session. Its elapsed time counts from now.
     #[must_use]
     pub fn new(parts: SessionParts) -> Self {
         Self {
@@ -96,10 +97,11 @@ impl Session {
         }
     }
 
-    /// Works off one task.
+    /// Runs one task to its end.
     ///
-    /// A record that cannot be written ends it with `record_failed`; nothing further is done then. *Cancel*: end it through `stop`, not by
-    /// dropping the future: only so are the processes of its tools ended before it returns.
+    /// If the transcript cannot be written, the run ends with `record_failed` and takes no further
+    /// action. *Cancel*: use `stop`. Only then have the processes of the tools ended when this
+    /// returns; dropping the future does not wait for them.
     pub async fn run(mut self, task: String) -> SessionResult {
         let end = match self.drive(task).await {
             Ok(end) => end,
@@ -140,7 +142,7 @@ impl Session {
         }
     }
 
-    /// Asks the models in their order until one answers.
+    /// Calls the models in order until one answers.
     async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
         loop {
             let at = self.at.load(Ordering::Relaxed);
@@ -160,7 +162,7 @@ impl Session {
                 return Ok(Input::ModelFailed(error));
             };
             let message = format!(
-                "`{}` is unavailable ({}: {}); the run goes on with `{}`",
+                "`{}` is unavailable ({}: {}); falling back to `{}`",
                 model.name,
                 error.class.as_str(),
                 error.message,
@@ -203,13 +205,13 @@ impl Session {
             let Some(pause) = may_retry.then(|| pauses.next()).flatten() else {
                 return Ok(Input::ModelFailed(error));
             };
-            // Half of the pause is a matter of chance, so that many jobs that failed together do not come back together. The other half is not,
-            // so that pauses grow.
+            // Half of the pause is random, so that jobs that failed together do not retry together.
+            // The other half is fixed, so that pauses grow.
             let pause = pause
                 .mul_f64(f64::midpoint(1.0, fastrand::f64()))
                 .max(error.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER));
             let message = format!(
-                "{}: {}; trying again in {} ms",
+                "{}: {}; retrying in {} ms",
                 error.class.as_str(),
                 error.message,
                 pause.as_millis()
@@ -237,7 +239,7 @@ impl Session {
     }
 }
 
-/// Forwards text as it is made, and remembers when the first came.
+/// Forwards streamed text and remembers when the first piece arrived.
 struct Deltas<'a> {
     sink: &'a dyn EventSink,
     started: Instant,

@@ -1,31 +1,31 @@
-//! How a model is shown a tool: under the names that its family knows, and a time in the unit that it knows.
+//! How a model sees a tool: under the names and in the time unit that its model family expects.
 //!
-//! Policies, transcripts and the tool itself see the tool's own names only.
+//! Policies, transcripts and the tool itself use only the tool's own names.
 
 use serde_json::{Map, Value};
 
-/// A tool as a model is shown it.
+/// The definition of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDefinition {
-    /// Its name.
+    /// The name of the tool.
     pub name: String,
-    /// What it does.
+    /// What the tool does, for the model.
     pub description: String,
     /// The JSON Schema of its arguments.
     pub parameters: Value,
 }
 
-/// How a model is shown a tool.
+/// The names under which a model sees a tool and its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShownAs {
-    /// The tool's name.
+    /// The tool name that the model sees.
     pub name: String,
-    /// Parameters of other names: the tool's own, and what the model sees.
+    /// Renamed parameters: the tool's own name, and the name that the model sees.
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
 impl ShownAs {
-    /// Returns a tool that is shown under `name` and with its own parameters.
+    /// Shows a tool under `name`, with its own parameter names.
     #[must_use]
     pub fn itself(name: &str) -> Self {
         Self { name: name.to_owned(), parameters: &[] }
@@ -41,7 +41,7 @@ impl ShownAs {
                 *parameter = in_seconds(parameter);
             }
             if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
-                // In its place: the order is what the model reads.
+                // Rename in place: the model reads the parameters in this order.
                 *properties = std::mem::take(properties)
                     .into_iter()
                     .map(|(name, value)| {
@@ -61,7 +61,7 @@ impl ShownAs {
         }
     }
 
-    /// Names parameters in a text about the tool as the model knows them.
+    /// Replaces parameter names in `text` with the names that the model sees.
     pub(super) fn in_shown_words(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for word in text.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
@@ -77,7 +77,8 @@ impl ShownAs {
         out
     }
 
-    /// Returns the arguments of a call under the tool's own names. An argument that already has its own name wins.
+    /// Renames arguments to the tool's own parameter names. An argument that is already under the
+    /// tool's own name takes precedence.
     pub(super) fn own_arguments(&self, arguments: &Map<String, Value>) -> Map<String, Value> {
         let own = |name: &str, value: &Value| {
             let pair = self.parameters.iter().find(|(_, theirs)| *theirs == name);
@@ -92,7 +93,7 @@ impl ShownAs {
         arguments.iter().map(|(name, value)| own(name, value)).collect()
     }
 
-    /// Returns conditions on the tool's own arguments by the names that the model knows.
+    /// Renames conditions on arguments to the parameter names that the model sees.
     pub(super) fn conditions(&self, conditions: &Map<String, Value>) -> Value {
         let shown = |(own, condition): (&String, &Value)| {
             let theirs = self.parameters.iter().find(|(ours, _)| *ours == own);
@@ -108,12 +109,13 @@ impl ShownAs {
     }
 }
 
-/// Tells whether a parameter of ours in milliseconds is shown in seconds: its name loses the unit.
+/// Tells whether the tool takes a parameter in milliseconds that the model sees in seconds. Its
+/// shown name lacks the suffix `_ms`.
 fn is_in_seconds(ours: &str, theirs: &str) -> bool {
     ours.strip_suffix("_ms") == Some(theirs)
 }
 
-/// Returns the schema of a time in milliseconds as that of the same time in seconds.
+/// Converts the schema of a time in milliseconds to seconds.
 fn in_seconds(schema: &Value) -> Value {
     let Value::Object(fields) = schema else { return schema.clone() };
     let shown = |(key, value): (&String, &Value)| {

@@ -1,27 +1,28 @@
-//! Where events go.
+//! The interface through which a session emits its events.
 
 use async_trait::async_trait;
 
 use crate::domain::{Event, LiveEvent};
 
-/// The record could not be written; what it announces must not happen (LOG-6).
+/// The transcript could not be written. The action that the event announces must not happen
+/// (LOG-6).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the transcript cannot be written: {0}")]
 pub struct RecordError(pub String);
 
-/// Takes the events of a session.
+/// Receives the events of a session.
 #[async_trait]
 pub trait EventSink: Send + Sync {
-    /// Writes an event; when this returns, the record holds it.
+    /// Writes an event to the transcript. When this returns, the transcript contains the event.
     ///
-    /// *Errors*: [`RecordError`]; then nothing of it is in the record.
+    /// *Errors*: [`RecordError`]; the transcript then contains no part of the event.
     async fn record(&self, event: Event) -> Result<(), RecordError>;
 
-    /// Shows what is never written. Must not block.
+    /// Publishes an event that is shown live but never written. Must not block.
     fn live(&self, event: LiveEvent);
 }
 
-/// Keeps no record, for a call without a run.
+/// Discards every event, for a call outside a run.
 pub struct Unrecorded;
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! What ends a run from outside its loop.
+//! The signal that ends a run from outside its loop.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::config::Limits;
 use crate::domain::{Event, Stop, StopReason};
 
-/// Tells when a run is to end: somebody stops it, or its time is up.
+/// Signals that a run must end: it was stopped, or its deadline has passed.
 #[derive(Debug, Clone)]
 pub struct StopSignal {
     stop: watch::Receiver<Option<Stop>>,
@@ -14,13 +14,14 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Returns a signal that is given as soon as `stop` holds a reason, or at `deadline`.
+    /// Returns a signal that fires when `stop` holds a reason or at `deadline`, whichever comes
+    /// first.
     #[must_use]
     pub fn new(stop: watch::Receiver<Option<Stop>>, deadline: Instant) -> Self {
         Self { stop, deadline }
     }
 
-    /// Waits until the run is to end; returns why.
+    /// Waits until the run must end, and returns the reason.
     ///
     /// *Cancel*: safe.
     pub async fn reason(&self) -> StopReason {
@@ -29,27 +30,28 @@ impl StopSignal {
             biased;
             stop = async { stop.wait_for(Option::is_some).await.map(|stop| stop.clone()) } => match stop {
                 Ok(Some(stop)) => stop.reason,
-                // Whoever could stop the run is gone, and with it the daemon.
+                // The sender is gone, and with it the daemon.
                 Ok(None) | Err(_) => StopReason::Interrupted,
             },
             () = tokio::time::sleep_until(self.deadline) => StopReason::MaxDuration,
         }
     }
 
-    /// Tells whether somebody stopped the run already.
+    /// Tells whether the run was stopped. Ignores the deadline.
     #[must_use]
     pub fn is_given(&self) -> bool {
         self.stop.borrow().is_some()
     }
 
-    /// Returns what stopped the run, if somebody did.
+    /// Returns the stop request, if any. Ignores the deadline.
     #[must_use]
     pub fn given(&self) -> Option<Stop> {
         self.stop.borrow().clone()
     }
 }
 
-/// Returns the event of a limit that is checked outside the loop, and what its end tells the operator; `None` if `reason` is not such a limit.
+/// Returns the event and the error for the operator if `reason` is a limit that is checked outside
+/// the loop; otherwise `None`.
 #[must_use]
 pub fn outer_limit(reason: StopReason, limits: &Limits) -> Option<(Event, String)> {
     let (limit, value, error) = match reason {

@@ -1,4 +1,4 @@
-//! What the loop asks of a tool.
+//! The interface between the loop and a tool.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,27 +14,29 @@ use crate::argv::ArgumentConditions;
 use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
 use crate::gate::Resource;
 
-/// A call that was validated and rendered: what is judged, recorded and run are the same.
+/// A validated and rendered call. The gate judges, the transcript records and the tool runs this
+/// same value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PreparedCall {
     /// The arguments with defaults filled in.
     pub arguments: Map<String, Value>,
-    /// The program with its arguments.
+    /// The program with its arguments; empty if the call starts no program.
     pub argv: Vec<String>,
-    /// Where it starts.
+    /// The directory in which the program starts.
     pub working_dir: String,
-    /// What it reads on standard input.
+    /// Text for the program's standard input.
     pub stdin: Option<String>,
-    /// Whether the kernel holds it.
+    /// Whether a sandbox restricts the call.
     pub sandboxed: bool,
-    /// What it accesses, for the gate.
+    /// The resources that the call accesses, for the gate.
     pub resources: Vec<Resource>,
-    /// Lines of files that it would change, at most.
+    /// Upper bound of the lines that the call would change in files.
     pub lines: u64,
 }
 
 impl PreparedCall {
-    /// Returns SHA-256 (hex) of everything that makes a call what it is; `state` is what [`AgentTool::state`] says.
+    /// Returns the SHA-256 (hex) of everything that identifies the call. `state` comes from
+    /// [`AgentTool::state`].
     #[must_use]
     pub fn digest(&self, name: &str, state: &str) -> String {
         let whole = serde_json::json!([
@@ -49,58 +51,59 @@ impl PreparedCall {
     }
 }
 
-/// What a call is given besides its arguments.
+/// What a call gets in addition to its arguments.
 #[derive(Debug, Clone)]
 pub struct CallContext {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
     /// Cancelled when the run ends: the call must end within 3 s.
     pub cancel: CancellationToken,
 }
 
-/// What a call gave.
+/// The output of a call.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CallOutput {
-    /// The model's view.
+    /// The output as the model sees it.
     pub content: String,
-    /// How it failed, if it did.
+    /// The kind of failure; `None` on success.
     pub error_kind: Option<ErrorKind>,
-    /// The whole output, where it is small.
+    /// The whole output, if it is small.
     pub output: Option<String>,
-    /// The file of the whole output, where it is not.
+    /// The file that holds the output, if it is large.
     pub output_file: Option<String>,
-    /// Bytes that were written.
+    /// Bytes that the tool wrote, kept or not.
     pub output_bytes: u64,
-    /// Bytes of it that were not kept, and SHA-256 (hex) of the file that holds the others.
+    /// The number of dropped bytes, and the SHA-256 (hex) of the file that holds the rest.
     pub dropped: Option<(u64, String)>,
-    /// What the view leaves out.
+    /// How much of the output `content` leaves out.
     pub truncated: Option<Truncated>,
-    /// Whether bytes were no UTF-8.
+    /// Whether the output contained invalid UTF-8.
     pub lossy: bool,
     /// The exit code.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub signal: Option<i32>,
     /// Whether the deadline passed.
     pub timed_out: bool,
     /// Processes that outlived the kill.
     pub survivors: u64,
-    /// SHA-256 (hex) of the whole output, where there was one.
+    /// SHA-256 (hex) of the whole output, if any.
     pub digest: Option<String>,
-    /// What changed in files.
+    /// The changes to files, as a unified diff.
     pub diff: Option<String>,
-    /// The files that were changed.
+    /// The changed files.
     pub modified: Vec<PathBuf>,
-    /// Lines that went and lines that came.
+    /// Lines removed plus lines added.
     pub lines_changed: u64,
-    /// Pictures, for models that see.
+    /// Images, for models that accept them.
     pub images: Vec<Image>,
-    /// What else there is to say for readers of the record.
+    /// Additional fields for readers of the transcript.
     pub details: Map<String, Value>,
 }
 
 impl CallOutput {
-    /// Returns what a read answered, as SHA-256 (hex); `None` if it gave no answer that could be had again.
+    /// Returns the SHA-256 (hex) of a read's answer; `None` after a failure that another try may
+    /// not reproduce.
     #[must_use]
     pub fn read_digest(&self) -> Option<String> {
         let is_answer =
@@ -111,7 +114,7 @@ impl CallOutput {
         is_answer.then(|| hex::encode(Sha256::digest(whole.to_string())))
     }
 
-    /// Returns what the record says of the end of a call.
+    /// Returns the fields of the call's `tool_call_end`.
     #[must_use]
     pub fn end(self, call_id: &CallId, name: &str, duration_ms: u64) -> CallEnd {
         CallEnd {
@@ -151,43 +154,45 @@ impl CallOutput {
     }
 }
 
-/// A tool.
+/// A tool that the loop can call.
 #[async_trait]
 pub trait AgentTool: Send + Sync {
-    /// Returns its definition.
+    /// Returns the definition, under the tool's own names.
     fn definition(&self) -> &ToolDefinition;
 
-    /// Returns its own category.
+    /// Returns the tool's category. The gate may raise it for a call.
     fn category(&self) -> Category;
 
-    /// Returns the conditions of which any makes a call an admin call.
+    /// Returns conditions on the arguments. A call that meets any of them is an admin call.
     fn destructive_when(&self) -> &[ArgumentConditions] {
         &[]
     }
 
-    /// Tells whether a call could be run here at all.
+    /// Tells whether a call could run here at all.
     fn is_available(&self) -> bool {
         true
     }
 
     /// Validates and renders a call.
     ///
-    /// *Errors*: why it cannot be run, for the model.
+    /// *Errors*: why the call cannot run, for the model.
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError>;
 
-    /// Returns what makes the call what it is beyond its record: the program and the files that it would change, as they are now.
+    /// Returns what identifies the call beyond its recorded fields: the current program, and the
+    /// current files that the call would change.
     ///
-    /// *Errors*: they cannot be read.
+    /// *Errors*: the program or the files cannot be read.
     async fn state(&self, _call: &PreparedCall) -> Result<String, CallError> {
         Ok(String::new())
     }
 
-    /// Returns the call that shows what a call would do without doing it; `None` if the tool has no way to.
+    /// Returns the dry run of a call, which shows what the call would do without doing it; `None`
+    /// if the tool does not support dry runs.
     fn dry_run_of(&self, _call: &PreparedCall) -> Option<PreparedCall> {
         None
     }
 
-    /// Runs what [`Self::dry_run_of`] gave, with the rights of a read tool.
+    /// Runs the call that [`Self::dry_run_of`] returned, with the rights of a read tool.
     ///
     /// *Cancel*: as [`Self::run`].
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -196,7 +201,8 @@ pub trait AgentTool: Send + Sync {
 
     /// Runs a prepared call. A failure is content, not an error.
     ///
-    /// *Cancel*: by `context.cancel` only; the future is then to be awaited to its end, so that nothing of the call is left alive.
+    /// *Cancel*: through `context.cancel` only. Then await the future to its end, so that no
+    /// process of the call stays alive.
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput;
 }
 
@@ -205,7 +211,7 @@ pub trait AgentTool: Send + Sync {
 pub struct Toolbox {
     tools: BTreeMap<String, Arc<dyn AgentTool>>,
     offered: Vec<ToolDefinition>,
-    /// From the names that the model is shown to the tools' own.
+    /// Maps the name that the model sees to the tool's own name and how it is shown.
     shown: BTreeMap<String, (String, ShownAs)>,
 }
 
@@ -216,7 +222,8 @@ impl std::fmt::Debug for Toolbox {
 }
 
 impl Toolbox {
-    /// Returns a toolbox; `shown_as` says how a model is shown a tool, if it is.
+    /// Returns a toolbox. `shown_as` decides how the model sees a tool; `None` hides it from the
+    /// model.
     pub fn new(
         tools: impl IntoIterator<Item = Arc<dyn AgentTool>>,
         shown_as: impl Fn(&dyn AgentTool) -> Option<ShownAs>,
@@ -229,7 +236,7 @@ impl Toolbox {
             let own = &tool.definition().name;
             let Some(mut as_) = shown_as(tool.as_ref()) else { continue };
             if as_.name != *own && tools.contains_key(&as_.name) {
-                // The name is another tool's.
+                // Another tool already has this name.
                 as_.name.clone_from(own);
             }
             offered.push(as_.definition(tool.definition()));
@@ -239,20 +246,22 @@ impl Toolbox {
         Self { tools, offered, shown }
     }
 
-    /// Returns a tool's own name for the one that a model wrote.
+    /// Returns the tool's own name for a name that the model wrote. Returns any other name
+    /// unchanged.
     #[must_use]
     pub fn canonical<'a>(&'a self, name: &'a str) -> &'a str {
         self.shown.get(name).map_or(name, |(own, _)| own)
     }
 
-    /// Returns the arguments of a call by the tool's own names; what is there by its own name already stays so.
+    /// Renames arguments to the tool's own parameter names. An argument that is already under the
+    /// tool's own name takes precedence.
     #[must_use]
     pub fn own_arguments(&self, name: &str, arguments: &Map<String, Value>) -> Map<String, Value> {
         let Some((_, shown)) = self.shown.get(name) else { return arguments.clone() };
         shown.own_arguments(arguments)
     }
 
-    /// Returns conditions on the arguments of a tool by the names that the model knows.
+    /// Renames conditions on a tool's arguments to the parameter names that the model sees.
     #[must_use]
     pub fn in_shown_names(&self, name: &str, conditions: &Map<String, Value>) -> Value {
         match self.shown.get(name) {
@@ -261,7 +270,7 @@ impl Toolbox {
         }
     }
 
-    /// Returns a text about a tool in the words that the model knows.
+    /// Replaces a tool's parameter names in `text` with the names that the model sees.
     #[must_use]
     pub fn in_shown_words(&self, name: &str, text: &str) -> String {
         self.shown
@@ -269,13 +278,13 @@ impl Toolbox {
             .map_or_else(|| text.to_owned(), |(_, shown)| shown.in_shown_words(text))
     }
 
-    /// Returns the tool of exactly this name, its own or the one that it is shown under (POL-3).
+    /// Returns the tool whose own or shown name is exactly `name` (POL-3).
     #[must_use]
     pub fn find(&self, name: &str) -> Option<&Arc<dyn AgentTool>> {
         self.tools.get(self.canonical(name))
     }
 
-    /// Returns the tools that the model is shown, by name.
+    /// Returns the tools that the model sees, sorted by name.
     #[must_use]
     pub fn offered(&self) -> &[ToolDefinition] {
         &self.offered

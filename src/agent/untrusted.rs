@@ -1,8 +1,9 @@
-//! Delimits untrusted content: what a tool returned is marked as data.
+//! Delimits untrusted content, such as tool output, as data for the model.
 //!
-//! The value in the mark is derived from the call and a secret of the run, so that nothing that was written before the call can close it, and a
-//! resumed run says the same again. What is marked is shown with its invisible characters (LLM-1, LLM-3). We do not rely on it: the gate does
-//! not ask what a model believes.
+//! The delimiters contain a value derived from the call and a secret of the run. Content written
+//! before the call therefore cannot close them, and a resumed run produces the same delimiters.
+//! Invisible characters between the delimiters are escaped (LLM-1, LLM-3). We do not rely on the
+//! delimiters: the gate decides regardless of what a model believes.
 
 use sha2::{Digest as _, Sha256};
 
@@ -10,10 +11,10 @@ use crate::domain::CallId;
 use crate::text::escape;
 use crate::text::truncate::{Keep, ViewLimit, head_and_tail};
 
-/// How often an output may grow by what is made visible in it.
+/// The factor by which escaping may lengthen content.
 const GROWTH: usize = 2;
 
-/// Marks outputs of one run.
+/// Delimits the untrusted content of one run.
 #[derive(Clone)]
 pub struct Marker {
     secret: [u8; 32],
@@ -26,13 +27,13 @@ impl std::fmt::Debug for Marker {
 }
 
 impl Marker {
-    /// Returns the marker of the run whose secret this is.
+    /// Returns the marker of the run with this secret.
     #[must_use]
     pub fn new(secret: [u8; 32]) -> Self {
         Self { secret }
     }
 
-    /// Returns `content` as data of the call.
+    /// Returns `content` delimited as the output of the call.
     #[must_use]
     pub fn wrap(&self, call_id: &CallId, content: &str) -> String {
         self.delimited("tool_output", call_id.as_str(), content)
@@ -50,13 +51,13 @@ impl Marker {
         let characters = content.chars().count().max(1000) * GROWTH;
         let limit = ViewLimit { characters, lines: usize::MAX, keep: Keep::HeadAndTail };
         let (shown, _) = head_and_tail(&escape::for_model(content), limit, "the record");
-        // Only who knows the secret could have written it.
+        // Only a writer who knows the secret could have produced this value.
         let shown = shown.replace(&value, "[removed]");
         format!("<{tag} {value}>\n{shown}\n</{tag} {value}>")
     }
 }
 
-/// Returns what stands between the marks.
+/// Returns the content between the delimiters. Text without delimiters is returned unchanged.
 #[must_use]
 pub fn unwrap(content: &str) -> &str {
     let inner = content.strip_prefix("<tool_output ").and_then(|rest| rest.split_once(">\n"));
@@ -85,7 +86,7 @@ mod tests {
         assert!(wrapped.ends_with(&format!("</tool_output {value}>")));
         assert!(!marker.wrap(&id("b"), "x").contains(&value), "each call has its own value");
         assert!(!Marker::new([8; 32]).wrap(&id("a"), "x").contains(&value));
-        assert_eq!(marker.wrap(&id("a"), "x"), first, "a resumed run says the same");
+        assert_eq!(marker.wrap(&id("a"), "x"), first, "a resumed run produces the same delimiters");
         assert_eq!(unwrap(&first), "x");
         assert_eq!(unwrap("plain"), "plain");
     }

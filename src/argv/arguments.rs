@@ -1,6 +1,7 @@
-//! Arguments of a call from the text that a provider sent.
+//! Parses the arguments of a call from the text that a provider sent.
 //!
-//! Parsed once; a duplicate key is rejected, because two readers could disagree on which one counts (ARG-15).
+//! We parse only once and reject duplicate keys, because two parsers could disagree on which one
+//! counts (ARG-15).
 
 use std::fmt;
 
@@ -11,15 +12,17 @@ use serde_json::{Map, Number, Value};
 
 use crate::text::json::check_values;
 
-/// Bytes of the arguments of one call.
+/// Limit on the arguments of one call, in bytes, inclusive.
 const ARGUMENT_BYTES: usize = 8 << 20;
 
-/// Values in the arguments of one call.
+/// Limit on the values in the arguments of one call, inclusive.
 const ARGUMENT_VALUES: usize = 100_000;
 
-/// Returns the arguments that `text` writes. An empty text and `null` mean none: servers send them for tools without parameters.
+/// Parses the arguments in `text`. Empty text and `null` mean no arguments: servers send them for
+/// tools without parameters.
 ///
-/// *Errors*: the text is not a JSON object, is too large or has too many values. Written for the model.
+/// *Errors*: `text` is not a JSON object, is too large, has too many values or has a duplicate key.
+/// The message is for the model.
 pub fn parse_arguments(text: &str) -> Result<Map<String, Value>, String> {
     if matches!(text.trim(), "" | "null") {
         return Ok(Map::new());
@@ -73,7 +76,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
         Ok(value.into())
     }
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number that is none"))
+        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
     }
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(value.into())

@@ -1,7 +1,8 @@
-//! What a tool declares, and the one way from arguments to an argv.
+//! The command line that a tool declares, and the only way from arguments to an argv.
 //!
-//! One template element becomes exactly one argument (a list alone in its position: one for each item); nothing is split, globbed or
-//! interpreted. An element that begins with a model's value must not begin with a dash.
+//! A template element becomes exactly one argument. A list that is alone in its element becomes one
+//! argument per item. Nothing is split, globbed or interpreted. An argument that begins with a
+//! model's value must not begin with a dash, unless the declaration allows it.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +15,17 @@ use crate::text::escape::is_deceptive;
 use crate::text::suggest::nearest;
 use crate::text::template::{Piece, Template};
 
-/// Bytes of a call's arguments in all (ARG-7).
+/// Limit on the argv of a call without the program, in bytes, inclusive (ARG-7). Each argument
+/// counts one byte more, for its NUL terminator.
 pub const ARGV_BYTES_LIMIT: usize = 64 * 1024;
 
-/// Bytes of a text that is used only on standard input.
+/// Limit on a string that is used only on standard input, in bytes, inclusive.
 pub const STDIN_BYTES_LIMIT: usize = 1024 * 1024;
 
-/// The command line as it was declared.
+/// The command line of a tool as declared, before it is checked.
 #[derive(Debug, Clone, Default)]
 pub struct Declaration {
-    /// The program as it was written.
+    /// The program as written in the file.
     pub program: String,
     /// `args`.
     pub args: Vec<String>,
@@ -44,19 +46,19 @@ pub struct CommandLine {
     stdin: Option<Template>,
 }
 
-/// What a process is given.
+/// The input of a process: its arguments and its standard input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The arguments after the program.
     pub args: Vec<String>,
-    /// Bytes on standard input; `None` is `/dev/null`.
+    /// The text on standard input; `None` is `/dev/null`.
     pub stdin: Option<String>,
 }
 
 impl CommandLine {
     /// Checks a declaration.
     ///
-    /// *Errors*: every error, with pointers relative to the tool.
+    /// *Errors*: all errors, with pointers relative to the tool.
     pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Diagnostic>> {
         let mut errors = Vec::new();
         let (parameters, found) = Parameters::compile(&declaration.parameters);
@@ -76,13 +78,13 @@ impl CommandLine {
         if errors.is_empty() { Ok(command) } else { Err(errors) }
     }
 
-    /// Returns the parameters.
+    /// Returns the compiled parameters.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// Returns the arguments with defaults filled in, as they are judged, recorded and rendered.
+    /// Validates arguments and fills in defaults. The result is judged, recorded and rendered.
     ///
     /// *Errors*: `invalid_arguments`.
     pub fn validate(
@@ -96,7 +98,8 @@ impl CommandLine {
 
     /// Renders validated arguments.
     ///
-    /// *Errors*: `invalid_arguments`, naming the parameter: a leading dash, a control character, too many bytes.
+    /// *Errors*: `invalid_arguments` for a missing value, a leading dash, a control character or
+    /// too many bytes in all. Except for the last, the message names the parameter.
     pub fn render(&self, arguments: &Map<String, Value>) -> Result<Rendered, CallError> {
         let mut args = Vec::new();
         let mut options_ended = false;
@@ -113,7 +116,7 @@ impl CommandLine {
         let bytes: usize = args.iter().map(|arg| arg.len() + 1).sum();
         if bytes > ARGV_BYTES_LIMIT {
             return Err(invalid(format!(
-                "The arguments have {bytes} bytes in all, more than {ARGV_BYTES_LIMIT}. Send less."
+                "The arguments have {bytes} bytes in all; the limit is {ARGV_BYTES_LIMIT}. Shorten them."
             )));
         }
         let stdin = match &self.stdin {
@@ -136,7 +139,7 @@ impl CommandLine {
         Ok(Rendered { args, stdin })
     }
 
-    /// Returns a sentence for each position through which a model could give the program an option (ARG-14).
+    /// Returns a diagnostic for each position at which a model could pass an option (ARG-14).
     #[must_use]
     pub fn open_positions(&self) -> Vec<Diagnostic> {
         let mut open = Vec::new();
@@ -153,7 +156,7 @@ impl CommandLine {
                     open.push(
                         Diagnostic::new(
                             format!("{pointer}/{at}"),
-                            format!("the model could write an option here: `{name}` has no enum and no pattern that forbids a leading dash"),
+                            format!("the model could pass an option here: `{name}` has no enum and no pattern that forbids a leading dash"),
                         )
                         .with_hint("add an enum, a pattern such as ^[a-z0-9][a-z0-9-]*$, or a \"--\" before it"),
                     );
@@ -169,7 +172,7 @@ impl CommandLine {
         open
     }
 
-    /// Tells whether a parameter is used on standard input and nowhere else.
+    /// Tells whether a parameter is used only on standard input.
     fn is_only_in_stdin(&self, name: &str) -> bool {
         let in_stdin = self.stdin.iter().any(|text| text.places().any(|place| place == name));
         let is_guard = self.optional_args.iter().any(|(guard, _)| guard == name);
@@ -216,7 +219,7 @@ impl CommandLine {
                 Piece::Literal(text) => element.push_str(text),
                 Piece::Placeholder(name) => {
                     let text = arguments.get(name).and_then(scalar).ok_or_else(|| {
-                        invalid(format!("`{name}` is missing. Give it and call again."))
+                        invalid(format!("`{name}` is missing. Add it and call again."))
                     })?;
                     self.check_value(name, &text, arguments)?;
                     element.push_str(&text);
@@ -249,7 +252,7 @@ impl CommandLine {
         match text.chars().find(|c| is_deceptive(*c) && !(multiline && matches!(c, '\n' | '\t'))) {
             None => Ok(()),
             Some(c) => Err(invalid(format!(
-                "`{name}` holds the control or invisible character U+{:04X}, which is not allowed. Send it without.",
+                "`{name}` contains the control or invisible character U+{:04X}, which is not allowed. Remove it and call again.",
                 u32::from(c)
             ))),
         }
@@ -271,13 +274,13 @@ impl CommandLine {
         }) || is_default(parameter, arguments.get(name));
         if element.starts_with('-') && !allowed {
             return Err(invalid(format!(
-                "`{name}` begins with `-`, so the program would read it as an option. Send a value that does not."
+                "`{name}` begins with `-`, so the program would read it as an option. Send a value without a leading dash."
             )));
         }
         Ok(())
     }
 
-    /// Checks every template; returns the parameters that are used.
+    /// Checks every template and returns the names of the parameters in use.
     fn check(&self, declaration: &Declaration, errors: &mut Vec<Diagnostic>) -> BTreeSet<String> {
         let mut used = BTreeSet::new();
         for (at, template) in self.args.iter().enumerate() {
@@ -287,15 +290,15 @@ impl CommandLine {
         for (name, templates) in &self.optional_args {
             let pointer = format!("/optional_args/{}", pointer_segment(name));
             match self.parameters.get(name) {
-                // A parameter that is declared with a mistake has been reported.
+                // An invalid parameter has been reported already.
                 None if declaration.parameters.contains_key(name) => {}
                 None => errors.push(unknown(declaration, name, &pointer)),
                 Some(parameter) if !parameter.optional => errors.push(
                     Diagnostic::new(
                         &pointer,
-                        format!("`{name}` stands in optional_args and is not optional"),
+                        format!("`{name}` is in optional_args but is not optional"),
                     )
-                    .with_hint("say `optional: true` at the parameter, or move it to args"),
+                    .with_hint("set `optional: true` on the parameter, or move it to args"),
                 ),
                 Some(_) => drop(used.insert(name.clone())),
             }
@@ -314,13 +317,13 @@ impl CommandLine {
     fn check_unused(&self, used: &BTreeSet<String>, errors: &mut Vec<Diagnostic>) {
         for (name, _) in self.parameters.iter().filter(|(name, _)| !used.contains(*name)) {
             errors.push(
-                Diagnostic::new(format!("/parameters/{}", pointer_segment(name)), format!("the parameter `{name}` is used nowhere"))
-                    .with_hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or take the parameter out")),
+                Diagnostic::new(format!("/parameters/{}", pointer_segment(name)), format!("unused parameter `{name}`"))
+                    .with_hint(format!("put `{{{{{name}}}}}` into args, optional_args or stdin, or remove the parameter")),
             );
         }
     }
 
-    /// `guard` is the optional parameter whose presence puts this template in.
+    /// `guard` is the optional parameter whose presence adds this template to the command line.
     fn check_template(
         &self,
         template: &Template,
@@ -331,7 +334,7 @@ impl CommandLine {
     ) {
         for name in template.places() {
             let Some(parameter) = self.parameters.get(name) else {
-                // A parameter that is declared with a mistake has been reported.
+                // An invalid parameter has been reported already.
                 if !declaration.parameters.contains_key(name) {
                     errors.push(unknown(declaration, name, pointer));
                 }
@@ -340,13 +343,13 @@ impl CommandLine {
             used.insert(name.to_owned());
             if parameter.names.is_some() && pointer != "/stdin" && !is_whole(template) {
                 errors.push(
-                    Diagnostic::new(pointer, format!("`{name}` names a path or an address, and the program would be given another one"))
-                        .with_hint(format!("let `{{{{{name}}}}}` stand alone, or at the end behind a text that ends with `=` or `@`")),
+                    Diagnostic::new(pointer, format!("`{name}` names a path or a URL, but the program would get a different one"))
+                        .with_hint(format!("use `{{{{{name}}}}}` alone, or at the end after text that ends with `=` or `@`")),
                 );
             }
             if parameter.optional && parameter.default.is_none() && guard != Some(name) {
                 errors.push(
-                    Diagnostic::new(pointer, format!("`{name}` is optional without a default, so this would have a hole without it"))
+                    Diagnostic::new(pointer, format!("`{name}` is optional and has no default, so this argument would have a hole"))
                         .with_hint(format!("move it to `optional_args: {{{name}: [...]}}`, or give it a default")),
                 );
             }
@@ -355,8 +358,8 @@ impl CommandLine {
                 errors.push(Diagnostic::new(pointer, message));
             } else if parameter.list && template.lone_place().is_none() {
                 errors.push(
-                    Diagnostic::new(pointer, format!("the list `{name}` must stand alone in its position"))
-                        .with_hint(format!("write \"{{{{{name}}}}}\" as an element of its own: it becomes one argument for each item")),
+                    Diagnostic::new(pointer, format!("the list `{name}` must stand alone in its element"))
+                        .with_hint(format!("write \"{{{{{name}}}}}\" as a separate element: it becomes one argument per item")),
                 );
             }
         }
@@ -372,7 +375,7 @@ impl CommandLine {
                 {
                     errors.push(
                         Diagnostic::new(pointer, format!("`{place}` would name the program or the code that `{program}` runs"))
-                            .with_hint("call a fixed script instead, or say `unsafe_interpreter: true` at the parameter"),
+                            .with_hint("call a fixed script instead, or set `unsafe_interpreter: true` on the parameter"),
                     );
                 }
             }
@@ -389,7 +392,8 @@ impl CommandLine {
         }
     }
 
-    /// Returns command lines that a call can have, with the pointer of each template: without optional arguments, with each of them, with all.
+    /// Returns possible command lines of a call, with the pointer of each template: without
+    /// optional arguments, with each one alone, and with all of them.
     fn lines(&self) -> Vec<Vec<(String, &Template)>> {
         fn of<'t>(pointer: &str, templates: &'t [Template]) -> Vec<(String, &'t Template)> {
             let numbered = templates.iter().enumerate();
@@ -406,13 +410,13 @@ impl CommandLine {
         lines
     }
 
-    /// Returns the arguments that are the same in every call, those of `optional_args` included.
+    /// Returns the arguments without placeholders, including those of `optional_args`.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         let optional = self.optional_args.iter().flat_map(|(_, templates)| templates);
         self.args.iter().chain(optional).filter_map(Template::literal)
     }
 
-    /// Returns the script that an interpreter is given, if it is the same in every call.
+    /// Returns the script that an interpreter runs, if every call uses the same one.
     #[must_use]
     pub fn script(&self, program: &str) -> Option<&str> {
         injection::read(program, &self.args.iter().collect::<Vec<_>>()).script
@@ -435,7 +439,7 @@ fn invalid(message: String) -> CallError {
     CallError::new(ErrorKind::InvalidArguments, message)
 }
 
-/// Tells whether a template gives the program one value as it is: alone, or as the value of an option.
+/// Tells whether a template passes one value unchanged: alone, or as the value of an option.
 fn is_whole(template: &Template) -> bool {
     match template.pieces() {
         [Piece::Placeholder(_)] => true,
@@ -444,7 +448,7 @@ fn is_whole(template: &Template) -> bool {
     }
 }
 
-/// Returns the argument that a program gets for a scalar; `None` for null, lists and objects.
+/// Formats a scalar as an argument; `None` for null, lists and objects.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -458,14 +462,14 @@ fn templates(texts: &[String], pointer: &str, errors: &mut Vec<Diagnostic>) -> V
     texts
         .iter()
         .enumerate()
-        // One that cannot be read keeps its position, so that the others are reported at theirs.
+        // An invalid template keeps its position, so that errors point to the right elements.
         .map(|(at, text)| template(text, &format!("{pointer}/{at}"), errors).unwrap_or_default())
         .collect()
 }
 
 fn template(text: &str, pointer: &str, errors: &mut Vec<Diagnostic>) -> Option<Template> {
     if text.contains('\0') {
-        errors.push(Diagnostic::new(pointer, "a NUL byte cannot stand in an argument"));
+        errors.push(Diagnostic::new(pointer, "a NUL byte is not allowed in an argument"));
         return None;
     }
     match Template::parse(text) {

@@ -1,6 +1,8 @@
-//! Conditions on arguments: `args: {replicas: {maximum: 10}}`, a JSON Schema for each named argument.
+//! Conditions on arguments: a JSON Schema per named argument, such as `args: {replicas: {maximum:
+//! 10}}`.
 //!
-//! Used where a job lists a tool only for certain arguments, and where a tool says which arguments make it an admin call.
+//! A job uses them to list a tool only for certain arguments. A tool uses them to say which
+//! arguments raise a call to admin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use super::{Diagnostic, pointer_segment};
 use crate::text::escape::one_line;
 use crate::text::suggest::nearest;
 
-/// A compiled condition.
+/// Compiled conditions. They hold if every named argument is present and matches its schema.
 #[derive(Debug, Clone)]
 pub struct ArgumentConditions {
     schemas: Map<String, Value>,
@@ -21,9 +23,10 @@ pub struct ArgumentConditions {
 }
 
 impl ArgumentConditions {
-    /// Compiles a condition over the parameters of a tool; `None` where they are not known before the tool runs.
+    /// Compiles conditions on the parameters of a tool. Pass `None` if the parameters are unknown
+    /// before the tool runs.
     ///
-    /// *Errors*: every error, with pointers relative to the condition.
+    /// *Errors*: all errors, with pointers relative to the condition.
     pub fn compile(
         conditions: &Map<String, Value>,
         parameters: Option<&Parameters>,
@@ -31,7 +34,7 @@ impl ArgumentConditions {
         let mut errors = Vec::new();
         let mut validators = BTreeMap::new();
         if conditions.is_empty() {
-            errors.push(Diagnostic::new("", "a condition without any argument says nothing"));
+            errors.push(Diagnostic::new("", "a condition must name at least one argument"));
         }
         for (name, schema) in conditions {
             let pointer = format!("/{}", pointer_segment(name));
@@ -52,7 +55,7 @@ impl ArgumentConditions {
                 continue;
             };
             if judged_formats(schema) > 0 {
-                let message = "the formats `path` and `url` are for parameters: as a condition they say nothing";
+                let message = "the formats `path` and `url` have no effect in a condition: set them on the parameter";
                 errors.push(Diagnostic::new(&pointer, message));
             }
             if let Some((kind, of_items)) = parameters.map(|known| known.type_of(name)) {
@@ -76,8 +79,8 @@ impl ArgumentConditions {
         }
     }
 
-    /// Returns what is wrong with the first argument that is missing or does not match, such as "`replicas` is 50, allowed: 1 to 10"; `None` if
-    /// all match.
+    /// Describes the first argument that is missing or does not match, such as
+    /// "`replicas` is 50, allowed: 1 to 10"; `None` if all match.
     #[must_use]
     pub fn first_mismatch(&self, arguments: &Map<String, Value>) -> Option<String> {
         let (name, value) = self.validators.iter().find_map(|(name, validator)| {
@@ -92,14 +95,14 @@ impl ArgumentConditions {
         Some(format!("`{name}` {found}, allowed: {allowed}"))
     }
 
-    /// Returns the condition as it was written.
+    /// Returns the conditions as written in the configuration.
     #[must_use]
     pub fn as_written(&self) -> &Map<String, Value> {
         &self.schemas
     }
 }
 
-/// Returns the values that a schema allows, in words where it has only one simple keyword, else as it was written.
+/// Describes the values that a schema allows: in words if the schema is simple, otherwise as JSON.
 fn allowed(schema: &Value) -> String {
     let Some(fields) = schema.as_object() else { return schema.to_string() };
     let keywords: Vec<(&str, &Value)> = fields
@@ -122,7 +125,7 @@ fn allowed(schema: &Value) -> String {
     }
 }
 
-/// Returns the first characters of a text, on one line.
+/// Returns a text on one line, cut after 200 characters.
 fn short(text: &str) -> String {
     const CHARACTERS: usize = 200;
     let text = one_line(text);
@@ -188,7 +191,7 @@ mod tests {
         ] {
             assert!(
                 ArgumentConditions::compile(&object(fails_open), Some(&parameters)).is_err(),
-                "a condition that cannot apply would always hold"
+                "a condition that never applies would always hold"
             );
         }
         assert!(

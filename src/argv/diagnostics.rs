@@ -1,13 +1,13 @@
-//! What is wrong or odd in a declaration, and where within it.
+//! Errors and warnings about a declaration, with their position in it.
 
-/// One error or warning.
+/// An error or a warning about a declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// A JSON pointer relative to the declaration, such as `/args/1`.
     pub pointer: String,
-    /// What is wrong.
+    /// The problem: a lower-case fragment without a final period.
     pub message: String,
-    /// What to do about it.
+    /// The remedy, if one is known.
     pub hint: Option<String>,
 }
 
@@ -16,14 +16,12 @@ impl Diagnostic {
         Self { pointer: pointer.into(), message: message.into(), hint: None }
     }
 
-    /// Adds what to do about it.
     pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 }
 
-/// The errors and warnings of a declaration.
 #[derive(Debug, Default)]
 pub(crate) struct Diagnostics {
     pub(crate) errors: Vec<Diagnostic>,

@@ -1,23 +1,23 @@
-//! Templates that would let a model name what runs (ARG-13).
+//! Finds templates that would let a model choose what runs (ARG-13).
 //!
-//! The walk follows a template as the program would read it, by the table in `programs.rs`. An option that the table does not know makes
-//! everything behind it unclear, which counts as dangerous.
+//! The walk reads the arguments as the program would, by the table in `programs.rs`. After an
+//! option that the table does not know, it cannot tell and counts the later arguments as dangerous.
 
 use super::programs::{self, Kind, Reader, Stdin, is_listed};
 use crate::text::template::{Piece, Template};
 
-/// What a program runs of what it is given.
+/// The parts of its input that a program would run.
 #[derive(Debug, Default)]
 pub(crate) struct Reading<'a> {
-    /// Positions in the arguments at which a place names what runs, ascending.
+    /// Positions of the arguments in which a placeholder names what runs, ascending.
     pub(crate) positions: Vec<usize>,
-    /// Whether standard input is code, or may be.
+    /// Standard input is code, or may be.
     pub(crate) runs_stdin: bool,
-    /// The script that an interpreter is given, if it is the same in every call.
+    /// The script of an interpreter, if every call uses the same one.
     pub(crate) script: Option<&'a str>,
 }
 
-/// Reads the arguments of a program as it would.
+/// Reads arguments as the program would.
 pub(crate) fn read<'a>(program: &str, args: &[&'a Template]) -> Reading<'a> {
     let mut walk = Walk { args, found: Reading::default() };
     walk.program(program, 0);
@@ -39,7 +39,7 @@ enum Read {
     End,
     Flag,
     Valued,
-    /// The first positional is a text (`sh -c`).
+    /// The first positional is code (`sh -c`).
     Text,
     /// Standard input is the script (`sh -s`).
     Stdin,
@@ -127,7 +127,7 @@ impl<'a> Walk<'_, 'a> {
         self.found.runs_stdin |= reader.stdin == Stdin::Unless && !is_given;
     }
 
-    /// Takes the script, the program or the line.
+    /// Handles the first positional: a script, a program or a shell line.
     fn positional(&mut self, reader: &Reader, at: usize, is_text: bool) {
         let text = self.literal(at);
         self.mark(at);
@@ -157,7 +157,7 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Programs that `find` and `fd` run for each file.
+    /// Marks the programs that `find` and `fd` run for each file.
     fn find(&mut self, start: usize) {
         const RUN: &str = "-exec -execdir -ok -okdir -x -X --exec --exec-batch";
         for at in start..self.args.len() {
@@ -176,7 +176,7 @@ impl<'a> Walk<'_, 'a> {
         self.found.runs_stdin |= self.literal(at).is_some_and(is_stdin);
     }
 
-    /// `less +{{command}}`: a word that some programs take for a command.
+    /// Marks a word with `+`, which some programs read as a command: `less +{{command}}`.
     fn mark_command(&mut self, at: usize) {
         let first = self.args.get(at).and_then(|arg| arg.pieces().first());
         if matches!(first, Some(Piece::Literal(text)) if text.starts_with('+')) {
@@ -184,7 +184,7 @@ impl<'a> Walk<'_, 'a> {
         }
     }
 
-    /// Everything from here on may run.
+    /// Marks everything from `at` on, because any of it may run.
     fn rest(&mut self, at: usize) {
         self.marks(at);
         self.found.runs_stdin = true;
@@ -204,13 +204,15 @@ impl<'a> Walk<'_, 'a> {
         self.args.get(at).copied().and_then(Template::literal)
     }
 
-    /// `tar cIf PROGRAM a.tar`: the values of such letters follow in their order.
+    /// Detects options without a dash, as in `tar cIf PROGRAM a.tar`. Their values follow in the
+    /// order of the letters.
     fn has_bare_bundle(&self, start: usize) -> bool {
         self.literal(start)
             .is_some_and(|text| !text.starts_with('-') && text.contains(['F', 'I', 'T']))
     }
 
-    /// Returns the position behind an argument and its value. A value that looks like an option is read as one as well.
+    /// Returns the position after an argument and its value. The walk also reads a value as an
+    /// option if it looks like one.
     fn behind(&self, at: usize, read: Read) -> usize {
         let takes_next = matches!(
             read,
@@ -242,7 +244,7 @@ fn is_stdin(text: &str) -> bool {
         || (text.starts_with('-') && text.ends_with("/dev/stdin"))
 }
 
-/// `env A=b PROGRAM`.
+/// Tells whether an argument is an assignment, as in `env A=b PROGRAM`.
 fn is_assignment(base: &str, arg: &Template) -> bool {
     matches!(base, "env" | "sudo" | "doas")
         && matches!(arg.pieces().first(), Some(Piece::Literal(text)) if text.contains('='))
@@ -276,7 +278,7 @@ fn long(reader: &Reader, head: &str, is_whole: bool) -> Option<Read> {
         (reader.long_runs, Read::Loads(value)),
     ];
     let exact = lists.iter().find(|(list, _)| is_listed(list, name));
-    // A short form that fits several options counts as the dangerous one.
+    // An abbreviation that matches several options counts as the most dangerous of them.
     let found = exact.or_else(|| lists.iter().rev().find(|(list, _)| is_short_form(name, list)));
     match found {
         Some((_, read)) => Some(*read),
@@ -287,7 +289,7 @@ fn long(reader: &Reader, head: &str, is_whole: bool) -> Option<Read> {
     }
 }
 
-/// Tells whether a long option may stand for one of the list.
+/// Tells whether a long option abbreviates one of the list.
 fn is_short_form(name: &str, list: &str) -> bool {
     let is_long = name.len() > 3 && name.starts_with("--");
     is_long && list.split_ascii_whitespace().any(|known| known.starts_with(name))
@@ -324,7 +326,7 @@ fn bundle(reader: &Reader, head: &str, is_whole: bool) -> Read {
             is_known = false;
         }
     }
-    // A value behind known letters adds letters.
+    // A placeholder after known letters adds unknown letters.
     if is_whole || !is_known { read } else { Read::Unclear }
 }
 

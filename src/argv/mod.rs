@@ -1,7 +1,8 @@
-//! From a model's arguments to an argv: parse, validate, render. All pure.
+//! Turns a model's arguments into an argv: parse, validate, render. All functions are pure.
 //!
-//! [`CommandLine`] is what a tool declares; [`CommandLine::render`] is the only way from arguments to a process, and it refuses whatever the
-//! declaration did not foresee (ARG rules of the threat model). It does not know where tools come from nor how they are started.
+//! A tool declares a [`CommandLine`]. [`CommandLine::render`] is the only way from arguments to a
+//! process, and it rejects everything that the declaration does not allow (ARG rules of the threat
+//! model). This module does not know where tools come from or how they are started.
 
 mod arguments;
 mod command_line;
@@ -19,7 +20,7 @@ pub use diagnostics::Diagnostic;
 pub(crate) use diagnostics::Diagnostics;
 pub use parameters::{DEFAULT_STRING_BYTES, Names, Parameters};
 
-/// Returns `segment` as it stands in a JSON pointer.
+/// Escapes `segment` for a JSON pointer.
 pub(crate) fn pointer_segment(segment: &str) -> String {
     segment.replace('~', "~0").replace('/', "~1")
 }

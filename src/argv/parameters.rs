@@ -1,7 +1,8 @@
 //! The parameters of a tool: one JSON Schema that the model sees and that validates its calls.
 //!
-//! Validation is stricter than the schema alone: default byte limits, no empty text unless allowed, no keyword that would be ignored. What
-//! passes here is rendered, judged, recorded and shown as it is.
+//! Validation is stricter than the schema alone: it applies default byte limits, rejects empty
+//! strings unless they are allowed, and rejects keywords that would be ignored. Later stages judge,
+//! record, render and show valid arguments unchanged.
 
 mod bounds;
 mod format;
@@ -27,13 +28,13 @@ use crate::domain::{CallError, ErrorKind};
 use crate::text::redact::MARKER;
 use crate::text::suggest::nearest;
 
-/// The bytes that a text may have where `maxLength` does not say otherwise (ARG-7).
+/// Limit on a string without `maxLength`, in bytes, inclusive (ARG-7).
 pub const DEFAULT_STRING_BYTES: usize = 4096;
 
-/// Schema problems that are told to a model at once.
+/// Limit on the problems that one error reports to the model.
 const TOLD_ERRORS: usize = 5;
 
-/// Characters of each of them.
+/// Characters of one schema problem that the model sees.
 const TOLD_CHARACTERS: usize = 300;
 
 const SCHEMA_KEYWORDS: &[&str] = &[
@@ -65,7 +66,7 @@ const SCHEMA_KEYWORDS: &[&str] = &[
 const OWN_KEYWORDS: &[&str] =
     &["optional", "default", "allow_leading_dash", "multiline", "unsafe_interpreter"];
 
-/// What kind of value a parameter takes.
+/// The type of a parameter, or of the items of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -73,7 +74,7 @@ enum Kind {
     Boolean,
 }
 
-/// What a parameter says beyond JSON Schema, and what rendering needs of it.
+/// The settings of a parameter beyond JSON Schema, and the facts that rendering needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameter {
     pub(crate) list: bool,
@@ -82,11 +83,11 @@ pub(crate) struct Parameter {
     pub(crate) allow_leading_dash: bool,
     pub(crate) multiline: bool,
     pub(crate) unsafe_interpreter: bool,
-    /// What a value names for the program, where the gate has a say in that.
+    /// The kind of resource that a value names, if the gate judges it.
     pub(crate) names: Option<Names>,
-    /// The texts of `enum` or `const`; empty if there is none.
+    /// The strings of `enum` or `const`; empty without either.
     pub(crate) choices: Vec<String>,
-    /// Whether a value can begin with a dash as far as the schema knows.
+    /// The schema admits values that begin with a dash.
     pub(crate) dash_possible: bool,
     has_max_length: bool,
     may_be_empty: bool,
@@ -101,8 +102,9 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Compiles the `parameters` of a declaration; returns every error too, with pointers that begin with `/parameters`. Parameters that are sound
-    /// are returned although others are not, so that what uses them is checked as well.
+    /// Compiles the `parameters` of a declaration, and returns all errors with pointers that begin
+    /// with `/parameters`. The result has the valid parameters even if others are invalid, so that
+    /// the caller can check the templates that use them.
     pub(crate) fn compile(declared: &Map<String, Value>) -> (Option<Self>, Vec<Diagnostic>) {
         let mut errors = Vec::new();
         let mut list = BTreeMap::new();
@@ -113,7 +115,7 @@ impl Parameters {
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
                 errors.push(Diagnostic::new(
                     &pointer,
-                    format!("the parameter name `{name}` must be letters, digits and `_`"),
+                    format!("the parameter name `{name}` may contain only letters, digits and `_`"),
                 ));
                 continue;
             }
@@ -155,7 +157,7 @@ impl Parameters {
         )
     }
 
-    /// Returns the JSON Schema that a model is shown.
+    /// Returns the JSON Schema for the model.
     #[must_use]
     pub fn schema(&self) -> &Value {
         &self.schema
@@ -169,10 +171,10 @@ impl Parameters {
         self.list.iter().map(|(name, parameter)| (name.as_str(), parameter))
     }
 
-    /// Returns the arguments with defaults filled in, if they are what the declaration asks for.
+    /// Validates arguments and fills in defaults.
     ///
-    /// `text_limit` gives the bytes that a text of this parameter may have where it has no `maxLength`.
-    /// *Errors*: `invalid_arguments`, with every problem (five at most) in words for the model.
+    /// `text_limit` returns the byte limit of a parameter's strings if it has no `maxLength`.
+    /// *Errors*: `invalid_arguments`, with at most five problems, written for the model.
     pub(crate) fn validate(
         &self,
         arguments: &Map<String, Value>,
@@ -190,17 +192,17 @@ impl Parameters {
             for text in texts(value) {
                 if text.contains(MARKER) {
                     problems.push(format!(
-                        "{name}: holds a redaction marker; give the real value or leave the call"
+                        "{name}: contains a redaction marker; send the real value or skip this call"
                     ));
                 } else if text.is_empty() && known.is_some_and(|known| !known.may_be_empty) {
                     problems.push(format!("{name}: must not be empty"));
                 } else if text.contains('\0') {
-                    problems.push(format!("{name}: holds a NUL byte"));
+                    problems.push(format!("{name}: contains a NUL byte"));
                 } else if known.is_none_or(|known| !known.has_max_length)
                     && text.len() > text_limit(name)
                 {
                     problems.push(format!(
-                        "{name}: {} bytes are more than {}",
+                        "{name}: {} bytes exceed the limit of {}",
                         text.len(),
                         text_limit(name)
                     ));
@@ -253,9 +255,9 @@ impl Parameters {
     }
 }
 
-/// Compiles a JSON Schema, offline, with linear-time patterns and formats on.
+/// Compiles a JSON Schema without network access, with linear-time patterns and format checks.
 ///
-/// *Errors*: the library's words.
+/// *Errors*: the schema is invalid; the message is the library's.
 pub(crate) fn build(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .with_draft(Draft::Draft7)
@@ -375,7 +377,7 @@ fn compile_one(
         if list { declaration.get("items").and_then(Value::as_object) } else { Some(declaration) };
     let names = Names::of(elements).filter(|_| kind == Some(Kind::Text));
     if format::judged_formats(declaration) != usize::from(names.is_some()) {
-        let message = "the formats `path` and `url` stand at a text or at the items of a list of texts, and nowhere else";
+        let message = "the formats `path` and `url` are allowed only on a string or on the items of a list of strings";
         errors.push(Diagnostic::new(pointer, message));
     }
     if errors.len() > before {
@@ -392,7 +394,7 @@ fn compile_one(
         && let Some(values) = schema.get("enum").and_then(Value::as_array)
         && !values.iter().any(|value| validator.is_valid(value))
     {
-        let message = "no value of `enum` fits the rest of the schema";
+        let message = "no value of `enum` matches the rest of the schema";
         errors.push(Diagnostic::new(format!("{pointer}/enum"), message));
         return None;
     }
@@ -453,7 +455,7 @@ fn kind_of(
             let found = other.map_or_else(|| "missing".to_owned(), |word| format!("`{word}`"));
             errors.push(
                 Diagnostic::new(pointer, format!("the type of {what} is {found}"))
-                    .with_hint("write string, integer, number, boolean, or array with such items"),
+                    .with_hint("use string, integer, number, boolean, or an array of one of these"),
             );
             None
         }

@@ -1,12 +1,13 @@
-//! Regular expressions of parameters: full match always, linear time, and what they say about a leading dash.
+//! Regular expressions of parameters. They always match the whole value, run in linear time, and
+//! tell us whether a value can begin with a dash.
 
 use regex_syntax::ast::{self, Ast};
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Returns `pattern` wrapped so that it must match the whole value.
+/// Wraps `pattern` so that it matches only whole values.
 ///
-/// *Errors*: a sentence, if it does not compile in linear time (look-around, back-references) or switches multi-line mode on, which would
-/// make the wrapping void (ARG-4, ARG-5).
+/// *Errors*: the pattern does not run in linear time (look-around, back-references), or it enables
+/// multi-line mode, which would defeat the wrapping (ARG-4, ARG-5).
 pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     let parsed = ast::parse::Parser::new().parse(pattern).map_err(|error| {
         format!(
@@ -16,13 +17,13 @@ pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     })?;
     if switches_multi_line(&parsed) {
         return Err(format!(
-            "`{pattern}` switches multi-line mode on, so that `^` and `$` would match inside the value"
+            "`{pattern}` enables multi-line mode, in which `^` and `$` match inside the value"
         ));
     }
     let wrapped = format!("^(?:{pattern})$");
-    regex::Regex::new(&wrapped)
-        .map(|_| wrapped)
-        .map_err(|_| format!("`{pattern}` is not a regular expression that can be wrapped as a whole, or it is too large"))
+    regex::Regex::new(&wrapped).map(|_| wrapped).map_err(|_| {
+        format!("`{pattern}` is too large, or does not compile when wrapped as `^(?:…)$`")
+    })
 }
 
 /// Tells whether a value that matches `pattern` as a whole can begin with `-`.

@@ -1,7 +1,8 @@
-//! Programs that run other programs or code, and which of their arguments say what.
+//! Programs that run other programs or code, and the arguments that name them.
 //!
-//! One table of shells, interpreters, wrappers, and programs that take a command in an option. The check of templates reads it (ARG-13), and so
-//! does the classifier of bash (SH-4). A program that is not in it counts as one that runs nothing else.
+//! One table lists shells, interpreters, wrappers, and programs that take a command in an option.
+//! The template check (ARG-13) and the bash classifier (SH-4) read it. We assume that a program
+//! outside the table runs nothing else.
 //!
 //! *Source*: the manual pages of the programs.
 
@@ -23,7 +24,7 @@ static BY_NAME: LazyLock<HashMap<&str, &Reader>> = LazyLock::new(|| {
     readers.flat_map(|reader| reader.names.split(' ').map(move |name| (name, reader))).collect()
 });
 
-/// Returns how a program reads its arguments; `base` is its name without folders.
+/// Returns how a program reads its arguments; `base` is its name without directories.
 pub(crate) fn reader(base: &str) -> Option<&'static Reader> {
     let named = |name: &str| BY_NAME.get(name).copied();
     let is_loader =
@@ -40,20 +41,20 @@ static VERBS_BY_NAME: LazyLock<HashMap<&str, Vec<&Verb>>> = LazyLock::new(|| {
     by_name
 });
 
-/// Returns the words after which a program runs another one.
+/// Returns the subcommands with which a program runs another one.
 pub(crate) fn verbs(base: &str) -> impl Iterator<Item = &'static Verb> {
     VERBS_BY_NAME.get(base).into_iter().flatten().copied()
 }
 
-/// Tells whether a word is in a list of words.
+/// Tells whether a word is in a list of words that are separated by spaces.
 pub(crate) fn is_listed(list: &str, word: &str) -> bool {
     list.split_ascii_whitespace().any(|known| known == word)
 }
 
-/// A list of words that is looked through often.
+/// A set of words for frequent lookups.
 pub(crate) type Words = LazyLock<HashSet<&'static str>>;
 
-/// Returns the words of a list.
+/// Splits a list of words at spaces.
 pub(crate) fn words(list: &'static str) -> HashSet<&'static str> {
     list.split_ascii_whitespace().collect()
 }

@@ -1,6 +1,6 @@
-//! Whether the caller may read or write the files of dutyd, and what helps if not.
+//! Checks whether the caller may read or write dutyd's files, and names the remedy if not.
 //!
-//! A thing that exists and is not readable is an error here, never "absent".
+//! A file that exists but is not readable is an error, never "absent".
 
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,7 +13,9 @@ use super::output;
 use crate::config::Dirs;
 use crate::process::person;
 
-/// Refuses to write into the state directory of another user, with the line that works.
+/// Checks that the caller owns the state directory, if it exists.
+///
+/// *Errors*: another user owns it; the hint is the `sudo` command that works.
 pub(crate) fn own_state(dirs: &Dirs) -> Result<(), CliError> {
     let state = &dirs.state;
     let meta = match std::fs::metadata(state) {
@@ -25,11 +27,14 @@ pub(crate) fn own_state(dirs: &Dirs) -> Result<(), CliError> {
         return Ok(());
     }
     let owner = person(meta.uid()).user;
-    Err(CliError::failed(format!("{} belongs to {owner}, who alone may do this", state.display()))
-        .hint(sudo_line(dirs, &owner)))
+    Err(CliError::failed(format!(
+        "{} belongs to {owner}, and only its owner may do this",
+        state.display()
+    ))
+    .hint(sudo_line(dirs, &owner)))
 }
 
-/// Returns this command as `owner` would run it, with the directories that are meant here.
+/// Returns this command as a `sudo -u OWNER` line that names the directories in use.
 fn sudo_line(dirs: &Dirs, owner: &str) -> String {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| {
@@ -50,7 +55,7 @@ fn sudo_line(dirs: &Dirs, owner: &str) -> String {
 
 /// Tells whether `path` exists.
 ///
-/// *Errors*: it exists and the caller may not read it.
+/// *Errors*: `path` exists, but the caller cannot read it.
 pub(crate) fn readable(path: &Path) -> Result<bool, CliError> {
     let wanted = match path.is_dir() {
         true => Access::READ_OK | Access::EXEC_OK,
@@ -63,10 +68,11 @@ pub(crate) fn readable(path: &Path) -> Result<bool, CliError> {
     }
 }
 
-/// Returns the error for a thing that cannot be used: what it is, whose it is, what helps.
+/// Returns the error for an unusable path. If permission is denied, it names the owner and the
+/// remedy.
 pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
-    let plain = CliError::failed(format!("{} cannot be used: {error}", path.display()));
-    // The nearest path above that can be looked at is the one that is closed.
+    let plain = CliError::failed(format!("cannot use {}: {error}", path.display()));
+    // Going up, the first path whose metadata we can read is the one that denies access.
     let found = path.ancestors().find_map(|above| Some((above, std::fs::metadata(above).ok()?)));
     let Some((above, meta)) = found.filter(|_| error.kind() == io::ErrorKind::PermissionDenied)
     else {

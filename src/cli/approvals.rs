@@ -1,4 +1,4 @@
-//! `dutyd approvals`, `approve`, `deny`, and the terminal of `run --interactive`.
+//! `dutyd approvals`, `approve` and `deny`, and the prompt of `run --interactive` and `apply`.
 
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
@@ -18,14 +18,14 @@ use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
 use crate::domain::PreflightItem;
 use crate::text::escape::{for_terminal, one_line};
 
-/// Characters of one argument that are shown; what is longer is folded in the middle (WEB-7).
+/// Characters shown of one argument; a longer argument is folded in the middle (WEB-7).
 const SHOWN: usize = 400;
 
 pub(crate) async fn approvals(context: &Context) -> Result<ExitCode, CliError> {
     let waiting: Vec<ApprovalRequest> = Client::require(context)?.list("/approvals", &()).await?;
     output::value(context.form, &waiting, || {
         let texts: Vec<String> = waiting.iter().map(described).collect();
-        if texts.is_empty() { "nothing waits\n".to_owned() } else { texts.join("\n") }
+        if texts.is_empty() { "no waiting approvals\n".to_owned() } else { texts.join("\n") }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -55,7 +55,7 @@ async fn answer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns a request as a person reads it: made from what would run.
+/// Renders a request for a person, from the argv or the arguments that would run.
 fn described(request: &ApprovalRequest) -> String {
     let mut text = format!(
         "{}\n  job {}, tool {} ({}): {}\n",
@@ -90,16 +90,16 @@ fn folded(text: &str) -> String {
     format!("{head} [… {} characters …] {tail}", count - 2 * half)
 }
 
-/// Asks at the terminal.
+/// Asks on stderr and reads the answers from standard input.
 pub(crate) struct Terminal {
     lines: Mutex<mpsc::Receiver<String>>,
 }
 
 impl Terminal {
-    /// Returns one that reads standard input from now on.
+    /// Starts to read standard input.
     pub(crate) fn new() -> Self {
         let (sender, lines) = mpsc::channel(1);
-        // A thread of its own: a read that waits for a person must not hold up the end of the process.
+        // A separate thread, because a read that waits for a person must not delay the exit.
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
                 if sender.blocking_send(line).is_err() {
@@ -114,14 +114,13 @@ impl Terminal {
         Self { lines: Mutex::new(lines) }
     }
 
-    /// Returns the answer to a question; no where nothing can be read any more.
+    /// Asks a yes-or-no question. The end of the input counts as no.
     pub(crate) async fn yes(&self, question: &str) -> bool {
         let mut lines = self.lines.lock().await;
-        // What was typed before the question is no answer to it.
+        // Discard input that was typed before the question.
         while lines.try_recv().is_ok() {}
         loop {
             let _ = write!(std::io::stderr(), "{question} [y/N] ");
-            // The end of the input is a no.
             let Some(answer) = lines.recv().await else { return false };
             match answer.trim().to_ascii_lowercase().as_str() {
                 "y" | "yes" => return true,
@@ -150,7 +149,7 @@ impl Approver for Terminal {
             let mark = if item.ok { "ok  " } else { "FAIL" };
             output::note(&for_terminal(&format!("{mark}  {:<24}  {}", item.name, item.detail)));
         }
-        items.iter().all(|item| item.ok) || self.yes("Begin all the same?").await
+        items.iter().all(|item| item.ok) || self.yes("Start anyway?").await
     }
 }
 

@@ -1,10 +1,10 @@
-//! The command line. Doc comments here are the help, the reference and the man page.
+//! The command-line arguments. Their doc comments become the help and the man page.
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Runs language-model agents on a schedule, unattended, on machines that matter.
+/// Run language-model agents on a schedule, unattended, on machines that matter.
 #[derive(Debug, Parser)]
 #[command(name = "dutyd", version, about)]
 pub(crate) struct Cli {
@@ -14,12 +14,12 @@ pub(crate) struct Cli {
     /// Set the directory of transcripts, ledger and socket
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Set the form of listings
+    /// Set the output format
     #[arg(
         short = 'o',
         long = "output",
         global = true,
-        value_name = "FORM",
+        value_name = "FORMAT",
         default_value = "table"
     )]
     pub(crate) output: OutputForm,
@@ -30,7 +30,6 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-/// The form of listings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputForm {
     Table,
@@ -81,11 +80,11 @@ pub(crate) enum Verb {
     Verify(VerifyArgs),
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
-    /// List the calls that wait for approval
+    /// List the calls that are waiting for approval
     Approvals,
-    /// Approve a call that waits
+    /// Approve a waiting call
     Approve(AnswerArgs),
-    /// Deny a call that waits
+    /// Deny a waiting call
     Deny(DenyArgs),
     /// Evaluate a job's checklist without running it
     Check(CheckArgs),
@@ -152,7 +151,7 @@ pub(crate) struct RunsArgs {
     /// Show only runs of this job
     #[arg(long)]
     pub(crate) job: Option<String>,
-    /// Show only runs with this outcome, or `queued` or `running` ones
+    /// Show only runs with this outcome; also takes `queued` and `running`
     #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(crate::store::RunState::words()))]
     pub(crate) outcome: Option<String>,
     /// Show only runs with this verdict
@@ -174,7 +173,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CancelArgs {
-    /// Run to stop: an id or the unique beginning of one, `last` or `JOB@last`; a job stops its queued and running runs
+    /// Run to stop: an id or a unique prefix, `last` or `JOB@last`; a job name stops all queued and
+    /// running runs of that job
     #[arg(value_name = "RUN|JOB", required_unless_present = "all")]
     pub(crate) target: Option<String>,
     /// Stop all queued and running runs
@@ -196,7 +196,7 @@ pub(crate) struct InitArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Ask each model's provider; this costs nothing
+    /// Query each model's provider; this costs nothing
     #[arg(long)]
     pub(crate) online: bool,
 }
@@ -271,10 +271,10 @@ pub(crate) struct RunArgs {
     /// Plan changes instead of making them
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Show the checklist, and ask at this terminal to approve calls that are not listed
+    /// Show the checklist, and ask at this terminal for approval of calls that are not listed
     #[arg(long, conflicts_with = "detach")]
     pub(crate) interactive: bool,
-    /// Let the daemon run the job, and return at once
+    /// Have the daemon run the job, and return immediately
     #[arg(long)]
     pub(crate) detach: bool,
 }
@@ -312,20 +312,20 @@ pub(crate) struct DenyArgs {
     /// Id of the approval
     #[arg(value_name = "ID")]
     pub(crate) approval: String,
-    /// Set the reason that the model reads
+    /// Set the reason that is shown to the model
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Plan: an id or the unique beginning of one, or `last`
+    /// Plan: an id or a unique prefix, or `last`
     pub(crate) plan: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
-    /// Plan: an id or the unique beginning of one, or `last`
+    /// Plan: an id or a unique prefix, or `last`
     pub(crate) plan: String,
     /// Apply only this step, counted from 1
     #[arg(long, value_name = "N")]
@@ -337,7 +337,7 @@ pub(crate) struct ApplyArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Run: an id or the unique beginning of one, `last`, or `JOB@last`
+    /// Run: an id or a unique prefix, `last`, or `JOB@last`
     pub(crate) run: String,
     /// Print the transcript unchanged
     #[arg(long)]
@@ -346,7 +346,7 @@ pub(crate) struct ShowArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Run: an id or the unique beginning of one, `last`, or `JOB@last`
+    /// Run: an id or a unique prefix, `last`, or `JOB@last`
     #[arg(required_unless_present = "all")]
     pub(crate) run: Option<String>,
     /// Check all records

@@ -25,10 +25,10 @@ use crate::text::redact::Redactor;
 use crate::text::template::Template;
 use crate::tools::JudgedCall;
 
-/// The exit code of a call of a tool that is not there.
+/// The exit code of a call to an unavailable tool.
 const NOT_FOUND: u8 = 3;
 
-/// The exit code of a call whose time was up.
+/// The exit code of a call that timed out.
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
@@ -44,20 +44,20 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     };
     let arguments = arguments(args, &tool)?;
     prepare_daemon()
-        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| {
-        CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
+        CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
     })?;
     let redactor = Redactor::new(&config.secrets);
     let run_id = context.new_run_id();
     let ctx = tool_context(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
-        CliError::failed(format!("the temporary directory cannot be made: {error}"))
+        CliError::failed(format!("cannot create the temporary directory: {error}"))
     })?;
     let rules = gate_rules(&config, &job, ctx.paths.clone());
     let mut servers = match &tool {
         KnownTool::Mcp { server, category, .. } => {
-            // Nothing is started for a call that is refused whatever the server says of it.
+            // Do not start the server for a call that is denied in any case.
             let judged = JudgedCall { arguments: arguments.clone(), ..JudgedCall::default() };
             let decision = tool.decide(&rules, &judged);
             if decision.kind == DecisionKind::Deny {
@@ -79,7 +79,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
         end(servers, &host, &run_id).await;
         let why = match tool {
             KnownTool::Mcp { server, .. } if is_running => Some(format!(
-                "the server `{}` does not have it; `dutyd mcp` lists what it has",
+                "the server `{}` does not offer it; `dutyd mcp` lists the tools of each server",
                 server.name
             )),
             _ => tool.unavailable(&config, Some((&job, &rules.paths)), &context.environment),
@@ -108,7 +108,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let started = Instant::now();
     let result = match decision.kind {
         DecisionKind::Deny => refused(&decision),
-        // The person at the terminal is the one who is asked.
+        // The operator who runs this command is the approver.
         DecisionKind::Allow | DecisionKind::Ask => {
             let category = decision.category;
             made(tool.name(), AcceptedCall { tool: runnable.clone(), category, prepared }).await?
@@ -128,13 +128,13 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     }))
 }
 
-/// Says that a tool cannot be used, and why.
+/// Reports that a tool is unavailable, and why.
 fn not_there(
     context: &Context,
     tool: &KnownTool<'_>,
     why: Option<String>,
 ) -> Result<ExitCode, CliError> {
-    let why = why.unwrap_or_else(|| "its server does not run".to_owned());
+    let why = why.unwrap_or_else(|| "its server is not running".to_owned());
     let content = format!("the tool `{}` is unavailable: {why}", tool.name());
     if context.form == OutputForm::Table {
         return Err(CliError::not_found(content));
@@ -144,7 +144,7 @@ fn not_there(
     Ok(ExitCode::from(NOT_FOUND))
 }
 
-/// Returns the configured values that a call of a tool uses.
+/// Returns the configured values that a call to `tool` uses; each may contain a secret.
 fn values<'a>(config: &'a Config, tool: &'a KnownTool<'_>) -> Vec<&'a str> {
     match tool {
         KnownTool::Declared(tool) => tool.env.values().map(String::as_str).collect(),
@@ -156,7 +156,7 @@ fn values<'a>(config: &'a Config, tool: &'a KnownTool<'_>) -> Vec<&'a str> {
     }
 }
 
-/// Makes a call, until it ends or the person says stop. It has no record.
+/// Executes a call until it ends or Ctrl-C cancels it. The call is not recorded.
 async fn made(name: &str, call: AcceptedCall) -> Result<CallOutput, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let executor = CallExecutor::new(Arc::new(Unrecorded), CancellationToken::new());
@@ -182,11 +182,11 @@ fn refused(decision: &Decision) -> CallOutput {
     }
 }
 
-/// Leaves nothing of a call.
+/// Stops the servers of a call and removes its temporary directory.
 async fn end(servers: Servers, host: &Host, run_id: &RunId) {
     servers.end().await;
     if let Err(error) = host.state.remove_temporary(run_id).await {
-        output::note(&format!("the temporary directory of this call stays: {error}"));
+        output::note(&format!("cannot remove the temporary directory of this call: {error}"));
     }
 }
 
@@ -229,10 +229,10 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
         let text = match json.strip_prefix('@') {
             None => json.clone(),
             Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| CliError::usage(format!("{path} cannot be read: {error}")))?,
+                .map_err(|error| CliError::usage(format!("cannot read {path}: {error}")))?,
         };
         return parse_arguments(&text).map_err(|error| {
-            CliError::usage(format!("the arguments are no JSON object: {error}"))
+            CliError::usage(format!("the arguments are not a JSON object: {error}"))
         });
     }
     let mut arguments = Map::new();
@@ -263,7 +263,7 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
             }
             other => {
                 if arguments.insert(name.to_owned(), scalar(other)).is_some() {
-                    return Err(CliError::usage(format!("`{name}` is given twice")));
+                    return Err(CliError::usage(format!("duplicate argument `{name}`")));
                 }
             }
         }
@@ -271,8 +271,8 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
     Ok(arguments)
 }
 
-/// Returns a job that lists every tool: what the operator at the terminal may do.
-/// One of a server is among them if it is `also`.
+/// Returns a job for the operator at the terminal, which lists every built-in and declared tool.
+/// It lists an MCP tool only if that is `also`.
 pub(crate) fn anything(config: &Config, also: Option<&KnownTool<'_>>) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {

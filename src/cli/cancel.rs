@@ -1,4 +1,4 @@
-//! `dutyd cancel`
+//! `dutyd cancel`: stops one run, the runs of a job, or all runs.
 
 use std::process::ExitCode;
 
@@ -24,10 +24,10 @@ pub(crate) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitC
         Ok(run_id) => {
             let path = format!("/runs/{run_id}/cancel");
             let answer: Value = daemon.client.post(&path, &json!({})).await?;
-            output::value(context.form, &answer, || format!("{run_id} is being stopped\n"))?;
+            output::value(context.form, &answer, || format!("stopping {run_id}\n"))?;
             Ok(ExitCode::SUCCESS)
         }
-        // A name that no run's id begins with may be that of a job.
+        // No run id begins with this name, so try it as a job.
         Err(error) if error.kind == ErrorKind::NotFound && JobName::parse(name).is_ok() => {
             many(context, &daemon, Some(name)).await
         }
@@ -45,8 +45,8 @@ async fn many(context: &Context, daemon: &Daemon, job: Option<&str>) -> Result<E
         .filter_map(Value::as_str)
         .collect();
     output::value(context.form, &answer, || match cancelled.as_slice() {
-        [] => "no run waits or works\n".to_owned(),
-        some => some.iter().map(|run_id| format!("{run_id} is being stopped\n")).collect(),
+        [] => "no queued or running runs\n".to_owned(),
+        some => some.iter().map(|run_id| format!("stopping {run_id}\n")).collect(),
     })?;
     Ok(ExitCode::SUCCESS)
 }

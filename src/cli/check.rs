@@ -1,4 +1,4 @@
-//! `dutyd check`
+//! `dutyd check`: evaluates the preflight checklist of a job.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
     let report: CheckReport = match &source {
         Source::Daemon(daemon) => {
             let path = format!("/jobs/{}/check", super::run::path_segment(&args.job));
-            // Servers and other hosts answer in their own time.
+            // No timeout, because the check waits for MCP servers and remote hosts.
             let answer = daemon.client.post_within(&path, &serde_json::json!({}), None).await;
             answer.map_err(|error| daemon.explained(error))?
         }
@@ -44,7 +44,7 @@ async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError>
     let job = context.job(&config, job)?.clone();
     super::access::own_state(&context.dirs)?;
     let unread = config.unread.clone();
-    // A server whose secret this process lacks would start with another environment than in a run.
+    // Skip a server whose secret we cannot read: its environment would differ from that of a run.
     let mut readable = Config::clone(&config);
     readable.mcp_servers.retain(|_, server| config.unread_in(server.values()).is_none());
     let host = context.host(Observers::default());
@@ -59,7 +59,7 @@ async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError>
     };
     for item in report.items.iter_mut().filter(|item| is_left_out(item)) {
         item.ok = None;
-        "not known here: this process cannot read its secret".clone_into(&mut item.detail);
+        "not checked: this process cannot read its secret".clone_into(&mut item.detail);
     }
     report.items.extend(unread.iter().map(|unread| CheckItem {
         name: "secret".to_owned(),

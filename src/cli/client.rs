@@ -1,4 +1,4 @@
-//! The control socket from the other end.
+//! The client of the control socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::error::{CliError, ErrorKind};
 use crate::config::SYSTEM_RUNTIME_DIRECTORY;
 use crate::server::{KEY_HEADER, Problem, key_path, socket_path};
 
-/// How long an answer may take that is no stream.
+/// Timeout of a response that is not a stream.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// A daemon that answers.
+/// A connection to a running daemon.
 pub(crate) struct Client {
     http: reqwest::Client,
 }
 
 impl Client {
-    /// Returns the daemon; `None` if none runs.
+    /// Connects to the daemon; `None` if none is running.
     ///
-    /// *Errors*: there is one, and we may not talk to it.
+    /// *Errors*: a socket exists, but we may not use it.
     pub(crate) fn find(context: &Context) -> Result<Option<Self>, CliError> {
         let mut refused = None;
         for path in candidates(context) {
@@ -41,16 +41,16 @@ impl Client {
         refused.map_or(Ok(None), Err)
     }
 
-    /// Returns the daemon.
+    /// Connects to the daemon.
     ///
-    /// *Errors*: none runs.
+    /// *Errors*: `NoDaemon` if none is running, and those of [`Self::find`].
     pub(crate) fn require(context: &Context) -> Result<Self, CliError> {
         Self::find(context)?.ok_or_else(|| {
             let mut looked: Vec<String> =
                 candidates(context).iter().map(|path| path.display().to_string()).collect();
             looked.dedup();
-            CliError::new(ErrorKind::NoDaemon, "no daemon runs")
-                .hint(format!("looked for {}; `dutyd serve` starts one", looked.join(", ")))
+            CliError::new(ErrorKind::NoDaemon, "no daemon is running")
+                .hint(format!("looked for {}; start one with `dutyd serve`", looked.join(", ")))
         })
     }
 
@@ -59,7 +59,7 @@ impl Client {
         let key = std::fs::read_to_string(&key_path)
             .map_err(|error| super::access::denied(&key_path, &error))?;
         let mut key = HeaderValue::from_str(key.trim())
-            .map_err(|_| CliError::failed(format!("{} holds no key", key_path.display())))?;
+            .map_err(|_| CliError::failed(format!("invalid key in {}", key_path.display())))?;
         key.set_sensitive(true);
         let http = reqwest::Client::builder()
             .default_headers(HeaderMap::from_iter([(HeaderName::from_static(KEY_HEADER), key)]))
@@ -67,7 +67,7 @@ impl Client {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| CliError::failed(format!("the client cannot be made: {error}")))?;
+            .map_err(|error| CliError::failed(format!("cannot create the HTTP client: {error}")))?;
         Ok(Self { http })
     }
 
@@ -78,11 +78,11 @@ impl Client {
     ) -> Result<T, CliError> {
         let response = self.send(Method::GET, path, query, None, Some(ANSWER)).await?;
         response.json().await.map_err(|error| {
-            CliError::failed(format!("the daemon's answer cannot be read: {error}"))
+            CliError::failed(format!("cannot read the daemon's response: {error}"))
         })
     }
 
-    /// Returns the items of a list.
+    /// Returns the `items` of the list at `path`.
     pub(crate) async fn list<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -103,7 +103,7 @@ impl Client {
         self.post_within(path, body, Some(ANSWER)).await
     }
 
-    /// Posts what may take longer than an answer usually does; `None` is without a limit.
+    /// Posts with a timeout other than the default; `None` disables the timeout.
     pub(crate) async fn post_within<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -114,20 +114,20 @@ impl Client {
             serde_json::to_value(body).map_err(|error| CliError::failed(error.to_string()))?;
         let response = self.send(Method::POST, path, &[(); 0], Some(body), limit).await?;
         response.json().await.map_err(|error| {
-            CliError::failed(format!("the daemon's answer cannot be read: {error}"))
+            CliError::failed(format!("cannot read the daemon's response: {error}"))
         })
     }
 
-    /// Returns the bytes of a file of a run.
+    /// Returns a response body as bytes, without a timeout.
     pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
         let response = self.send(Method::GET, path, &[(); 0], None, None).await?;
         let bytes = response.bytes().await;
-        bytes
-            .map(|bytes| bytes.to_vec())
-            .map_err(|error| CliError::failed(format!("the daemon went away: {error}")))
+        bytes.map(|bytes| bytes.to_vec()).map_err(|error| {
+            CliError::failed(format!("lost the connection to the daemon: {error}"))
+        })
     }
 
-    /// Gives `take` each line of a run as it comes, until the last.
+    /// Calls `take` with each event of a run as it arrives, until the stream ends.
     pub(crate) async fn follow(
         &self,
         run_id: &str,
@@ -137,8 +137,9 @@ impl Client {
             self.send(Method::GET, &format!("/runs/{run_id}/events"), &[(); 0], None, None).await?;
         let mut events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream());
         while let Some(event) = events.next().await {
-            let event = event
-                .map_err(|error| CliError::failed(format!("the daemon went away: {error}")))?;
+            let event = event.map_err(|error| {
+                CliError::failed(format!("lost the connection to the daemon: {error}"))
+            })?;
             if let Some(data) = event.data {
                 take(&data);
             }
@@ -165,7 +166,7 @@ impl Client {
         let response = request
             .send()
             .await
-            .map_err(|error| CliError::failed(format!("the daemon does not answer: {error}")))?;
+            .map_err(|error| CliError::failed(format!("the daemon does not respond: {error}")))?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -182,14 +183,14 @@ impl Client {
     }
 }
 
-/// Tells whether an error of `connect` means that no daemon listens there.
+/// Tells whether an error of `connect` means that no daemon listens on the socket.
 fn is_absent(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, InvalidInput, NotADirectory, NotFound};
-    // A path that is too long for a socket cannot be one.
+    // `InvalidInput`: the path is too long for a socket.
     matches!(error.kind(), ConnectionRefused | InvalidInput | NotADirectory | NotFound)
 }
 
-/// Returns the fields of `query` that are set, as a query string.
+/// Formats the fields of `query` that are set as a query string, with its `?`; empty if none are.
 fn query_string(query: &impl Serialize) -> Result<String, CliError> {
     let value = serde_json::to_value(query).map_err(|error| CliError::failed(error.to_string()))?;
     let mut url = reqwest::Url::parse("http://dutyd/")

@@ -1,4 +1,5 @@
-//! What every verb needs: directories, environment, clock, configuration, and how a run is named.
+//! The context of every verb: directories, environment, clock and configuration. It also resolves
+//! names of runs.
 
 use std::future::Future;
 use std::path::Path;
@@ -14,16 +15,15 @@ use crate::sinks::Observers;
 use crate::store::{ReadLine, RunDir, StateDir, known, read_lines};
 use crate::text::suggest::nearest;
 
-/// What every verb needs.
 pub(crate) struct Context {
     pub(crate) dirs: Dirs,
     pub(crate) environment: Environment,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) form: OutputForm,
     pub(crate) color: bool,
-    /// Whether the state directory was named, so that no other daemon is meant.
+    /// The user named the state directory, so we do not look for the system daemon.
     pub(crate) state_named: bool,
-    /// Whether the configuration directory was named, so that no other is meant.
+    /// The user named the configuration directory; a running daemon may use another one.
     pub(crate) config_named: bool,
 }
 
@@ -51,13 +51,13 @@ impl Context {
         })
     }
 
-    /// Runs a future to its end on a runtime of its own.
+    /// Runs a future to completion on a new runtime.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T, CliError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
             .build()
-            .map_err(|error| CliError::failed(format!("the runtime cannot be started: {error}")))?;
+            .map_err(|error| CliError::failed(format!("cannot start the runtime: {error}")))?;
         Ok(runtime.block_on(future))
     }
 
@@ -72,16 +72,17 @@ impl Context {
         )
     }
 
-    /// Returns the configuration for a verb that acts on it.
+    /// Loads the configuration for a verb that acts on it. Every secret must be readable.
     ///
-    /// *Errors*: the whole report.
+    /// *Errors*: the configuration has errors; the message lists all of them.
     pub(crate) fn config(&self, trust: Trust) -> Result<Arc<Config>, CliError> {
         self.config_as_of(trust, self.clock.now(), SecretsMode::Resolve)
     }
 
-    /// Returns the configuration for a verb that may not need every secret: one that this process cannot read is a warning.
+    /// Loads the configuration for a verb that may not need every secret. A secret that this
+    /// process cannot read is a warning.
     ///
-    /// *Errors*: the whole report.
+    /// *Errors*: the configuration has errors; the message lists all of them.
     pub(crate) fn config_for_reading(&self, trust: Trust) -> Result<Arc<Config>, CliError> {
         let config = self.config_as_of(trust, self.clock.now(), SecretsMode::Tolerate)?;
         for unread in &config.unread {
@@ -90,9 +91,9 @@ impl Context {
         Ok(config)
     }
 
-    /// Returns the configuration as it would be checked at `now`.
+    /// Loads the configuration and checks it as of `now`.
     ///
-    /// *Errors*: the whole report.
+    /// *Errors*: the configuration has errors; the message lists all of them.
     pub(crate) fn config_as_of(
         &self,
         trust: Trust,
@@ -137,7 +138,7 @@ impl Context {
         self.host_with(observers, Default::default())
     }
 
-    /// Returns a host whose approvals wait in `approvals`.
+    /// Returns a host that keeps pending approvals in `approvals`.
     pub(crate) fn host_with(&self, observers: Observers, approvals: Arc<Approvals>) -> Host {
         Host::new(self.state(), self.clock.clone(), self.environment.clone(), observers, approvals)
     }
@@ -146,9 +147,9 @@ impl Context {
         RunId::from_ulid(ulid::Ulid::generate())
     }
 
-    /// Returns the run that `name` means: an id or a unique beginning of it, `last`, or `JOB@last`.
+    /// Resolves `name` to a run: an id, a unique prefix of one, `last`, or `JOB@last`.
     ///
-    /// *Errors*: none, or several.
+    /// *Errors*: no run matches, or several do.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
         let state = self.state();
         super::access::readable(&state.root().join("runs"))?;

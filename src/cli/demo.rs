@@ -1,6 +1,8 @@
-//! `dutyd demo`: the whole thing on a fresh machine, offline: the example files, a real daemon, real host tools, a scripted model.
+//! `dutyd demo`: runs a real daemon with example files, real host tools and a scripted model,
+//! offline.
 //!
-//! Everything happens in a throwaway directory of this user. It stays there afterwards, so that its transcripts can be read.
+//! It works in a new private temporary directory. It leaves the directory in place, so that the
+//! user can read the transcripts.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,10 +25,11 @@ use crate::run::Host;
 use crate::sinks::{Observed, Observers};
 use crate::store::{RawLine, StateDir, create_private_dir, write_atomic};
 
-/// How long jobs come due.
+/// How long the demo runs with the scripted model.
 const FIRING: Duration = Duration::from_secs(12);
 
-/// What the demo adds to the starter files: jobs on a one-second schedule and what makes them instructive.
+/// The files of the demo in addition to the starter `tools.yaml`: jobs that come due every few
+/// seconds, with their tools and scripts.
 const FILES: &[(&str, &str)] = &[
     ("config.yaml", include_str!("demo/config.yaml")),
     ("jobs.yaml", include_str!("demo/jobs.yaml")),
@@ -44,7 +47,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     introduce(&config, &directory, args.model.as_deref());
 
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
     let observers = Observers::default();
     let state = StateDir::new(&directory.join("state"));
     let host = Host::new(
@@ -55,12 +58,13 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
         Default::default(),
     );
     state.create().map_err(|error| {
-        CliError::failed(format!("{} cannot be made: {error}", directory.display()))
+        CliError::failed(format!("cannot create {}: {error}", directory.display()))
     })?;
     let watcher = tokio::spawn(show(observers.watch(), context.color));
     drop(observers);
     let reload = Box::new(|| Loaded { config: None, report: Report::default() });
-    // The control socket's path has a limit of about 100 bytes; the throwaway directory keeps it short.
+    // The empty environment places the control socket in the state directory. Its path is short
+    // enough for a socket (about 100 bytes).
     let daemon = Daemon::start(
         host,
         Default::default(),
@@ -85,20 +89,20 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a private directory of a name that nobody could have planted.
+/// Creates a private directory with an unpredictable name, so that no other user can plant it.
 fn throwaway(context: &Context) -> Result<PathBuf, CliError> {
     let base =
         context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let path =
         base.join(format!("dutyd-demo-{}", ulid::Ulid::generate().to_string().to_lowercase()));
     create_private_dir(&path)
-        .map_err(|error| CliError::failed(format!("{} cannot be made: {error}", path.display())))?;
+        .map_err(|error| CliError::failed(format!("cannot create {}: {error}", path.display())))?;
     Ok(path)
 }
 
 fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
     let failed = |error: std::io::Error| {
-        CliError::failed(format!("{} cannot be written: {error}", directory.display()))
+        CliError::failed(format!("cannot write to {}: {error}", directory.display()))
     };
     create_private_dir(&directory.join("tools.d")).map_err(failed)?;
     let starters = STARTER_FILES
@@ -106,7 +110,7 @@ fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
         .filter(|file| file.name == "tools.yaml")
         .map(|file| (file.name, file.text));
     for (name, text) in starters.chain(FILES.iter().copied()) {
-        // With a real model every job speaks to it.
+        // With a real model, every job uses that model instead of its script.
         let text =
             if with_model { text.replace("    model: ", "    # model: ") } else { text.to_owned() };
         write_atomic(&directory.join(name), text.as_bytes()).map_err(failed)?;
@@ -114,7 +118,7 @@ fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Loads the demo's files; with `model` its jobs use that one instead of the scripts.
+/// Loads the configuration of the demo. With `model`, the jobs use it instead of the scripts.
 fn demo_config(
     context: &Context,
     directory: &Path,
@@ -153,7 +157,7 @@ fn find_model(
     }
     let missing = || {
         CliError::usage(format!("there is no model `{name}`")).hint(format!(
-            "declare it in {}/config.yaml, or set OPENAI_API_KEY and say --model openai",
+            "declare it in {}/config.yaml, or set OPENAI_API_KEY and use --model openai",
             context.dirs.config.display()
         ))
     };
@@ -208,8 +212,8 @@ fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
     });
     let table = output::table(&["job", "schedule", "about"], rows);
     let model = match model {
-        None => "The model is a script, not a model: it says and calls what its file says, whatever the tools find. Tools, policy, clock and record are real.".to_owned(),
-        Some(name) => format!("The model `{name}` decides what is called; the first answer can take a while. Ctrl-C ends the demo."),
+        None => "A script plays the model: it follows its file, whatever the tools return. Tools, policy, clock and record are real.".to_owned(),
+        Some(name) => format!("The model `{name}` decides which tools to call; the first answer can take a while. Ctrl-C ends the demo."),
     };
     let model = Wrap::new(terminal_width(), String::new(), 0).push(&model);
     output::text(&format!("dutyd demo in {}\n\n{table}\n{model}\n\n", directory.display()));
@@ -226,7 +230,7 @@ fn conclude(state: &StateDir, directory: &Path) {
     let verbs = ["runs", "show last", "verify last", "slots", "audit"];
     lines.extend(verbs.map(|verb| format!("{own} {verb}")));
     let told = format!(
-        "\nThat was a daemon with {}. Every due time and every call is on record. Where to look next:\n\n  {}\n\nYour own: {own} init. This one can go: rm -r {}\n",
+        "\nThe daemon made {}. Every due time and every call is on record. To look around:\n\n  {}\n\nTo set up your own: {own} init. To remove this demo: rm -r {}\n",
         output::counted(runs.len(), "run"),
         lines.join("\n  "),
         word(&directory.display())
@@ -234,10 +238,10 @@ fn conclude(state: &StateDir, directory: &Path) {
     output::text(&Wrap::new(terminal_width(), String::new(), 0).push(&told));
 }
 
-/// Columns of the name of the job before each line.
+/// Columns reserved for the job name before each line.
 const JOB_COLUMNS: usize = 14;
 
-/// Tells the runs as they happen, each line under its job.
+/// Prints the events of all runs as they happen, each line after the name of its job.
 async fn show(mut events: Receiver<Observed>, color: bool) {
     let width = terminal_width().map(|width| width.saturating_sub(JOB_COLUMNS + 1));
     let renderer = Renderer::new(color, width);
@@ -250,7 +254,7 @@ async fn show(mut events: Receiver<Observed>, color: bool) {
                 if text("type") == Some("session_start") {
                     jobs.insert(run_id.clone(), text("job").unwrap_or_default().to_owned());
                 }
-                // The prompt and the question whether all is done are the same each time.
+                // Skip the prompts, which are the same in every run of a job.
                 if matches!(text("type"), Some("user_input" | "system_prompt")) {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! `dutyd doctor`
+//! `dutyd doctor`: checks the installation.
 
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -60,7 +60,7 @@ fn sandbox() -> PreflightItem {
             "sandbox",
             true,
             format!(
-                "Landlock {abi} and seccomp: tools can be held{}",
+                "Landlock {abi} and seccomp: tools can be sandboxed{}",
                 crate::process::sandbox_gaps(abi)
             ),
         ),
@@ -68,15 +68,16 @@ fn sandbox() -> PreflightItem {
     }
 }
 
-/// Says what there is to take; whether the daemon has taken it stands in its log, and in the first line of each run.
+/// Reports whether control groups are available. Whether the daemon uses them is in its log and in
+/// the first line of each transcript.
 fn control_groups() -> PreflightItem {
     let said = match crate::process::control_groups_mount() {
         Some(mount) => format!(
-            "cgroup 2 at {mount}: each run of the daemon gets a group of its own where its unit says Delegate=yes"
+            "cgroup 2 at {mount}: each run of the daemon gets its own group if the unit sets Delegate=yes"
         ),
-        None => "no cgroup 2 is mounted: shims alone end what runs start".to_owned(),
+        None => "cgroup 2 is not mounted: only shims end the processes of a run".to_owned(),
     };
-    // Shims do without.
+    // Never a failure, because shims work without control groups.
     item("control groups", true, said)
 }
 
@@ -91,14 +92,14 @@ fn kernel() -> PreflightItem {
         .collect();
     match missing.as_slice() {
         [] => item("kernel", true, release),
-        missing => item("kernel", false, format!("{release} has no {}", missing.join(", "))),
+        missing => item("kernel", false, format!("{release} lacks {}", missing.join(", "))),
     }
 }
 
 fn state(context: &Context) -> PreflightItem {
     let path = &context.dirs.state;
     let probe = path.join(format!(".doctor.{}", std::process::id()));
-    // A check mends nothing: the next item reports the mode of a directory that exists.
+    // Do not repair the mode of an existing directory: the next item reports it.
     let there = if path.is_dir() { Ok(()) } else { context.state().create() };
     let written = there
         .and_then(|()| crate::store::write_atomic(&probe, b"x"))
@@ -109,7 +110,7 @@ fn state(context: &Context) -> PreflightItem {
     }
 }
 
-/// What a run keeps can hold whatever its tools have read.
+/// Checks that only the owner can read the state, which can contain anything that tools have read.
 fn permissions(context: &Context) -> PreflightItem {
     let root = &context.dirs.state;
     let open: Vec<String> = std::iter::once(root.clone())
@@ -117,7 +118,8 @@ fn permissions(context: &Context) -> PreflightItem {
         .filter_map(|path| {
             let meta = path.symlink_metadata().ok()?;
             let mode = meta.permissions().mode() & 0o777;
-            // The control socket and its key alone are for its group as well (SEC-3); a link has no mode.
+            // Only the control socket and its key may be open to the group (SEC-3). The mode of a
+            // symlink means nothing.
             let kind = meta.file_type();
             let is_key = path == key_path(&path) && mode & 0o037 == 0;
             (mode & 0o077 != 0 && !kind.is_socket() && !kind.is_symlink() && !is_key)
@@ -125,9 +127,9 @@ fn permissions(context: &Context) -> PreflightItem {
         })
         .collect();
     match open.as_slice() {
-        [] => item("permissions", true, "what is kept is open to its owner alone"),
+        [] => item("permissions", true, "only the owner can access the state"),
         open => {
-            let said = format!("{}: others can look into it (chmod go=)", open.join(", "));
+            let said = format!("{}: accessible to other users (chmod go=)", open.join(", "));
             item("permissions", false, said)
         }
     }
@@ -140,18 +142,18 @@ async fn unit(context: &Context) -> PreflightItem {
         .find(|path| path.exists());
     let daemon = match Client::find(context) {
         Ok(Some(client)) => match client.get::<StatusReport>("/status", &()).await {
-            Ok(report) => Ok(format!("dutyd {} runs as {}", report.version, report.pid)),
-            Err(error) => Err(format!("a daemon runs, and does not answer: {}", error.message)),
+            Ok(report) => Ok(format!("dutyd {} is running (pid {})", report.version, report.pid)),
+            Err(error) => Err(format!("a daemon is running but fails: {}", error.message)),
         },
-        Ok(None) => Err("no daemon runs".to_owned()),
+        Ok(None) => Err("no daemon is running".to_owned()),
         Err(error) => Err(error.message),
     };
     match (installed, daemon) {
         (Some(path), Ok(daemon)) => item("unit", true, format!("{}; {daemon}", path.display())),
-        (None, Ok(daemon)) => item("unit", true, format!("none is installed; {daemon}")),
-        // Whoever installed it counts on it.
+        (None, Ok(daemon)) => item("unit", true, format!("not installed; {daemon}")),
+        // An installed unit is expected to run.
         (Some(path), Err(why)) => item("unit", false, format!("{}; {why}", path.display())),
-        (None, Err(why)) => item("unit", true, format!("none is installed; {why}")),
+        (None, Err(why)) => item("unit", true, format!("not installed; {why}")),
     }
 }
 
@@ -163,7 +165,7 @@ fn configuration(context: &Context, loaded: &Loaded) -> PreflightItem {
         errors => item(
             "configuration",
             false,
-            format!("{path} has {errors} error(s): dutyd validate names them"),
+            format!("{path} has {errors} error(s): run `dutyd validate` to list them"),
         ),
     }
 }
@@ -174,7 +176,7 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
         match (&model.provider, online) {
             (Provider::Scripted(_), _) => item(&name, true, "a script, with tools"),
             (Provider::Remote(_), false) => {
-                item(&name, true, format!("{facts}; not asked (--online)"))
+                item(&name, true, format!("{facts}; not checked (use --online)"))
             }
             (Provider::Remote(remote), true) => {
                 let redactor = Redactor::new(&config.secrets);
@@ -185,11 +187,11 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                 };
                 let (ok, said) = match probe {
                     Ok(probe) => {
-                        // Many compatible servers take any name.
+                        // Many compatible servers accept any model name.
                         let is_own = remote.base_url == remote.format.base_url();
                         let known = match probe.is_known {
-                            Some(false) if is_own => ", BUT HAS NO MODEL OF THIS NAME",
-                            Some(false) => ", but does not list this name",
+                            Some(false) if is_own => ", BUT THIS MODEL DOES NOT EXIST",
+                            Some(false) => ", but this model is not listed",
                             Some(true) | None => "",
                         };
                         let ok = (!is_own || probe.is_known != Some(false))
@@ -197,18 +199,18 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                         let tools = match probe.tools {
                             Some(true) => "tools supported",
                             Some(false) => "NO TOOLS",
-                            None => "whether it takes tools is not said",
+                            None => "tool support unknown",
                         };
                         (ok, format!("reachable, key accepted{known}, {tools}"))
                     }
                     Err(error) => {
                         let what = match error.class {
-                            ErrorClass::Auth => "reachable, but the key is not accepted",
+                            ErrorClass::Auth => "reachable, but the key was rejected",
                             ErrorClass::NotFound => {
-                                "reachable, but the model or the address is not known"
+                                "reachable, but the model or the address is unknown"
                             }
                             ErrorClass::Network | ErrorClass::Timeout => "not reachable",
-                            _ => "it answers with an error",
+                            _ => "the provider returned an error",
                         };
                         (false, format!("{what}: {}", error.message))
                     }
@@ -233,6 +235,6 @@ fn facts(model: &Model) -> String {
         remote.base_url,
         model.profile.name,
         if remote.api_key.is_some() { "with a key" } else { "without a key" },
-        if model.price.is_some() { "price known" } else { "price not known" },
+        if model.price.is_some() { "price known" } else { "price unknown" },
     )
 }

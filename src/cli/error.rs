@@ -1,19 +1,21 @@
-//! Why a command failed: a kind, which alone gives the exit code, a message and hints.
+//! The error of a command: a kind, a message and hints. The kind alone determines the exit code.
 
-/// The kinds of failure. *Source*: `docs/design/interfaces.md`, "Exit codes".
+/// The kind of a failure, which determines the exit code. *Source*: `docs/design/interfaces.md`,
+/// "Exit codes".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// What was asked for did not work.
+    /// The operation failed.
     Failed,
-    /// Wrong usage, configuration or arguments.
+    /// Invalid usage, configuration or arguments.
     Usage,
-    /// No such job, run or tool.
+    /// The named job, run, plan or tool does not exist.
     NotFound,
-    /// No daemon runs.
+    /// No daemon is running.
     NoDaemon,
 }
 
-/// What the exit codes mean. *Source*: `docs/design/interfaces.md`, "Exit codes".
+/// The meaning of each exit code, for the man page. *Source*: `docs/design/interfaces.md`,
+/// "Exit codes".
 pub(super) const EXIT_CODES: &[(u8, &str)] = &[
     (
         0,
@@ -21,24 +23,24 @@ pub(super) const EXIT_CODES: &[(u8, &str)] = &[
     ),
     (
         1,
-        "Failure: a run that failed or was interrupted, a call that failed, output that cannot be written, or a check that found something.",
+        "Failure: a run that failed or was interrupted, a call that failed, output that cannot be written, or a check that found a problem.",
     ),
     (2, "Usage error, configuration error, or invalid arguments of a call."),
-    (3, "Not found, also an unknown tool."),
+    (3, "Not found, or an unknown tool."),
     (4, "No daemon is running."),
     (5, "Denied by policy."),
     (124, "Timed out."),
     (130, "Cancelled."),
 ];
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
-    /// Gives the exit code.
+    /// Determines the exit code.
     pub kind: ErrorKind,
-    /// What went wrong.
+    /// The text after `error: `.
     pub message: String,
-    /// What to do.
+    /// Remedies, each printed on its own line after `help: `.
     pub hints: Vec<String>,
 }
 
@@ -51,9 +53,9 @@ impl CliError {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// Returns the error for a beginning that several ids have.
+    /// Returns the error for a prefix of several ids.
     pub(crate) fn ambiguous(name: &str) -> Self {
-        Self::usage(format!("`{name}` is the beginning of several ids: write more of it"))
+        Self::usage(format!("`{name}` is a prefix of several ids: use a longer one"))
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -69,7 +71,7 @@ impl CliError {
         self
     }
 
-    /// Returns the exit code.
+    /// Returns the exit code of the process.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.kind {

@@ -1,4 +1,4 @@
-//! `dutyd explain`
+//! `dutyd explain`: shows which rule decides a call.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::domain::DecisionKind;
 use crate::run::{ExplainError, Explanation, explain as explain_call};
 use crate::sinks::Observers;
 
-/// The exit code of a call that the gate refuses.
+/// The exit code of a call that the gate denies.
 pub(crate) const REFUSED: u8 = 5;
 
 pub(crate) async fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode, CliError> {

@@ -1,4 +1,4 @@
-//! `dutyd init`
+//! `dutyd init`: writes the starter files and their schemas. It never overwrites a starter file.
 
 use std::process::ExitCode;
 
@@ -22,16 +22,16 @@ pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliEr
             "{shown} already has {}; nothing was written",
             present.join(", ")
         ))
-        .hint("`dutyd init DIR` writes elsewhere"));
+        .hint("`dutyd init DIR` writes to another directory"));
     }
     let failed =
-        |error: std::io::Error| CliError::failed(format!("{shown} cannot be written: {error}"));
+        |error: std::io::Error| CliError::failed(format!("cannot write to {shown}: {error}"));
     create_private_dir(&directory).map_err(failed)?;
     for file in STARTER_FILES {
         write_atomic(&directory.join(file.name), file.text.as_bytes()).map_err(failed)?;
         output::text(&format!("wrote {}\n", directory.join(file.name).display()));
     }
-    // What the files' first lines point editors to.
+    // The first line of each file points editors to its schema.
     create_private_dir(&directory.join("schemas")).map_err(failed)?;
     for name in [SchemaName::Config, SchemaName::Jobs, SchemaName::Tools, SchemaName::Script] {
         let text = serde_json::to_string_pretty(&json_schema(name))

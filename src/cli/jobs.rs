@@ -1,4 +1,4 @@
-//! `dutyd jobs`
+//! `dutyd jobs`: lists the jobs.
 
 use std::process::ExitCode;
 
@@ -26,13 +26,13 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
             &["job", "schedule", "next", "last", "verdict"],
             rows.iter().map(|row| {
                 let next = row.next_fire.map_or_else(
-                    || if row.enabled { String::new() } else { "not enabled".to_owned() },
+                    || if row.enabled { String::new() } else { "disabled".to_owned() },
                     |next| next.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
                 );
                 let last = row.last_run.as_ref();
                 vec![
                     row.name.clone(),
-                    row.schedule.clone().unwrap_or_else(|| "by hand".to_owned()),
+                    row.schedule.clone().unwrap_or_else(|| "manual".to_owned()),
                     next,
                     last.and_then(|last| last.outcome)
                         .map_or_else(|| "-".to_owned(), |outcome| outcome.to_string()),

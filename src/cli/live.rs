@@ -1,4 +1,5 @@
-//! A run as it happens: each line when it comes, and the model's text while it is made.
+//! Prints a run as it happens: each transcript line as it arrives, and the model's text as it
+//! streams.
 
 use serde_json::Value;
 
@@ -9,11 +10,11 @@ use super::wrap::{Wrap, terminal_width};
 use crate::store::RawLine;
 use crate::text::escape::for_terminal;
 
-/// What has been shown of a run.
+/// Prints the events of a run and tracks what is on the screen.
 pub(crate) struct Shown {
     form: OutputForm,
     renderer: Renderer,
-    /// What breaks the lines of the answer that is being made; `None` if nothing of it was shown.
+    /// Wraps the lines of the streaming answer; `None` before its first text.
     answer: Option<Wrap>,
 }
 
@@ -22,7 +23,7 @@ impl Shown {
         Self { form, renderer: Renderer::new(color, terminal_width()), answer: None }
     }
 
-    /// Shows a line of the transcript, or an event that never gets there.
+    /// Prints a transcript line or a live-only event.
     pub(crate) fn line(&mut self, text: &str) {
         match self.form {
             OutputForm::Jsonl => output::raw(format!("{text}\n").as_bytes()),
@@ -38,7 +39,7 @@ impl Shown {
         let is_answer =
             line.event.get("type").and_then(Value::as_str) == Some("assistant_text_end");
         let text = match self.answer.take().is_some() {
-            // Its text stands there already.
+            // The streamed text is on the screen already.
             true if is_answer => format!("\n{}", self.renderer.calls(line)),
             true => format!("\n{}", self.renderer.event(line)),
             false => self.renderer.event(line),
@@ -46,7 +47,7 @@ impl Shown {
         output::raw(text.as_bytes());
     }
 
-    /// Shows a piece of the model's text.
+    /// Prints a piece of the model's text.
     fn piece(&mut self, text: &str) {
         let event: Value = serde_json::from_str(text).unwrap_or_default();
         let piece = event.get("text").and_then(Value::as_str).unwrap_or_default();

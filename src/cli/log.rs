@@ -1,5 +1,8 @@
-//! The daemon's own log: to stderr, which the journal collects under systemd, and to files that are changed from time to time. Never the
-//! record. Every line is redacted on its way out (SEC-2). The daemon writes to stderr only through here, because it must not wait for a reader.
+//! The daemon's own log, on stderr (which systemd sends to the journal) and in rotated files. It is
+//! separate from the record of runs.
+//!
+//! Every line is redacted before it is written (SEC-2). The daemon writes to stderr only through
+//! this module, because it must not wait for a reader.
 
 mod queue;
 
@@ -22,12 +25,13 @@ use crate::config::{Environment, LogFormat, LogRotation, LogSettings};
 use crate::text::escape::for_terminal;
 use crate::text::redact::{Redactor, Secret};
 
-/// The secrets of every configuration that was in force: runs at work may still hold those of the one before.
+/// The secrets of every configuration since the start. Active runs may still use those of an
+/// earlier one.
 #[derive(Clone, Default)]
 pub(crate) struct LogRedactor(Arc<RwLock<(Vec<Secret>, Redactor)>>);
 
 impl LogRedactor {
-    /// Takes the secrets of a configuration, before a line about it is written.
+    /// Adds the secrets of a configuration. Call this before any line about it is logged.
     pub(crate) fn add(&self, secrets: &[Secret]) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for secret in secrets {
@@ -43,7 +47,8 @@ impl LogRedactor {
     }
 }
 
-/// The log at work. If it is dropped, it waits for what is not written yet: for 1 s at most before stderr, and for 1 s before a file.
+/// Keeps the log running. Dropping it flushes pending lines, and waits at most 1 s for stderr and 1
+/// s for the file.
 pub(crate) struct LogGuard {
     console: Queue,
     redactor: LogRedactor,
@@ -51,7 +56,7 @@ pub(crate) struct LogGuard {
 }
 
 impl LogGuard {
-    /// Puts a line for people on stderr, as it is; unlike a line of the log, it has no level and no time.
+    /// Writes a line for people to stderr. Unlike a log line, it has no level and no timestamp.
     pub(crate) fn note(&self, text: &str) {
         let clean = self.redactor.current().text(text).into_owned();
         self.console.put(format!("{}\n", for_terminal(&clean)).as_bytes());
@@ -66,7 +71,7 @@ impl Drop for LogGuard {
 
 /// Starts the log.
 ///
-/// *Errors*: the directory of the files cannot be written, or the thread that writes to stderr does not start.
+/// *Errors*: the log directory is not writable, or the thread that writes to stderr does not start.
 pub(crate) fn start(
     settings: &LogSettings,
     environment: &Environment,
@@ -78,7 +83,7 @@ pub(crate) fn start(
     let to_journal = is_journal(environment);
     let format = settings.format;
     let queue = Queue::to_stderr(Box::new(move |count| dropped(format, to_journal, count)))
-        .map_err(|error| CliError::failed(format!("the log cannot be started: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot start the log: {error}")))?;
     let lines = queue.clone();
     let console = layer(format, to_journal, redacted(move || lines.clone())).with_filter(filter());
     let (files, guard) = match settings.files {
@@ -87,7 +92,7 @@ pub(crate) fn start(
             let directory =
                 environment.get("LOGS_DIRECTORY").map_or_else(|| state.join("logs"), Into::into);
             let failed = |error: &dyn std::fmt::Display| {
-                CliError::failed(format!("{} cannot be written: {error}", directory.display()))
+                CliError::failed(format!("cannot write to {}: {error}", directory.display()))
             };
             crate::store::create_private_dir(&directory).map_err(|error| failed(&error))?;
             let rotation = match rotation {
@@ -110,12 +115,12 @@ pub(crate) fn start(
     Ok(LogGuard { console: queue, redactor: redactor.clone(), _files: guard })
 }
 
-/// Returns the line that tells of lines that were dropped, as the layer would write it.
+/// Returns the warning about dropped lines, formatted as [`layer`] would.
 fn dropped(format: LogFormat, to_journal: bool, count: u64) -> String {
     let mut time = String::new();
-    // A time that cannot be written is left out.
+    // Omit a timestamp that cannot be formatted.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
-    let message = format!("{count} lines of the log were dropped");
+    let message = format!("dropped {count} log lines");
     match (format, to_journal) {
         (LogFormat::Text, true) => format!(" WARN {message}\n"),
         (LogFormat::Text, false) => format!("{time}  WARN {message}\n"),
@@ -126,7 +131,7 @@ fn dropped(format: LogFormat, to_journal: bool, count: u64) -> String {
     }
 }
 
-/// The journal has a time of its own, so that lines for it carry none.
+/// Text lines for the journal have no timestamp, because the journal adds its own.
 fn layer<S, W>(format: LogFormat, to_journal: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
@@ -151,7 +156,7 @@ fn is_journal(environment: &Environment) -> bool {
         .is_ok_and(|stat| stat.st_dev.to_string() == device && stat.st_ino.to_string() == inode)
 }
 
-/// Takes secrets out of every line.
+/// Redacts secrets in every line.
 struct Redacted<M> {
     redactor: LogRedactor,
     inner: M,
@@ -164,7 +169,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacted<M> {
     }
 }
 
-/// One line; the formatter writes it whole.
+/// Redacts one line, which the formatter writes in a single call.
 struct RedactedLine<W> {
     redactor: Redactor,
     inner: W,
@@ -223,7 +228,7 @@ mod tests {
             let log = tracing_subscriber::registry()
                 .with(layer(format, to_journal, move || inner.clone()));
             tracing::subscriber::with_default(log, || {
-                tracing::warn!("7 lines of the log were dropped");
+                tracing::warn!("dropped 7 log lines");
             });
             let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
             let digits = |line: &str| line.replace(|c: char| c.is_ascii_digit(), "0");

@@ -1,4 +1,4 @@
-//! `dutyd mcp`, `mcp accept`
+//! `dutyd mcp` and `mcp accept`: list the tools of MCP servers, and accept changed ones.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ use crate::text::redact::Redactor;
 use crate::text::suggest::nearest;
 use crate::tools::{Pins, RunningServer};
 
-/// The exit code when a server cannot be used, or is not what was accepted.
+/// The exit code if a server fails, or has a new or changed tool.
 const WRONG: u8 = 1;
 
 pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, CliError> {
@@ -30,7 +30,7 @@ pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, C
     }
 }
 
-/// Starts a server as an operator's call would.
+/// Starts a server in a temporary directory of its own, which the returned run id names.
 async fn start(
     context: &Context,
     config: &Config,
@@ -38,7 +38,8 @@ async fn start(
 ) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
-    // With the rights that a run would give it: a server that no run can start must not look healthy.
+    // Use the rights that a run would give it: a server that no run can start must not look
+    // healthy.
     let (job, rights, whose) = match least_rights(config, server) {
         Some((job, rights)) => (Job::clone(job), rights, format!("job `{}` gives", job.name)),
         None => (anything(config, None)?, server.highest(), "its own tools need".to_owned()),
@@ -130,6 +131,6 @@ async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCo
         .keep_mcp_pins(name.to_owned(), pins)
         .await
         .map_err(|error| CliError::failed(error.to_string()))?;
-    output::note(&format!("{count} tools of `{name}` are accepted as they are"));
+    output::note(&format!("accepted {count} tools of `{name}`"));
     Ok(ExitCode::SUCCESS)
 }

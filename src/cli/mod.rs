@@ -1,4 +1,5 @@
-//! The command line: one file a verb, data on stdout, everything else on stderr, an exit code that tells the outcome.
+//! The command line: one file per verb. Data goes to stdout and everything else to stderr; the exit
+//! code tells the outcome.
 
 mod access;
 mod approvals;
@@ -46,7 +47,7 @@ use args::{Cli, Verb};
 use context::Context;
 pub use error::{CliError, ErrorKind};
 
-/// Runs the command line of this process to its end.
+/// Parses the arguments of this process, runs the verb and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -63,10 +64,10 @@ pub fn main() -> ExitCode {
         }
     };
     crate::process::share_heap();
-    // Whatever this process makes belongs to its user alone (SEC-3), whatever the umask was that it got.
+    // Only the owner may access the files that we create (SEC-3), whatever umask we inherited.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let color = !cli.no_color;
-    // Before the first HTTP client, the one over the control socket included.
+    // Must precede the first HTTP client, including the client of the control socket.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match dispatch(cli) {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! `dutyd next`
+//! `dutyd next`: lists the next due times.
 
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
         }
         Source::Files(_) => {
             let from = from.unwrap_or(now);
-            // Checked as of the moment that is asked about: a year that is over by now may lie ahead of it.
+            // Check as of `from`: a schedule may be over now but still have slots after `from`.
             let config =
                 context.config_as_of(Trust::Advised, from.min(now), SecretsMode::Tolerate)?;
             let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
@@ -45,9 +45,7 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
         )
     })?;
     if let Some(job) = args.job.as_deref().filter(|_| rows.is_empty()) {
-        output::note(&format!(
-            "`{job}` has no slot to come: it is not enabled, or has no schedule"
-        ));
+        output::note(&format!("`{job}` has no upcoming slots: it is disabled or has no schedule"));
     }
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)

@@ -1,6 +1,7 @@
-//! Printing: data on stdout in the asked form, everything else on stderr.
+//! Prints data to stdout in the requested format, and everything else to stderr.
 //!
-//! Whatever is printed for people is escaped first; a reader that goes away ends the command quietly.
+//! Text for people is escaped first. If the reader of stdout closes the pipe, the command exits
+//! quietly.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -15,35 +16,36 @@ use super::error::CliError;
 use super::wrap::terminal_width;
 use crate::text::escape::{for_terminal, json_line, json_pretty, one_line};
 
-/// Prints text for people on stdout.
+/// Prints text for people to stdout, escaped.
 pub(crate) fn text(text: &str) {
     raw(for_terminal(text).as_bytes());
 }
 
-/// Prints bytes as they are on stdout.
+/// Prints bytes to stdout unchanged. Exits the process if this fails: with 0 for a closed pipe,
+/// with 1 otherwise.
 pub(crate) fn raw(bytes: &[u8]) {
     let mut out = io::stdout().lock();
     if let Err(error) = out.write_all(bytes).and_then(|()| out.flush()) {
-        // A reader that went away has what it wanted.
+        // A reader that closed the pipe has what it wanted.
         if error.kind() == io::ErrorKind::BrokenPipe {
             std::process::exit(0);
         }
-        note(&format!("error: stdout cannot be written: {error}"));
+        note(&format!("error: cannot write to stdout: {error}"));
         std::process::exit(1);
     }
 }
 
-/// Prints a remark on stderr.
+/// Prints a line to stderr, escaped.
 pub(crate) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", for_terminal(text));
 }
 
-/// Returns the path of this program.
+/// Returns the path of this executable; `dutyd` if the system cannot tell.
 pub(crate) fn own_path() -> String {
     std::env::current_exe().map_or_else(|_| "dutyd".to_owned(), |path| path.display().to_string())
 }
 
-/// Returns a word as a shell reads it back.
+/// Quotes a word for a POSIX shell, if needed.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/-_.=:@,+".contains(&b);
     match !word.is_empty() && word.bytes().all(is_plain) {
@@ -52,13 +54,12 @@ pub(crate) fn shell_word(word: &str) -> String {
     }
 }
 
-/// Returns a number of things: `1 run`, `2 runs`.
+/// Formats a count with its noun: `1 run`, `2 runs`.
 pub(crate) fn counted<N: Display + PartialEq + From<u8>>(count: N, thing: &str) -> String {
     let plural = if count == N::from(1) { "" } else { "s" };
     format!("{count} {thing}{plural}")
 }
 
-/// Prints an error on stderr.
 pub(crate) fn error(error: &CliError, color: bool) {
     let label = if color && io::stderr().is_terminal() {
         "error".red().bold().to_string()
@@ -68,21 +69,21 @@ pub(crate) fn error(error: &CliError, color: bool) {
     let _ = writeln!(io::stderr().lock(), "{label}{}", for_terminal(&explained(error)));
 }
 
-/// Returns what follows the label of an error: its message and its hints, without the last line end.
+/// Returns the text after the label of an error: its message and its hints, without a line end.
 pub(crate) fn explained(error: &CliError) -> String {
     let hints = error.hints.iter().map(|hint| format!("\n  help: {hint}"));
     format!(": {}{}", error.message, hints.collect::<String>())
 }
 
-/// Prints a value in the asked form; `table` is what people get.
+/// Prints a value in the requested format; `table` renders it for people.
 ///
-/// *Errors*: it cannot be written in that form.
+/// *Errors*: the value cannot be serialized.
 pub(crate) fn value<T: Serialize>(
     form: OutputForm,
     value: &T,
     table: impl FnOnce() -> String,
 ) -> Result<(), CliError> {
-    let failed = |error: String| CliError::failed(format!("the output cannot be made: {error}"));
+    let failed = |error: String| CliError::failed(format!("cannot serialize the output: {error}"));
     match form {
         OutputForm::Table => text(&table()),
         OutputForm::Json => {
@@ -107,7 +108,7 @@ pub(crate) fn value<T: Serialize>(
     Ok(())
 }
 
-/// Returns rows as aligned columns, as wide as the terminal at most.
+/// Formats rows as aligned columns, at most as wide as the terminal.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_of_width(header, rows, terminal_width())
 }
@@ -143,7 +144,8 @@ fn fits(table: &Table, width: u16) -> bool {
     table.lines().all(|line| line.trim_end().width() <= usize::from(width))
 }
 
-/// Breaks cells between words until the table fits; within a word only where nothing else is left, and never in the first column.
+/// Wraps cells between words until the table fits. Breaks within a word only as a last resort, and
+/// never in the first column.
 fn narrow(table: &mut Table, width: u16) {
     let longest_word = |column: usize, table: &Table| {
         let cells = table.header().into_iter().chain(table.row_iter());

@@ -1,4 +1,4 @@
-//! `dutyd plans`, `plan`, `apply`, `discard`
+//! `dutyd plans`, `plan`, `apply` and `discard`: change plans.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger};
 
-/// The exit code of a plan that was not applied.
+/// The exit code if a plan was not applied, or not completely.
 const NOT_DONE: u8 = 1;
 
 pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
@@ -61,16 +61,16 @@ pub(crate) async fn discard(context: &Context, args: &PlanArgs) -> Result<ExitCo
         .await
         .map_err(|error| CliError::failed(error.to_string()))?;
     if discarded.is_none() {
-        return Err(CliError::failed(format!("the plan is {} already", plan.state.as_str())));
+        return Err(CliError::failed(format!("the plan is already {}", plan.state.as_str())));
     }
-    output::note(&format!("{} is discarded", plan.plan_id));
+    output::note(&format!("discarded plan {}", plan.plan_id));
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCode, CliError> {
     let plan = find(&own_files(context)?, &args.plan).await?;
     if plan.state != PlanState::Waiting {
-        return Err(CliError::failed(format!("the plan is {} already", plan.state.as_str())));
+        return Err(CliError::failed(format!("the plan is already {}", plan.state.as_str())));
     }
     if let Some(only) = args.only
         && !plan.steps.iter().any(|kept| kept.step.step == only)
@@ -92,15 +92,15 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     let spec = RunSpec::new(run_id, config, job, facts, &Default::default(), Some(task))
         .map_err(|error| CliError::usage(error.to_string()))?;
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
     let (sender, stop) = watch::channel(None);
     let signals = tokio::spawn(async move {
         super::run::wait_for_signal().await;
-        output::note("stopping; the step at work gets 2 s");
+        output::note("stopping; the running step gets 2 s");
         let by = Some(super::run::myself());
-        // The receiver is gone if the run has ended.
+        // Sending fails only if the run has ended and dropped the receiver.
         let _ = sender.send(Some(Stop { reason: StopReason::Cancelled, by }));
-        // The channel stays open as long as the run looks at it.
+        // Keep the channel open until the run drops the receiver.
         sender.closed().await;
     });
     let applied = apply_plan(spec, context.host(Observers::default()), plan, args.only, stop).await;
@@ -109,14 +109,17 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     output::value(context.form, &applied.plan, || described(&applied.plan))?;
     let error = applied.refused.as_ref().or(applied.ended.end.error.as_ref());
     if let Some(error) = error {
-        let what = if applied.refused.is_some() { "nothing was done" } else { "not all was done" };
+        let what =
+            if applied.refused.is_some() { "nothing was done" } else { "only partly applied" };
         output::note(&format!("{what}: {error}"));
     }
     output::note(&format!("run {}: dutyd show {}", applied.ended.run_id, applied.ended.run_id));
     Ok(if error.is_some() { ExitCode::from(NOT_DONE) } else { ExitCode::SUCCESS })
 }
 
-/// Returns the files of the state directory, which only its owner changes plans in.
+/// Returns the state directory as the source, because only its owner may change plans.
+///
+/// *Errors*: the caller is not the owner.
 fn own_files(context: &Context) -> Result<Source, CliError> {
     super::access::own_state(&context.dirs)?;
     Ok(Source::Files(context.dirs.state.clone()))
@@ -132,7 +135,10 @@ async fn all(source: &Source) -> Result<Vec<Plan>, CliError> {
     }
 }
 
-/// Returns the plan of this id, of this beginning of one, or the newest that waits; where none waits, the newest.
+/// Finds a plan by its id or a unique prefix. `last` is the newest waiting plan; if none is
+/// waiting, it is the newest plan.
+///
+/// *Errors*: no plan matches, or several do.
 async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
     let mut plans = all(source).await?;
     if wanted == "last" {

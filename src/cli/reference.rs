@@ -1,4 +1,4 @@
-//! `dutyd completions` and `dutyd man`: made from the same definitions as the help.
+//! `dutyd completions` and `dutyd man`, generated from the same definitions as the help.
 
 use std::process::ExitCode;
 
@@ -16,9 +16,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> 
 }
 
 pub(crate) fn man() -> Result<ExitCode, CliError> {
-    let failed = |error: std::io::Error| {
-        CliError::failed(format!("the manual page cannot be made: {error}"))
-    };
+    let failed =
+        |error: std::io::Error| CliError::failed(format!("cannot render the manual page: {error}"));
     let mut page = Vec::new();
     let command = Cli::command();
     let man = clap_mangen::Man::new(command.clone());

@@ -1,4 +1,4 @@
-//! `dutyd reindex`
+//! `dutyd reindex`: rebuilds the index from the transcripts.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::store::Index;
 
 pub(crate) async fn reindex(context: &Context) -> Result<ExitCode, CliError> {
     let failed = |error: &dyn std::fmt::Display| {
-        CliError::failed(format!("the index cannot be made: {error}"))
+        CliError::failed(format!("cannot rebuild the index: {error}"))
     };
     let state = context.state();
     state.create().map_err(|error| failed(&error))?;

@@ -1,4 +1,4 @@
-//! `dutyd reload`
+//! `dutyd reload`: makes the daemon reload its configuration.
 
 use std::process::ExitCode;
 

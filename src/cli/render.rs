@@ -1,6 +1,7 @@
-//! Renders a transcript for people: a line or a few for each event.
+//! Renders a transcript for people: one or a few lines per event.
 //!
-//! Everything from a model or a tool is escaped; long texts are folded in the middle with their size, never cut off in silence.
+//! Text from models and tools is escaped. A long text is folded in the middle, with the size of the
+//! hidden part, and never truncated silently.
 
 use std::fmt::Write as _;
 
@@ -12,28 +13,26 @@ use super::wrap::Wrap;
 use crate::store::RawLine;
 use crate::text::escape::{for_terminal, one_line};
 
-/// Lines of a text that are shown; of more, as many at each end as half of it.
+/// Lines shown of a text. A longer text is folded and shows half as many at each end.
 const SHOWN_LINES: usize = 24;
 
-/// Characters of a line of a text.
+/// Characters shown of a folded line. A line that is at most a quarter longer is not folded.
 const SHOWN_CHARACTERS: usize = 240;
 
-/// Columns before the bar at the left of a text.
+/// Columns to the left of the bar in front of a text.
 const TEXT_BAR: usize = 16;
 
-/// Columns of the time and the word before what an entry says.
+/// Columns of the time and the label of an entry.
 const ENTRY: usize = 24;
 
-/// Renders events.
 pub(crate) struct Renderer {
     color: bool,
-    /// Columns of a line; `None` breaks no line.
+    /// Columns of a line; `None` disables wrapping.
     width: Option<usize>,
-    /// Whether system prompts are shown too.
     pub(crate) with_system_prompt: bool,
 }
 
-/// How a word looks.
+/// The style of a label.
 #[derive(Clone, Copy)]
 enum Tone {
     Plain,
@@ -44,22 +43,22 @@ enum Tone {
 }
 
 impl Renderer {
-    /// Makes a renderer whose lines take at most `width` columns; `None` breaks no line.
+    /// Creates a renderer that wraps lines at `width` columns; `None` disables wrapping.
     pub(crate) fn new(color: bool, width: Option<usize>) -> Self {
         Self { color, width, with_system_prompt: false }
     }
 
-    /// Returns what stands before each line of a text.
+    /// Returns the prefix of each line of a text.
     pub(crate) fn margin(&self) -> String {
         format!("{:TEXT_BAR$}{} ", "", self.paint("|", Tone::Faint))
     }
 
-    /// Returns what breaks the lines of a text after the first margin.
+    /// Returns a wrapper for a text whose first margin is already printed.
     pub(crate) fn wrap_text(&self) -> Wrap {
         Wrap::new(self.width, self.margin(), TEXT_BAR + 2)
     }
 
-    /// Returns the lines of an event; empty if it has none.
+    /// Renders an event; empty if the event is not shown.
     pub(crate) fn event(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -88,7 +87,7 @@ impl Renderer {
                     self.entry(line, "refused", Tone::Bad, &what)
                 }
             }
-            // What starts no program is told by its call and its end.
+            // Without a program, the entries for the call and its end say enough.
             "tool_call_start" if argv(event).is_empty() => String::new(),
             "tool_call_start" => {
                 self.entry(line, "run", Tone::Plain, &format!("$ {}", argv(event)))
@@ -120,7 +119,7 @@ impl Renderer {
                 "loop",
                 Tone::Odd,
                 &format!(
-                    "a pattern of {} calls repeats itself (number {})",
+                    "a pattern of {} calls repeats (number {})",
                     number("pattern_length"),
                     number("count")
                 ),
@@ -149,7 +148,7 @@ impl Renderer {
         }
     }
 
-    /// Returns the outcome with the result, as it stands first in `show` and last in `run`.
+    /// Renders the outcome with the result, which `show` prints first and `run` prints last.
     pub(crate) fn result(&self, end: &Value) -> String {
         let text = |field: &str| end.get(field).and_then(Value::as_str).unwrap_or_default();
         let outcome = text("outcome");
@@ -186,7 +185,7 @@ impl Renderer {
         let mut what = match (text("by"), text("reason")) {
             (Some(by), _) => format!("by {by} after {waited} ms"),
             (None, Some(_)) => format!("after {waited} ms"),
-            (None, None) => format!("nobody answered within {waited} ms"),
+            (None, None) => format!("no answer within {waited} ms"),
         };
         if let Some(reason) = text("reason") {
             let _ = write!(what, ": {reason}");
@@ -208,7 +207,7 @@ impl Renderer {
         out + &calls
     }
 
-    /// Returns what an answer calls; empty if nothing.
+    /// Renders the tool calls of an answer; empty if it has none.
     pub(crate) fn calls(&self, line: &RawLine) -> String {
         let calls = line.event.get("tool_calls").and_then(Value::as_array);
         calls
@@ -246,7 +245,7 @@ impl Renderer {
             event.get("output_bytes").and_then(Value::as_u64).unwrap_or_default()
         ));
         if !text("output_file").is_empty() {
-            facts.push(format!("whole in {}", text("output_file")));
+            facts.push(format!("full output in {}", text("output_file")));
         }
         let is_error = event.get("is_error").and_then(Value::as_bool).unwrap_or_default();
         let (word, tone) =
@@ -277,7 +276,7 @@ impl Renderer {
                 line,
                 "check",
                 Tone::Good,
-                &format!("{} items are in order", items.map_or(0, Vec::len)),
+                &format!("all {} items ok", items.map_or(0, Vec::len)),
             )
         } else {
             self.entry(line, "check", Tone::Bad, &failed.join("; "))
@@ -356,7 +355,7 @@ fn ending(event: &Value) -> String {
     let cost = match event.get("cost_usd").and_then(Value::as_f64) {
         Some(cost) if cost > 0.0 => format!(", {cost:.4} USD"),
         Some(_) => String::new(),
-        None => ", cost not known".to_owned(),
+        None => ", cost unknown".to_owned(),
     };
     format!(
         "{} ({}) after {}, {}, {}{cost}, {} ms",

@@ -1,4 +1,4 @@
-//! `dutyd run`
+//! `dutyd run`: runs a job in the daemon or in this process, and prints its events.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -27,19 +27,19 @@ use crate::run::{Ended, RunSpec, TriggerFacts, execute};
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadEvent, ReadLine, RunSummary};
 
-/// The exit code of a run that a person stopped.
+/// The exit code of a cancelled run or call.
 pub(crate) const CANCELLED: u8 = 130;
 
-/// The exit code of a run whose time was up.
+/// The exit code of a run that reached `max_duration`.
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, CliError> {
     if args.interactive && !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         return Err(CliError::usage(
-            "--interactive asks at a terminal, and standard input is none",
+            "--interactive needs a terminal, but standard input is not one",
         ));
     }
-    // The person who is asked sits here, so that it runs here as well.
+    // The approver is at this terminal, so the run must be in this process.
     if args.interactive {
         own_state(&context.dirs)?;
     } else if let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? {
@@ -57,7 +57,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
         .planned(args.plan);
     let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
 
     output::note(&format!("run {run_id}"));
     let observers = Observers::default();
@@ -76,7 +76,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     conclude(context, &ended)
 }
 
-/// Has the daemon run it, and shows what happens.
+/// Starts the run in the daemon and prints its events until it ends.
 async fn run_in_daemon(
     context: &Context,
     daemon: &Daemon,
@@ -114,7 +114,7 @@ async fn run_in_daemon(
     tokio::select! {
         followed = followed => followed?,
         _ = tokio::signal::ctrl_c() => {
-            output::note("stopping; tools get 2 s");
+            output::note("stopping; running tools get 2 s");
             let _: Value =
                 client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
             return Ok(ExitCode::from(CANCELLED));
@@ -122,13 +122,13 @@ async fn run_in_daemon(
     }
     let row = || async { client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await };
     let Some(end) = end else {
-        // It may have ended before it began.
+        // The run may have ended in the queue, without a transcript.
         let row = row().await.ok().filter(|row| row.outcome.is_some());
         let (Some(outcome), Some(stop_reason), Some(error)) =
             row.map_or((None, None, None), |row| (row.outcome, row.stop_reason, row.error))
         else {
             return Err(CliError::failed(format!(
-                "the daemon went away; `dutyd show {run_id}` tells what became of the run"
+                "lost the connection to the daemon; `dutyd show {run_id}` shows the run"
             )));
         };
         output::note(&format!("{outcome}: {error}"));
@@ -148,19 +148,22 @@ fn told(context: &Context, end: &SessionEnd) -> String {
     format!("\n{}", Renderer::new(context.color, terminal_width()).result(&value))
 }
 
-/// Says what to do with a plan that the run left.
+/// Tells how to show and apply the plan of a run that ended as `planned`.
 fn tell_plan(run_id: &str, outcome: Outcome) {
     if outcome == Outcome::Planned {
-        output::note(&format!("plan {run_id} waits: dutyd plan {run_id}, dutyd apply {run_id}"));
+        output::note(&format!(
+            "plan {run_id} is waiting: dutyd plan {run_id}, dutyd apply {run_id}"
+        ));
     }
 }
 
-/// Returns the person who runs this process.
+/// Returns the real user of this process.
 pub(crate) fn myself() -> Person {
     crate::process::person(nix::unistd::getuid().as_raw())
 }
 
-/// Returns a name as it stands in an address; what cannot be a job's name is not found there.
+/// Makes a name safe for a URL path. A name that is not a valid job name becomes one that no job
+/// has, so the daemon answers that it does not exist.
 pub(super) fn path_segment(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '~' })
@@ -175,20 +178,20 @@ fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
             output::note(&format!("\nrun {run_id}: dutyd show {run_id}"));
         }
         OutputForm::Jsonl => {}
-        // What could not be written down is said all the same.
+        // The run has no row if its first transcript line was never written. Print its end then.
         form => match &ended.row {
             Some(row) => output::value(form, row, String::new)?,
             None => output::value(form, &**end, String::new)?,
         },
     }
     if !ended.recorded {
-        output::note("the transcript could not be written to its end");
+        output::note("the transcript is incomplete: its last line could not be written");
     }
     tell_plan(run_id.as_str(), end.outcome);
     Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
 }
 
-/// Returns the exit code of a run that has ended.
+/// Maps the end of a run to the exit code.
 pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
     match (outcome, stop_reason) {
         (Outcome::Succeeded | Outcome::Planned, _) => 0,
@@ -200,7 +203,7 @@ pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
 
 /// Parses `K=V` pairs.
 ///
-/// *Errors*: one is none, or there is a duplicate name.
+/// *Errors*: an item has no `=`, or a name is given twice.
 pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, CliError> {
     let mut vars = BTreeMap::new();
     for pair in pairs {
@@ -208,13 +211,13 @@ pub(crate) fn variables(pairs: &[String]) -> Result<BTreeMap<String, String>, Cl
             .split_once('=')
             .ok_or_else(|| CliError::usage(format!("`--var {pair}` is not K=V")))?;
         if vars.insert(name.to_owned(), value.to_owned()).is_some() {
-            return Err(CliError::usage(format!("`--var {name}` is given twice")));
+            return Err(CliError::usage(format!("duplicate `--var {name}`")));
         }
     }
     Ok(vars)
 }
 
-/// Returns when this process is told to end.
+/// Waits for SIGINT, SIGTERM or SIGHUP.
 pub(crate) async fn wait_for_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)) = (
@@ -233,13 +236,13 @@ pub(crate) async fn wait_for_signal() {
 
 async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
     wait_for_signal().await;
-    output::note("stopping; tools get 2 s");
+    output::note("stopping; running tools get 2 s");
     stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by: Some(myself()) }));
-    // Kept, because a stop whose sender is gone is an interruption.
+    // Keep the sender: a run whose stop channel is closed counts as interrupted.
     std::future::pending::<()>().await;
 }
 
-/// Prints what happens, until nothing can happen any more.
+/// Prints events until all senders are dropped.
 pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, color: bool) {
     let mut shown = Shown::new(form, color);
     loop {
@@ -249,7 +252,7 @@ pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, 
                 shown.line(&serde_json::to_string(&event).unwrap_or_default());
             }
             Err(RecvError::Lagged(missed)) => output::note(&format!(
-                "{missed} events came too fast to be shown; the transcript has them"
+                "skipped {missed} events that came too fast; the transcript has them"
             )),
             Err(RecvError::Closed) => return,
         }

@@ -1,4 +1,4 @@
-//! `dutyd runs`
+//! `dutyd runs`: lists runs, newest first.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
         since: at(&args.since)?,
         until: at(&args.until)?,
         prefix: None,
-        // One more than is shown tells whether there are more.
+        // Ask for one more than we show, to learn whether the list is cut.
         limit: Some(args.limit.saturating_add(1)),
     };
     let source = source::find(context, Wanted::Record).await?;
@@ -40,13 +40,13 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     rows.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
     output::value(context.form, &rows, || table(&rows))?;
     if is_cut {
-        output::note(&format!("there are more than these {}: --limit shows more", args.limit));
+        output::note(&format!("showing only {}: use --limit to show more", args.limit));
     }
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the row of a run that has no record because it has not begun, or ended in the queue.
+/// Returns the row of a run without a record: it has not begun, or it ended in the queue.
 pub(crate) async fn row_without_record(
     context: &Context,
     source: &Source,
@@ -57,7 +57,7 @@ pub(crate) async fn row_without_record(
             let run_id = daemon.run_id(name).await?;
             match daemon.client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await {
                 Ok(row) => Some(row),
-                // Its record may be there all the same, damaged or not in the index.
+                // The run may still have a record that is damaged or missing from the index.
                 Err(error) if error.kind == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             }
@@ -87,7 +87,9 @@ fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunSummary>, Cli
     Ok(rows)
 }
 
-/// Refuses the name of a job that neither the ledger, the index nor the configuration knows.
+/// Checks that the ledger, the index or the configuration knows a job.
+///
+/// *Errors*: none of them does, or one cannot be read.
 pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
     let state = &context.dirs.state;
     let in_ledger = Ledger::read_file(state, |reader| reader.knows_job(job));
@@ -122,7 +124,7 @@ fn table(rows: &[RunSummary]) -> String {
     )
 }
 
-/// Returns how a run ended, why if not as it should, and its verdict.
+/// Formats the state of a run, the stop reason unless it is `completed`, and the verdict.
 fn outcome(row: &RunSummary) -> String {
     let mut out = row.state().as_str().to_owned();
     if let Some(reason) = row.stop_reason.filter(|reason| *reason != StopReason::Completed) {

@@ -1,4 +1,4 @@
-//! `dutyd schema`
+//! `dutyd schema`: prints a JSON Schema.
 
 use std::process::ExitCode;
 

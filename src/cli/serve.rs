@@ -1,4 +1,4 @@
-//! `dutyd serve`: puts daemon and server together.
+//! `dutyd serve`: combines daemon and server.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use crate::text::redact::Redactor;
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     let state = context.state();
     state.create().map_err(|error| {
-        CliError::failed(format!("{} cannot be made: {error}", context.dirs.state.display()))
+        CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
     })?;
-    // Before anything else is looked at or changed (STATE-2).
+    // Lock before we read or change anything else (STATE-2).
     let _locks = lock(&state)?;
     let config = context.config(Trust::Required)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
     let log =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
-    // From here on, what is written to stderr goes through the log: nothing waits for its reader.
+    // From here on, write to stderr only through the log, which never waits for a reader.
     match run(context, config, redactor, &log).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
@@ -42,7 +42,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     }
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until a signal stops it.
 async fn run(
     context: &Context,
     config: Arc<Config>,
@@ -50,7 +50,7 @@ async fn run(
     log: &log::LogGuard,
 ) -> Result<(), CliError> {
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("the process cannot be prepared: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
     let approvals = Arc::new(Approvals::default());
     let groups = control_groups().map(Arc::new);
     let daemon = Daemon::start(
@@ -62,7 +62,7 @@ async fn run(
     )
     .await?;
     watch_signals(daemon.commands.clone())
-        .map_err(|error| CliError::failed(format!("signals cannot be watched: {error}")))?;
+        .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
     crate::process::return_freed();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log.note("ready");
@@ -71,21 +71,21 @@ async fn run(
     Ok(())
 }
 
-/// Takes the control group of this process, if it was left to it.
+/// Takes over the control group of this process, if systemd delegated it.
 fn control_groups() -> Option<ControlGroups> {
     match ControlGroups::take() {
         Ok(Some(groups)) => {
-            tracing::info!(group = groups.name(), "each run gets a control group of its own");
+            tracing::info!(group = groups.name(), "each run gets its own control group");
             Some(groups)
         }
         Ok(None) => {
             tracing::info!(
-                "no control group was left to the daemon (Delegate=yes); its shims end what runs start"
+                "no delegated control group (Delegate=yes); only shims end the processes of a run"
             );
             None
         }
         Err(error) => {
-            tracing::warn!(%error, "the daemon's control group cannot be used; its shims end what runs start");
+            tracing::warn!(%error, "cannot use the daemon's control group; only shims end the processes of a run");
             None
         }
     }
@@ -100,9 +100,10 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Ends what a daemon before this one left, brings ledger and index up to the present and opens the control socket.
+    /// Cleans up after the previous daemon, brings ledger and index up to date, and opens the
+    /// control socket.
     ///
-    /// *Errors*: one of these cannot be done.
+    /// *Errors*: one of these steps fails.
     pub(crate) async fn start(
         host: Host,
         approvals: Arc<Approvals>,
@@ -116,17 +117,17 @@ impl Daemon {
         let mut degraded = Vec::new();
         let root = host.state.root().to_path_buf();
         let (ledger, aside) =
-            Ledger::open(&root).map_err(|error| failed("the ledger cannot be opened", &error))?;
+            Ledger::open(&root).map_err(|error| failed("cannot open the ledger", &error))?;
         if let Some(aside) = aside {
             let reason = format!(
-                "the ledger was damaged and set aside as {}; what became of earlier slots is only in the transcripts",
+                "the ledger was damaged and moved to {}; the fate of earlier slots is only in the transcripts",
                 aside.display()
             );
             tracing::error!(reason);
             degraded.push(reason);
         }
         let (index, owes_rebuild) =
-            Index::open(&root).map_err(|error| failed("the index cannot be opened", &error))?;
+            Index::open(&root).map_err(|error| failed("cannot open the index", &error))?;
         let redactor = Redactor::new(&config.secrets);
         let host = Host {
             ledger: SharedLedger::opened(&root, ledger.clone()),
@@ -135,7 +136,7 @@ impl Daemon {
         };
         let recovered = recover(&host, &redactor)
             .await
-            .map_err(|error| failed("open runs cannot be looked at", &error))?;
+            .map_err(|error| failed("cannot recover open runs", &error))?;
         if let Some(groups) = host.groups.clone() {
             let state = host.state.clone();
             let is_ours = move |run_id: &str| {
@@ -145,18 +146,18 @@ impl Daemon {
             if let Ok(left @ 1..) = left {
                 tracing::warn!(
                     left,
-                    "processes of the daemon before this one were still in the control groups of its runs; they are killed"
+                    "killed orphaned processes in the control groups of the previous daemon's runs"
                 );
             }
         }
         for run in recovered.iter().filter(|run| run.began && !run.had_ended) {
-            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "a run was cut by the end of the daemon before this one; it is interrupted");
+            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: the previous daemon ended during it");
         }
         if owes_rebuild {
             index
                 .rebuild(host.state.clone())
                 .await
-                .map_err(|error| failed("the index cannot be made", &error))?;
+                .map_err(|error| failed("cannot rebuild the index", &error))?;
         }
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
@@ -172,7 +173,7 @@ impl Daemon {
         };
         let (supervisor, handle) = Supervisor::new(parts)
             .await
-            .map_err(|error| failed("the schedules cannot be put into force", &error))?;
+            .map_err(|error| failed("cannot start the schedules", &error))?;
         let stop = CancellationToken::new();
         let commands = handle.commands.clone();
         let stop_streams = stop.clone();
@@ -193,7 +194,7 @@ impl Daemon {
         Ok(Self { supervisor, commands, server, stop })
     }
 
-    /// Runs until it is told to stop.
+    /// Runs until the supervisor stops, then stops the server.
     pub(crate) async fn run(self) {
         self.supervisor.run().await;
         self.stop.cancel();
@@ -201,18 +202,19 @@ impl Daemon {
     }
 }
 
-/// Locks the state directory: the file `lock` in it, and its own descriptor, because a file can be removed while a daemon holds it.
+/// Locks the state directory: both the directory itself and the file `lock` in it, because the file
+/// can be removed while a daemon holds its lock.
 fn lock(state: &StateDir) -> Result<[Flock<std::fs::File>; 2], CliError> {
     let (root, path) = (state.root(), state.root().join("lock"));
     let unusable = |path: &std::path::Path, error: std::io::Error| {
-        CliError::failed(format!("{} cannot be locked: {error}", path.display()))
+        CliError::failed(format!("cannot lock {}: {error}", path.display()))
     };
     let directory = std::fs::File::open(root).map_err(|error| unusable(root, error))?;
     let file = append_private(&path).map_err(|error| unusable(&path, error))?;
     let locked = |file| {
         Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            CliError::failed(format!("another daemon works in {}", root.display()))
-                .hint("`dutyd status` says which")
+            CliError::failed(format!("another daemon is using {}", root.display()))
+                .hint("`dutyd status` shows which")
         })
     };
     Ok([locked(directory)?, locked(file)?])

@@ -1,4 +1,4 @@
-//! `dutyd show`
+//! `dutyd show`: prints the record of a run.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -17,11 +17,11 @@ use crate::domain::Event;
 use crate::store::{RawLine, ReadLine, RunSummary, VerifyReport, known};
 use crate::text::escape::one_line;
 
-/// A record, whichever way it came.
+/// A record, from the daemon or from the files.
 struct Record {
     run_id: String,
     bytes: Vec<u8>,
-    /// Where it lies; `None` if it came from the daemon.
+    /// The path of the transcript; `None` if the daemon sent it.
     path: Option<std::path::PathBuf>,
     is_live: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
     } else {
         let lines: Vec<ReadLine> = parsed(&record)?;
         let row = RunSummary::fold(&lines).ok_or_else(|| {
-            CliError::failed(format!("the record of {} holds no run", record.run_id))
+            CliError::failed(format!("the record of {} does not contain a run", record.run_id))
         })?;
         let events: Vec<Value> = parsed(&record)?;
         output::value(context.form, &json!({"run": row, "events": events}), String::new)?;
@@ -58,7 +58,7 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the error for a run of which there is only a row.
+/// Returns the error for a run that has a row but no record.
 pub(crate) fn no_record_error(row: &RunSummary) -> CliError {
     let why = if row.ended_at.is_some() { "it ended in the queue" } else { "it has not begun" };
     CliError::not_found(format!("the run `{}` has no record: {why}", row.run_id))
@@ -84,9 +84,9 @@ async fn record(context: &Context, source: &Source, name: &str) -> Result<Record
     }
 }
 
-/// Returns the whole lines of a record.
+/// Parses the complete lines of a record.
 ///
-/// *Errors*: a line cannot be read; it is named.
+/// *Errors*: a line cannot be parsed; the message gives its number.
 fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, CliError> {
     let whole = record.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let lines = record.bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
@@ -96,7 +96,7 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
             serde_json::from_slice(line).map_err(|error| {
                 let run = &record.run_id;
                 CliError::failed(format!("line {} of {run} cannot be read: {error}", at + 1))
-                    .hint("--raw prints the record as it is")
+                    .hint("--raw prints the record unchanged")
             })
         })
         .collect()
@@ -111,7 +111,7 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
         Some(end) => out.push_str(&renderer.result(&end.event)),
         None if record.is_live => out.push_str("still running\n"),
-        None => out.push_str("not ended: the next start of the daemon ends it as interrupted\n"),
+        None => out.push_str("not ended: the daemon marks it as interrupted at its next start\n"),
     }
     out.push('\n');
     for line in &raw {

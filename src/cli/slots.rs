@@ -1,4 +1,4 @@
-//! `dutyd slots` and `dutyd audit`
+//! `dutyd slots` and `dutyd audit`: list the slots, and find due times without one.
 
 use std::process::ExitCode;
 
@@ -67,7 +67,7 @@ fn audit_of_files(
     state: &std::path::Path,
     job: Option<&str>,
 ) -> Result<AuditReport, CliError> {
-    // Without the files, a job counts as one without jitter.
+    // If the configuration cannot be loaded, assume no jitter.
     let config = context.config_for_reading(Trust::Advised).ok();
     let jitter = |job: &str| {
         let job = config.as_ref().and_then(|config| config.jobs.get(job));
@@ -76,7 +76,7 @@ fn audit_of_files(
     let now = context.clock.now();
     let read = Ledger::read_file(state, |reader| crate::daemon::audit(reader, job, jitter, now));
     let report = read.map_err(source::of_database)?.ok_or_else(|| {
-        CliError::not_found(format!("{} has no ledger: no daemon ever ran there", state.display()))
+        CliError::not_found(format!("{} has no ledger: no daemon has run there", state.display()))
     })?;
     if let Some(job) = job {
         super::runs::must_know(context, job)?;
@@ -99,7 +99,7 @@ fn told(report: &AuditReport) -> String {
     if !report.undecided.is_empty() {
         let daemon = match report.daemon {
             Some(pid) => format!("the daemon {pid} is stuck"),
-            None => "no daemon runs".to_owned(),
+            None => "no daemon is running".to_owned(),
         };
         let last = report.last_decided_at.map_or_else(String::new, |last| {
             format!("; the last slot was decided at {}", last.format(MOMENT))

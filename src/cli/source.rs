@@ -1,6 +1,7 @@
-//! Where an answer comes from: a daemon behind its socket, or the files of this host; and whether the caller may read them.
+//! Chooses the source of an answer: a running daemon, or the files of this host if the caller may
+//! read them.
 //!
-//! Verbs ask [`find`] and nothing else. A thing that exists and is not readable is an error here, never "absent".
+//! Verbs use only [`find`]. A source that exists but is not readable is an error, never "absent".
 //! *Source*: `docs/design/interfaces.md`, "Command line".
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::domain::RunId;
 use crate::server::RunsQuery;
 use crate::store::{DbError, RunSummary};
 
-/// What a verb is about.
+/// The kind of data that a verb needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Runs, slots and plans: the state directory.
@@ -27,22 +28,23 @@ pub(crate) enum Wanted {
     Start,
 }
 
-/// A daemon that answers.
+/// A running daemon and its status.
 pub(crate) struct Daemon {
     pub(crate) client: Client,
     pub(crate) report: StatusReport,
 }
 
-/// Where an answer comes from.
+/// The source of an answer.
 pub(crate) enum Source {
     Daemon(Box<Daemon>),
-    /// The directory that is read.
+    /// The directory to read.
     Files(PathBuf),
 }
 
-/// Returns the source for a verb.
+/// Chooses the source for a verb.
 ///
-/// *Errors*: it exists and is not readable (1); another configuration than the daemon's is named for a run (2); there is no state directory (3).
+/// *Errors*, with exit codes: the source exists but is not readable (1); a run names a
+/// configuration directory other than the daemon's (2); the state directory does not exist (3).
 pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, CliError> {
     if let Some(client) = Client::find(context)? {
         let report = client.get("/status", &()).await?;
@@ -69,17 +71,17 @@ fn record_files(context: &Context) -> Result<Source, CliError> {
         return Ok(Source::Files(state.clone()));
     }
     Err(CliError::not_found(format!("the state directory {} does not exist", state.display()))
-        .hint("no daemon runs either; --state-dir names another directory"))
+        .hint("no daemon is running either; use --state-dir to name another directory"))
 }
 
 fn configuration_files(context: &Context) -> Result<Source, CliError> {
-    // A missing directory is reported by the loader, with its hint.
+    // The loader reports a missing directory, with a hint.
     readable(&context.dirs.config)?;
     Ok(Source::Files(context.dirs.config.clone()))
 }
 
 impl Source {
-    /// Names the source on stderr, below a table.
+    /// Prints the source to stderr, below a table.
     pub(crate) fn tell(&self, form: OutputForm) {
         if form == OutputForm::Table {
             output::note(&self.line());
@@ -97,7 +99,7 @@ impl Source {
         }
     }
 
-    /// Says that the files differ from the configuration in effect, if they do.
+    /// Warns on stderr if the files differ from the configuration in effect.
     pub(crate) fn tell_stale(&self) {
         if let Self::Daemon(daemon) = self
             && let Some(stale) = daemon.stale()
@@ -117,10 +119,10 @@ impl Daemon {
     fn other_files(&self, context: &Context) -> CliError {
         let (own, named) = (&self.report.config.directory, context.dirs.config.display());
         CliError::usage(format!("the daemon {} uses {own}, not {named}", self.report.pid))
-            .hint("leave --config-dir and DUTYD_CONFIG_DIR out, or name another --state-dir")
+            .hint("omit --config-dir and DUTYD_CONFIG_DIR, or use another --state-dir")
     }
 
-    /// Returns what to say where the files are not the configuration in effect.
+    /// Returns a warning if the files differ from the configuration in effect.
     pub(crate) fn stale(&self) -> Option<String> {
         let config = &self.report.config;
         let directory = &config.directory;
@@ -130,12 +132,12 @@ impl Daemon {
                 "the files in {directory} differ from the configuration in effect: `dutyd reload` loads them"
             )),
             None => Some(format!(
-                "the files in {directory} cannot be loaded: `dutyd validate` says why; then `dutyd reload`"
+                "the files in {directory} cannot be loaded: `dutyd validate` shows why; then run `dutyd reload`"
             )),
         }
     }
 
-    /// Adds the stale files to an error about an unknown job.
+    /// Adds the warning about stale files to a not-found error.
     pub(crate) fn explained(&self, error: CliError) -> CliError {
         match self.stale().filter(|_| error.kind == ErrorKind::NotFound) {
             Some(stale) => error.hint(stale),
@@ -143,9 +145,9 @@ impl Daemon {
         }
     }
 
-    /// Returns the run that `name` means: an id, a unique prefix, `last`, or `JOB@last`.
+    /// Resolves `name` to a run id: an id, a unique prefix, `last`, or `JOB@last`.
     ///
-    /// *Errors*: there is none, or there are several.
+    /// *Errors*: no run matches, or several do.
     pub(crate) async fn run_id(&self, name: &str) -> Result<String, CliError> {
         if RunId::parse(name).is_ok() {
             return Ok(name.to_owned());
@@ -167,7 +169,7 @@ impl Daemon {
     }
 }
 
-/// Returns the error of a database.
+/// Converts a database error. For an unreadable file, it names the owner and the remedy.
 pub(crate) fn of_database(error: DbError) -> CliError {
     match error {
         DbError::Unreadable { path, error } => denied(&path, &error),

@@ -1,4 +1,4 @@
-//! `dutyd status`
+//! `dutyd status`: shows the status of the daemon.
 
 use std::process::ExitCode;
 
@@ -12,11 +12,11 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
     let report: StatusReport = Client::require(context)?.get("/status", &()).await?;
     output::value(context.form, &report, || {
         let mut out = format!(
-            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} at work, {} waiting\njobs           {}, {} of which failed last\nsandbox        {}\n",
+            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} with a failed last run\nsandbox        {}\n",
             report.version,
             report.pid,
             report.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
-            if report.config.valid { "valid," } else { "HAS ERRORS on disk; in effect is" },
+            if report.config.valid { "valid," } else { "HAS ERRORS on disk; in effect:" },
             report.config.digest.get(..12).unwrap_or_default(),
             report.runs.active,
             report.runs.queued,

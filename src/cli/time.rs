@@ -1,13 +1,13 @@
-//! Times as they are typed.
+//! Parses times that a user types.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
 
 use super::error::CliError;
 use crate::text::quantity;
 
-/// Returns the moment that `text` means: RFC 3339, a date with or without a time (UTC), or a duration back from `now`.
+/// Parses a moment: RFC 3339, a date with or without a time (UTC), or a duration back from `now`.
 ///
-/// *Errors*: none of these.
+/// *Errors*: `text` is none of these.
 pub(crate) fn moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, CliError> {
     if let Ok(at) = DateTime::parse_from_rfc3339(text) {
         return Ok(at.to_utc());

@@ -1,4 +1,4 @@
-//! `dutyd tools`
+//! `dutyd tools`: lists the tools, or those that a job may use.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn table(rows: &[ToolRow], of_job: bool) -> String {
     )
 }
 
-/// Returns the tools of the servers that have been seen: nothing is started for a list.
+/// Returns the pinned tools of the MCP servers, because a listing must not start a server.
 fn of_servers(
     context: &Context,
     config: &Config,

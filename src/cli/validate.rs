@@ -1,4 +1,4 @@
-//! `dutyd validate`
+//! `dutyd validate`: checks configuration files.
 
 use std::process::ExitCode;
 
@@ -26,7 +26,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     let plain = |errors: &[ConfigError]| serde_json::to_value(errors).unwrap_or_default();
     let value =
         json!({"ok": ok, "errors": plain(&report.errors), "warnings": plain(&report.warnings)});
-    // One object, also as JSON lines.
+    // The report is one object in `jsonl` as well.
     let form = context.form;
     output::value(form, &value, || people(&loaded, context))?;
     if form != OutputForm::Table && !ok {
@@ -51,12 +51,12 @@ fn people(loaded: &Loaded, context: &Context) -> String {
     out
 }
 
-/// Says how the schedules were read.
+/// Renders how we understood the schedules, with the totals.
 fn read_as(config: &Config, context: &Context, warnings: usize) -> String {
     let now = context.clock.now();
     let rows = config.jobs.values().map(|job| {
         let (schedule, zone, next) = match &job.schedule {
-            None => ("by hand".to_owned(), String::new(), String::new()),
+            None => ("manual".to_owned(), String::new(), String::new()),
             Some(schedule) => {
                 let next = schedule.next_after(now).map(|due| {
                     due.with_timezone(&schedule.zone()).format("%a %Y-%m-%d %H:%M:%S").to_string()
@@ -68,7 +68,7 @@ fn read_as(config: &Config, context: &Context, warnings: usize) -> String {
             job.name.to_string(),
             schedule,
             zone,
-            if job.enabled { next } else { "not enabled".to_owned() },
+            if job.enabled { next } else { "disabled".to_owned() },
         ]
     });
     let table = output::table(&["job", "schedule", "zone", "next"], rows);

@@ -1,4 +1,4 @@
-//! `dutyd verify`
+//! `dutyd verify`: checks that records were not changed.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, Write as _};
@@ -19,7 +19,7 @@ use crate::store::{
     VerifyReport, missing_record, verify as verify_record,
 };
 
-/// How often a terminal is shown how far the check of all records is.
+/// Interval between progress updates on a terminal.
 const PROGRESS: Duration = Duration::from_millis(200);
 
 pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
@@ -75,17 +75,17 @@ fn told(report: &VerifyReport) -> String {
         (Some(reason), Some(seq)) => format!("{run} is broken at line {seq}: {reason}\n"),
         (Some(reason), None) => format!("{run} is broken: {reason}\n"),
         (None, _) if report.head == HeadState::None && !report.live => {
-            format!("ok: {} lines; the ledger does not know their end\n", report.lines)
+            format!("ok: {} lines; the ledger has no end for this record\n", report.lines)
         }
         (None, _) => format!("ok: {} lines{live}\n", report.lines),
     }
 }
 
-/// Checks every record from `--since` on; what is held in memory does not depend on how many there are.
+/// Checks every record from `--since` on. Memory use does not depend on the number of records.
 fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
     super::access::readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
-    // Ids of the same time or later compare as such.
+    // Run ids are ULIDs, so they sort by time.
     let since = since.map_or_else(String::new, |at| {
         let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
         ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
@@ -114,7 +114,8 @@ fn check_all(
     reader: Option<&LedgerReader<'_>>,
     since: &str,
 ) -> Result<VerifyAllReport, CliError> {
-    let failed = |error: rusqlite::Error| CliError::failed(format!("the ledger: {error}"));
+    let failed =
+        |error: rusqlite::Error| CliError::failed(format!("cannot read the ledger: {error}"));
     let mut report = VerifyAllReport { ok: true, ..VerifyAllReport::default() };
     let (mut progress, mut wrong) = (Progress::new(), None);
     let unreadable = |error| super::access::denied(&state.root().join("runs"), &error);
@@ -136,7 +137,7 @@ fn check_all(
     if let Some(error) = wrong {
         return Err(error);
     }
-    // Records that are gone as a whole.
+    // Find records that were removed entirely.
     let mut gone = BTreeSet::new();
     if let Some(reader) = reader {
         let each = reader.each_record_end(since, |id| {
@@ -157,7 +158,7 @@ fn take(report: &mut VerifyAllReport, one: VerifyReport) {
     }
 }
 
-/// Shows a terminal how far a long check is.
+/// Shows the progress of a long check if stderr is a terminal.
 struct Progress {
     is_terminal: bool,
     shown: Option<Instant>,

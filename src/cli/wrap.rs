@@ -1,4 +1,4 @@
-//! Breaks lines between words where the terminal ends, and begins each new line with a margin.
+//! Wraps text between words at the width of the terminal, and begins each new line with a margin.
 
 use std::io::{self, IsTerminal as _};
 
@@ -7,30 +7,32 @@ use unicode_width::UnicodeWidthChar as _;
 /// Columns between two tab stops of a terminal.
 const TAB: usize = 8;
 
-/// Returns the columns of the terminal that stdout is; `None` if stdout is another kind of file or does not tell.
+/// Returns the width of the terminal on stdout; `None` if stdout is not a terminal or does not
+/// report its width.
 pub(crate) fn terminal_width() -> Option<usize> {
     let out = io::stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok())??;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
-/// Breaks a text that comes in pieces.
+/// Wraps a text that arrives in pieces.
 pub(crate) struct Wrap {
-    /// Columns of a line; `None` breaks only where the text does.
+    /// Columns of a line; `None` disables wrapping.
     width: Option<usize>,
     margin: String,
     margin_columns: usize,
-    /// Columns that are taken in the line that was begun.
+    /// Columns used in the current line.
     column: usize,
 }
 
 impl Wrap {
-    /// Begins a line in which `margin_columns` are taken. Each line after it begins with `margin`, which takes as many.
+    /// Starts in a line that already has `margin_columns` used. Each later line begins with
+    /// `margin`, which must be that wide.
     pub(crate) fn new(width: Option<usize>, margin: String, margin_columns: usize) -> Self {
         Self { width, margin, margin_columns, column: margin_columns }
     }
 
-    /// Returns the next piece with its line ends, and with those that the width asks for.
+    /// Returns the next piece, with a line end wherever the text or the width requires one.
     pub(crate) fn push(&mut self, piece: &str) -> String {
         let mut out = String::with_capacity(piece.len());
         for word in piece.split_inclusive([' ', '\n']) {
@@ -43,7 +45,7 @@ impl Wrap {
                 let columns = self.columns(c);
                 match c {
                     '\n' => self.begin_line(&mut out),
-                    // The space at the end of a full line is not seen.
+                    // Drop a space at the end of a full line.
                     ' ' if self.is_beyond(columns) => {}
                     _ => {
                         if self.column > self.margin_columns && self.is_beyond(columns) {

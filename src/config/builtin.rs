@@ -1,4 +1,5 @@
-//! The built-in tools as they are declared: names, categories and parameters are data in `builtins.json`; what they do is in `tools/`.
+//! The declarations of the built-in tools. `builtins.json` holds names, categories, descriptions
+//! and parameters; `tools/` implements the tools.
 //!
 //! *Source*: `docs/design/tools.md`.
 
@@ -11,16 +12,16 @@ use serde_json::{Map, Value, json};
 use crate::argv::Parameters;
 use crate::domain::Category;
 
-/// A built-in tool.
+/// The declaration of a built-in tool.
 #[derive(Debug)]
 pub struct Builtin {
-    /// The name in policies and transcripts.
+    /// The name in policies and transcripts; a profile may show the tool under another one.
     pub name: &'static str,
-    /// What it may do to the world, where a call is not raised.
+    /// The category of a call that the gate does not raise.
     pub category: Category,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// What it takes.
+    /// The JSON Schema of its arguments.
     pub parameters: Parameters,
 }
 

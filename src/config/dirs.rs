@@ -1,4 +1,4 @@
-//! Where configuration and state lie.
+//! Locations of the configuration and state directories.
 //!
 //! *Source*: `docs/design/config.md`.
 
@@ -6,33 +6,35 @@ use std::path::{Path, PathBuf};
 
 use super::Environment;
 
-/// Where the control socket of the system's daemon lies.
+/// The directory of the system daemon's control socket.
 pub const SYSTEM_RUNTIME_DIRECTORY: &str = "/run/dutyd";
 
-/// Why a directory cannot be named.
+/// The reason why a directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DirError {
-    /// Neither a variable nor a home to derive it from.
-    #[error("no {what} directory: set --{what}-dir, or HOME")]
+    /// Neither an option nor a variable names the directory, and `HOME` is not set.
+    #[error("cannot determine the {what} directory: set --{what}-dir or HOME")]
     Unknown {
         /// `config` or `state`.
         what: &'static str,
     },
 }
 
-/// The two directories that everything else is found from; both absolute.
+/// The two directories that all other paths derive from; both are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dirs {
-    /// `config.yaml`, `jobs.yaml`, `tools.yaml`.
+    /// Holds `config.yaml`, `jobs.yaml` and `tools.yaml`.
     pub config: PathBuf,
-    /// Transcripts, ledger, index, socket.
+    /// Holds transcripts, ledger, index and socket.
     pub state: PathBuf,
 }
 
 impl Dirs {
-    /// Finds both: the flags, our variables, systemd's, XDG's, then the system's for root.
+    /// Looks up each directory in this order: flag, our variable, systemd's variable, the system
+    /// directory for root, then XDG's variable and `HOME` for other users.
     ///
-    /// *Errors*: [`DirError`], for an ordinary user without a home.
+    /// *Errors*: [`DirError`] if none of these is set, which can only happen to a user other than
+    /// root.
     pub fn find(
         config_flag: Option<&Path>,
         state_flag: Option<&Path>,

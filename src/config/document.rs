@@ -1,7 +1,8 @@
-//! A YAML file as a JSON value that knows where everything stood.
+//! A YAML file as a JSON value that records the location of every value.
 //!
-//! YAML 1.2 core scalars only: `yes` is a text, `012` is a text. Duplicate keys, merge keys, tags, several documents and oversized or deeply
-//! nested files are errors (CFG-3, CFG-4); aliases are expanded within a bound.
+//! Only scalars of the YAML 1.2 core schema are converted: `yes` and `012` are strings. Duplicate
+//! keys, merge keys, tags, several documents and oversized or deeply nested files are errors
+//! (CFG-3, CFG-4). Alias expansion is bounded.
 
 use std::collections::HashMap;
 
@@ -11,19 +12,20 @@ use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, 
 use super::error::{ConfigError, LINE_CHARACTERS};
 use crate::argv::pointer_segment;
 
-/// Errors of one file that are reported.
+/// Errors that are reported per file.
 pub(super) const MOST_ERRORS: usize = 200;
 
-/// Characters of what an error says.
+/// Characters of an error message.
 const MESSAGE_CHARACTERS: usize = 1000;
 
-/// Bytes of one file.
+/// Bytes of one file, inclusive.
 pub(crate) const FILE_BYTES_LIMIT: usize = 1024 * 1024;
 const DEPTH_LIMIT: usize = 64;
-/// Values of one file after aliases are expanded; a file of the largest size without aliases stays below it.
+/// Values of one file after alias expansion. A file of the maximum size without aliases stays below
+/// this limit.
 const NODE_LIMIT: usize = 600_000;
 
-/// A line and a column, both from 1, the column in characters.
+/// A line and a column, both counted from 1; the column counts characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Location {
     pub(crate) line: usize,
@@ -36,24 +38,25 @@ struct Spot {
     value: Location,
 }
 
-/// A parsed file.
+/// A parsed YAML file with the location of every value.
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The name for people.
+    /// The path of the file, for display.
     pub file: String,
-    /// The content.
+    /// The content as JSON.
     pub value: Value,
     lines: Vec<String>,
     spots: HashMap<String, Spot>,
 }
 
 impl Document {
-    /// Returns an error at the value of `pointer`, or at the nearest place above it that is known.
+    /// Returns an error at the value of `pointer`, or at its nearest ancestor with a known
+    /// location.
     pub(crate) fn error(&self, pointer: &str, message: impl Into<String>) -> ConfigError {
         self.error_at(pointer, self.nearest(pointer).map(|spot| spot.value), message)
     }
 
-    /// Returns an error at the key of `pointer`.
+    /// Returns an error at the key of `pointer`, or at its nearest ancestor with a known location.
     pub(crate) fn key_error(&self, pointer: &str, message: impl Into<String>) -> ConfigError {
         self.error_at(
             pointer,
@@ -104,7 +107,7 @@ fn error_in(
     }
 }
 
-/// Returns the first `most` characters of a text, and `…` where there are more.
+/// Returns the first `most` characters of `text`, followed by `…` if it is longer.
 fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
@@ -112,7 +115,7 @@ fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Returns a JSON pointer as people write fields: `/jobs/0/limits` is `jobs[0].limits`.
+/// Returns a JSON pointer in the notation of the report: `/jobs/0/limits` becomes `jobs[0].limits`.
 fn field_of(pointer: &str) -> String {
     let mut out = String::new();
     for segment in pointer.split('/').skip(1) {
@@ -129,16 +132,16 @@ fn field_of(pointer: &str) -> String {
     out
 }
 
-/// Parses a file.
+/// Parses `text`; `file` is its name for errors.
 ///
-/// *Errors*: everything that is wrong with it as YAML; then the document is what could be read, if anything.
+/// *Errors*: every YAML error. The document is then what could be read, or `None`.
 pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
     if text.len() > FILE_BYTES_LIMIT {
         return (
             None,
             vec![ConfigError::of_file(
                 file,
-                format!("the file has {} bytes, more than {FILE_BYTES_LIMIT}", text.len()),
+                format!("the file has {} bytes, and the limit is {FILE_BYTES_LIMIT}", text.len()),
             )],
         );
     }
@@ -231,7 +234,7 @@ enum Open {
     },
 }
 
-/// Builds the tree from parser events.
+/// Builds the tree of nodes from parser events.
 struct Builder {
     open: Vec<Open>,
     root: Option<Node>,
@@ -275,19 +278,20 @@ impl Builder {
         (self.root, self.problems)
     }
 
-    /// Returns where the mistake stands, and what it is; the parser may notice it elsewhere.
+    /// Returns the location and the description of a syntax error. The parser may notice the error
+    /// at a later position than its cause.
     fn located(&self, text: &str, error: &yaml::ScanError) -> (Location, String) {
         let noticed = location(*error.marker());
         let cause = match error.kind() {
             ErrorKind::TabInPlainScalar => self
                 .tab_below(text, noticed)
-                .map(|at| (at, "a tab cannot be used as indentation".to_owned())),
+                .map(|at| (at, "a tab cannot be used for indentation: use spaces".to_owned())),
             ErrorKind::InvalidQuotedScalarIndent
             | ErrorKind::InvalidTrailingSingleQuotedScalar
             | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
                 open_quote(text, noticed.line).map(|at| {
                     let line = noticed.line;
-                    (at, format!("the quote that opens here is not closed before line {line}"))
+                    (at, format!("this quote is not closed before line {line}"))
                 })
             }
             _ => None,
@@ -295,7 +299,7 @@ impl Builder {
         cause.unwrap_or_else(|| (noticed, error.info().to_string()))
     }
 
-    /// Returns the tab that indents a line below the plain scalar at `scalar`.
+    /// Returns the location of a tab that indents a line after the plain scalar at `scalar`.
     fn tab_below(&self, text: &str, scalar: Location) -> Option<Location> {
         let indent = self.open.last().map_or(1, |open| match open {
             Open::Seq { place, .. } | Open::Map { place, .. } => place.column,
@@ -309,15 +313,15 @@ impl Builder {
         })
     }
 
-    /// Takes one event.
+    /// Processes one event.
     ///
-    /// *Errors*: what makes the rest of the file meaningless.
+    /// *Errors*: a problem that makes the rest of the file meaningless.
     fn take(&mut self, event: Event<'_>, at: Location, is_empty: bool) -> Result<(), String> {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err("a file holds one document; this begins another".to_owned());
+                    return Err("expected one document per file; this starts another".to_owned());
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -338,7 +342,7 @@ impl Builder {
                     .anchors
                     .get(&id)
                     .cloned()
-                    .ok_or("this alias refers to a value that it is a part of")?;
+                    .ok_or("this alias refers to a value that contains it")?;
                 self.nodes += node.size();
                 if self.expects_key() {
                     return Err("an alias cannot be a key".to_owned());
@@ -378,7 +382,7 @@ impl Builder {
     fn take_key(&mut self, name: String, is_plain: bool, at: Location) -> Result<(), String> {
         if is_plain && name == "<<" {
             self.problems
-                .push((at, "the merge key `<<` is not allowed: write the keys out".to_owned()));
+                .push((at, "the merge key `<<` is not allowed: repeat the keys".to_owned()));
         } else if is_plain && plain_scalar(&name).is_null() {
             self.problems.push((at, "a key must not be empty".to_owned()));
         }
@@ -390,11 +394,11 @@ impl Builder {
 
     fn begin(&mut self, open: Open) -> Result<(), String> {
         if self.expects_key() {
-            return Err("a key must be a text".to_owned());
+            return Err("a key must be a string".to_owned());
         }
         self.open.push(open);
         if self.open.len() > DEPTH_LIMIT {
-            return Err(format!("the file is nested more than {DEPTH_LIMIT} deep"));
+            return Err(format!("the file is nested more than {DEPTH_LIMIT} levels deep"));
         }
         Ok(())
     }
@@ -403,7 +407,7 @@ impl Builder {
         self.nodes += 1;
         if self.nodes > NODE_LIMIT {
             return Err(format!(
-                "the file has more than {NODE_LIMIT} values when its aliases are expanded"
+                "the file has more than {NODE_LIMIT} values after its aliases are expanded"
             ));
         }
         if anchor != 0 {
@@ -437,7 +441,8 @@ fn options() -> yaml::Options {
     yaml::options! { emit_comments: false, disallow_directives: true, flow_nesting_limit: DEPTH_LIMIT, block_nesting_limit: DEPTH_LIMIT }
 }
 
-/// Returns where the quote opens that is open at the beginning of `line`; `None` if none is.
+/// Returns the location of the opening quote of a string that is still open at the start of `line`;
+/// `None` if no string is open there.
 fn open_quote(text: &str, line: usize) -> Option<Location> {
     let before: String = text.split_inclusive('\n').take(line.saturating_sub(1)).collect();
     let error =
@@ -449,7 +454,8 @@ fn location(marker: Marker) -> Location {
     Location { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// Returns what a plain scalar means in the YAML 1.2 core schema, without octal look-alikes and non-finite numbers, which stay text.
+/// Converts a plain scalar by the YAML 1.2 core schema. Octal look-alikes and non-finite numbers
+/// remain strings.
 fn plain_scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -478,7 +484,7 @@ fn plain_scalar(text: &str) -> Value {
     let Some(float) = text.parse::<f64>().ok().filter(|_| is_float) else {
         return Value::String(text.to_owned());
     };
-    // `2.0` is a whole number to JSON Schema, and must be one to everybody else.
+    // JSON Schema accepts `2.0` as an integer, but serde would reject a float there.
     #[expect(clippy::cast_possible_truncation, reason = "whole and small enough to be exact")]
     if float.fract() == 0.0 && float.abs() < 9e15 {
         return (float as i64).into();
@@ -530,7 +536,7 @@ mod tests {
         assert!(errors("a: &x {b: 1}\nc:\n  <<: *x\n")[0].2.contains("merge key"));
         assert!(errors("a: 1\n---\nb: 2\n")[0].2.contains("one document"));
         assert!(errors("a: !!str 1\n")[0].2.contains("tag"));
-        assert!(errors("? [a]\n: 1\n")[0].2.contains("key must be a text"));
+        assert!(errors("? [a]\n: 1\n")[0].2.contains("key must be a string"));
         assert_eq!(errors("a: [1, 2\nb: 3\n").len(), 1);
         assert!(errors("a:\n\tb: 1\n").len() == 1);
     }

@@ -1,9 +1,9 @@
-//! The environment of the process, read once.
+//! A snapshot of the process environment, and lookups in it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A snapshot of environment variables. Names and values that are no UTF-8 are left out.
+/// A snapshot of environment variables. Omits variables whose name or value is not UTF-8.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
@@ -15,7 +15,7 @@ impl std::fmt::Debug for Environment {
 }
 
 impl Environment {
-    /// Returns the environment of this process.
+    /// Takes a snapshot of the environment of this process.
     #[must_use]
     pub fn of_process() -> Self {
         Self(
@@ -25,13 +25,14 @@ impl Environment {
         )
     }
 
-    /// Returns the value of `name` if it is set and not empty.
+    /// Returns the value of `name`; `None` if it is unset or empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns the absolute entries of `PATH`, if there are any (ENV-2): an empty or relative one lies wherever a tool works.
+    /// Returns the absolute entries of `PATH`; `None` if it has none (ENV-2). Empty and relative
+    /// entries are dropped, because they depend on the working directory of a tool.
     #[must_use]
     pub fn search_path(&self) -> Option<String> {
         let entries: Vec<&str> =
@@ -39,7 +40,7 @@ impl Environment {
         (!entries.is_empty()).then(|| entries.join(":"))
     }
 
-    /// Returns `path` with a leading `~/` replaced by the home directory.
+    /// Replaces a leading `~/` by the home directory, if `HOME` is set.
     #[must_use]
     pub fn expand_home(&self, path: &str) -> PathBuf {
         match (path.strip_prefix("~/"), self.get("HOME")) {
@@ -48,7 +49,8 @@ impl Environment {
         }
     }
 
-    /// Returns the absolute path of `program`, looked up in the absolute entries of `PATH` (ENV-2); a relative path with a slash is refused.
+    /// Returns the absolute path of `program`, looked up in the absolute entries of `PATH` (ENV-2).
+    /// Returns `None` for a relative path with a slash.
     #[must_use]
     pub fn find_program(&self, program: &str) -> Option<PathBuf> {
         if program.contains('/') {
@@ -62,10 +64,10 @@ impl Environment {
     }
 }
 
-/// What is wrong with a literal `PATH` of a tool.
-pub(crate) const RELATIVE_PATH: &str = "every entry of PATH must be an absolute path: an empty or relative one lies wherever the tool works";
+/// The error for a literal `PATH` that [`is_absolute_search_path`] rejects.
+pub(crate) const RELATIVE_PATH: &str = "every entry of PATH must be an absolute path: empty and relative entries depend on the working directory of the tool";
 
-/// Tells whether every entry of a `PATH` is absolute (ENV-2).
+/// Tells whether every entry of `path`, a value of `PATH`, is absolute (ENV-2).
 pub(crate) fn is_absolute_search_path(path: &str) -> bool {
     path.split(':').all(|entry| entry.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: a report of all errors, each with its place.
+//! The report on a configuration: every error and warning, each with its location.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,14 @@ use serde::Serialize;
 
 use crate::text::escape::one_line;
 
-/// Characters of a line, or of the name of a field, that an error repeats.
+/// Characters of a source line, or of a field name, that an error quotes.
 pub(super) const LINE_CHARACTERS: usize = 400;
 
-/// Errors, and warnings, of a configuration that are reported.
+/// Errors that a report shows; the same limit applies to warnings.
 const MOST_SHOWN: usize = 500;
 
-/// Errors, and warnings, of a configuration that are kept until they are sorted. The rest is counted.
+/// Errors that are kept until they are sorted; further ones are only counted. The same limit
+/// applies to warnings.
 const MOST_KEPT: usize = 2000;
 
 /// One error or warning of a configuration.
@@ -20,19 +21,19 @@ const MOST_KEPT: usize = 2000;
 /// *Shape*: `{"file":"jobs.yaml","line":4,"column":5,"field":"jobs[0].shedule","message":"…","hint":"did you mean `schedule`?"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
-    /// The file as the operator would name it.
+    /// The path of the file, for display.
     pub file: String,
-    /// From 1; 0 where the file as a whole is meant.
+    /// Counts from 1; 0 if the error is about the whole file.
     pub line: usize,
-    /// From 1, in characters; 0 likewise.
+    /// In characters, counts from 1; 0 if the error is about the whole file.
     pub column: usize,
-    /// The field, such as `jobs[0].limits.max_iterations`.
+    /// The path of the field, such as `jobs[0].limits.max_iterations`.
     pub field: String,
-    /// What is wrong.
+    /// A lower-case fragment that says what is wrong.
     pub message: String,
-    /// What to do about it.
+    /// A suggestion, such as a similar known name.
     pub hint: Option<String>,
-    /// The line itself, its first 400 characters; empty where the file as a whole is meant.
+    /// The first 400 characters of the line; empty if the error is about the whole file.
     #[serde(rename = "text")]
     pub source_line: String,
 }
@@ -40,16 +41,16 @@ pub struct ConfigError {
 /// All errors and warnings of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What must be mended.
+    /// Problems that prevent the configuration from being used.
     pub errors: Vec<ConfigError>,
-    /// What should be looked at.
+    /// Problems that do not prevent it.
     pub warnings: Vec<ConfigError>,
     more_errors: usize,
     more_warnings: usize,
 }
 
 impl ConfigError {
-    /// Returns an error about a file as a whole.
+    /// Returns an error about a whole file, without a location.
     #[must_use]
     pub fn of_file(file: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
@@ -63,7 +64,7 @@ impl ConfigError {
         }
     }
 
-    /// Adds what to do.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -85,7 +86,7 @@ impl ConfigError {
             let _ = writeln!(out, "{pad} --> {}:{}:{}{field}", self.file, self.line, self.column);
             let _ = writeln!(out, "{pad} |");
             let _ = writeln!(out, "{} | {}", self.line, one_line(&self.source_line));
-            // The column can lie beyond the part of the line that is shown.
+            // The column can be beyond the quoted part of the line.
             if self.column <= LINE_CHARACTERS {
                 let _ = writeln!(out, "{pad} | {}^", " ".repeat(self.column.saturating_sub(1)));
             }
@@ -97,7 +98,7 @@ impl ConfigError {
 }
 
 impl Report {
-    /// Returns the report for people; empty if there is nothing to say.
+    /// Returns the report as text for people; empty without errors and warnings.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -106,7 +107,7 @@ impl Report {
         out
     }
 
-    /// Returns one line for a log: how many errors, and the first.
+    /// Returns one line for the log: the number of errors, and the first error.
     #[must_use]
     pub fn summary(&self) -> String {
         match self.errors.first() {
@@ -122,7 +123,7 @@ impl Report {
         }
     }
 
-    /// Returns a report without warnings.
+    /// Returns a report of `errors`, without warnings.
     pub(crate) fn of_errors(errors: Vec<ConfigError>) -> Self {
         Self { errors, ..Self::default() }
     }
@@ -135,7 +136,7 @@ impl Report {
         keep(&mut self.warnings, &mut self.more_warnings, warning);
     }
 
-    /// Adds what another report says.
+    /// Adds the errors and warnings of another report.
     pub(crate) fn merge(&mut self, other: Self) {
         self.more_errors += other.more_errors;
         self.more_warnings += other.more_warnings;
@@ -143,19 +144,20 @@ impl Report {
         other.warnings.into_iter().for_each(|warning| self.add_warning(warning));
     }
 
-    /// Shows 500 of the errors that were kept, and one that counts the rest; of the warnings likewise.
+    /// Keeps 500 errors and replaces the rest by one error that counts them. Does the same for
+    /// warnings.
     pub(crate) fn shorten(&mut self) {
         cut(&mut self.errors, &mut self.more_errors, "errors are not shown: fix these first");
         cut(&mut self.warnings, &mut self.more_warnings, "warnings are not shown");
     }
 
-    /// Returns the number of errors, those that are not shown included.
+    /// Returns the number of errors, including those that are not shown.
     #[must_use]
     pub fn error_count(&self) -> usize {
         self.errors.len().min(MOST_SHOWN) + self.more_errors
     }
 
-    /// Returns the number of warnings, those that are not shown included.
+    /// Returns the number of warnings, including those that are not shown.
     #[must_use]
     pub fn warning_count(&self) -> usize {
         self.warnings.len().min(MOST_SHOWN) + self.more_warnings

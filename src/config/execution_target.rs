@@ -1,30 +1,30 @@
-//! Where the programs of a job's tools are started.
+//! The target on which a job's tools run: this host, SSH, a container or a pod.
 
-/// Where the programs of a job's tools are started.
+/// The target on which the programs of a job's tools run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ExecutionTarget {
-    /// On this host.
+    /// This host.
     #[default]
     Local,
-    /// On another one, by OpenSSH: a destination as `ssh` takes it.
+    /// Another host, through OpenSSH; the value is the destination argument of `ssh`.
     Ssh(String),
-    /// In a container that runs, by its name or id.
+    /// A running container, by name or id.
     Docker(String),
-    /// In a pod that runs, in its first container.
+    /// The first container of a running pod.
     Kubernetes {
-        /// The namespace.
+        /// The namespace of the pod.
         namespace: String,
-        /// The pod.
+        /// The name of the pod.
         pod: String,
     },
 }
 
 impl ExecutionTarget {
-    /// Returns the target that `text` names.
+    /// Parses the value of `environment` in a job.
     ///
-    /// *Errors*: a sentence.
+    /// *Errors*: a message for the configuration report.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        // It becomes an argument of a client, where a dash would make an option of it.
+        // The name becomes an argument of a client, which would read a leading dash as an option.
         let is_name = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
                 && name
@@ -48,7 +48,7 @@ impl ExecutionTarget {
         })
     }
 
-    /// Tells whether it is this host.
+    /// Tells whether the target is this host.
     #[must_use]
     pub fn is_local(&self) -> bool {
         *self == Self::Local

@@ -1,4 +1,5 @@
-//! Which files make up a configuration, and whether others could have written them (CFG-6).
+//! Selects the files of a configuration and checks whether other users could have written them
+//! (CFG-6).
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,33 +8,35 @@ use super::ConfigError;
 use super::document::FILE_BYTES_LIMIT;
 use super::schema::SchemaName;
 
-/// What becomes of a file that others could have written.
+/// How to treat a file that other users could have written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// An error: what `serve` and `run` ask for.
+    /// Reports an error; for verbs that act, such as `serve` and `run`.
     Required,
-    /// A warning: for `validate` of a named path.
+    /// Reports a warning; for verbs that only read, and for `validate` with a named path.
     Advised,
-    /// Not looked at: for files that we have just written ourselves.
+    /// Skips the check; used for files that we have just written.
     Given,
 }
 
-/// The files of a configuration, in the order in which they are read.
+/// The files of a configuration, in the order in which the loader reads them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSet {
-    /// Relative paths in the files are taken from here.
+    /// The base of relative paths in the files.
     pub directory: PathBuf,
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
-    /// Whether files were named one by one, so that what is not among them is not missed.
+    /// Whether the caller named single files; a missing kind of file is then not an error.
     pub(crate) is_partial: bool,
 }
 
 impl FileSet {
-    /// Returns the files of a configuration directory: `config.yaml`, `jobs.yaml`, `jobs.d/*.yaml`, `tools.yaml`, `tools.d/*.yaml`.
+    /// Returns the files of a configuration directory: `config.yaml`, `jobs.yaml`, `jobs.d/*.yaml`,
+    /// `tools.yaml`, `tools.d/*.yaml`.
     ///
-    /// *Errors*: the directory cannot be read, or has no jobs or tools file at all (CFG-2: a missing file is never "no jobs").
+    /// *Errors*: the directory cannot be read, or lacks a jobs or tools file. A missing file never
+    /// means "no jobs" (CFG-2).
     pub fn of_directory(directory: &Path) -> Result<Self, ConfigError> {
         let name = directory.display().to_string();
         if let Err(error) = std::fs::read_dir(directory) {
@@ -41,7 +44,7 @@ impl FileSet {
                 name,
                 format!("the configuration directory cannot be read: {error}"),
             )
-            .with_hint("`dutyd init` writes starter files; --config-dir names another directory"));
+            .with_hint("run `dutyd init` to write starter files, or name another directory with --config-dir"));
         }
         let with_fragments = |kind: &str| {
             let mut files: Vec<PathBuf> = Some(directory.join(format!("{kind}.yaml")))
@@ -54,8 +57,8 @@ impl FileSet {
         let (jobs, tools) = (with_fragments("jobs"), with_fragments("tools"));
         for (files, kind) in [(&jobs, "jobs"), (&tools, "tools")] {
             if files.is_empty() {
-                return Err(ConfigError::of_file(name, format!("there is neither {kind}.yaml nor {kind}.d/*.yaml"))
-                    .with_hint(format!("`dutyd init` writes starter files; a {kind}.yaml with `{kind}: []` says that there are none")));
+                return Err(ConfigError::of_file(name, format!("neither {kind}.yaml nor {kind}.d/*.yaml exists"))
+                    .with_hint(format!("run `dutyd init` to write starter files, or write a {kind}.yaml with `{kind}: []` to define none")));
             }
         }
         Ok(Self {
@@ -67,10 +70,11 @@ impl FileSet {
         })
     }
 
-    /// Returns the named files; what they are is told from their names, then from their content. Kinds that are not named are taken from the
-    /// first file's directory, where they are there.
+    /// Returns the named files. The kind of a file follows from its name, else from its content.
+    /// Adds `config.yaml` from the first file's directory if the caller did not name one, and tools
+    /// files likewise if the caller named jobs files.
     ///
-    /// *Errors*: a file that cannot be read.
+    /// *Errors*: a file cannot be read.
     pub fn of_files(files: &[PathBuf]) -> Result<Self, ConfigError> {
         let directory = files
             .first()
@@ -141,9 +145,9 @@ fn kind_of(file: &Path) -> Result<SchemaName, ConfigError> {
     })
 }
 
-/// Reads a configuration file, bounded.
+/// Reads a configuration file of at most [`FILE_BYTES_LIMIT`] bytes.
 ///
-/// *Errors*: it cannot be read, is too large, or is not UTF-8.
+/// *Errors*: the file cannot be read, is too large, or is not UTF-8.
 pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     use std::io::Read as _;
     let name = path.display().to_string();
@@ -151,7 +155,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     let meta = std::fs::metadata(path)
         .map_err(|error| fail(format!("the file cannot be read: {error}")))?;
     if !meta.is_file() {
-        return Err(fail("this is not a regular file".to_owned()));
+        return Err(fail("not a regular file".to_owned()));
     }
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path)
@@ -163,11 +167,12 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
         return Err(fail(format!("the file has more than {FILE_BYTES_LIMIT} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
-        fail(format!("the file is not UTF-8 from byte {} on", error.utf8_error().valid_up_to()))
+        fail(format!("invalid UTF-8 at byte offset {}", error.utf8_error().valid_up_to()))
     })
 }
 
-/// Returns why others could have written `path`, with the command that mends it; `None` if they could not.
+/// Returns an error if other users could have written `path`. Its hint is the command that fixes
+/// the rights.
 pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).ok()?;
@@ -178,8 +183,13 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
     if mode & 0o022 != 0 {
         let who = if mode & 0o002 != 0 { "everybody" } else { "its group" };
         return Some(
-            ConfigError::of_file(&name, format!("{who} can write it (mode {mode:04o}), so it could grant rights that you did not"))
-                .with_hint(format!("chmod go-w {name}")),
+            ConfigError::of_file(
+                &name,
+                format!(
+                    "{who} can write it (mode {mode:04o}) and could grant rights that you did not"
+                ),
+            )
+            .with_hint(format!("chmod go-w {name}")),
         );
     }
     if meta.uid() != 0 && meta.uid() != own_uid {
@@ -187,7 +197,7 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
             ConfigError::of_file(
                 &name,
                 format!(
-                    "it belongs to uid {}, who is neither root nor the user of this process",
+                    "it belongs to uid {}, which is neither root nor the user of this process",
                     meta.uid()
                 ),
             )
@@ -197,14 +207,15 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
     None
 }
 
-/// Returns why others could replace what lies in the directory `above`; `None` if they could not. In one with the sticky bit, only owners can.
+/// Returns an error if other users could replace the entries of the directory `above`. With the
+/// sticky bit set, only owners can replace an entry.
 pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<ConfigError> {
     const STICKY: u32 = 0o1000;
     let meta = std::fs::metadata(above).ok()?;
     let mode = meta.mode() & 0o7777;
     let name = above.display().to_string();
     let fail = |why: String, hint: String| {
-        let message = format!("{why}, and could put another configuration in its place");
+        let message = format!("{why} and could replace the configuration");
         Some(ConfigError::of_file(&name, message).with_hint(hint))
     };
     if mode & 0o022 != 0 && mode & STICKY == 0 && !is_read_only_mount(above) {
@@ -217,7 +228,7 @@ pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<Config
         let owner = meta.uid();
         return fail(
             format!(
-                "uid {owner}, who is neither root nor the user of this process, owns this directory"
+                "uid {owner}, which is neither root nor the user of this process, owns this directory"
             ),
             format!("move the configuration, or chown {own_uid} {name}"),
         );
@@ -225,7 +236,7 @@ pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<Config
     None
 }
 
-/// Returns what is wrong with a path that leads out of `directory`; `None` if it does not.
+/// Returns an error if `path` is a symbolic link that leads out of `directory`.
 pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
     let name = path.display().to_string();
     let real = std::fs::canonicalize(path).ok()?;
@@ -238,7 +249,7 @@ pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
                 real.display()
             ),
         )
-        .with_hint("put the file itself there")
+        .with_hint("replace the link with the file itself")
     })
 }
 

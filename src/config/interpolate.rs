@@ -1,4 +1,5 @@
-//! `${NAME}`, `${credential:NAME}` and `${file:/path}` in string values, and which values are secrets.
+//! Resolves `${NAME}`, `${credential:NAME}` and `${file:/path}` in string values, and collects the
+//! values that are secrets.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,18 +12,19 @@ use super::{Environment, Report};
 use crate::argv::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
 
-/// Whether `${…}` references are resolved.
+/// How to treat `${…}` references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SecretsMode {
-    /// A missing one is an error.
+    /// Resolves references; a missing value is an error.
     Resolve,
-    /// One that only the rights or the environment of this process lack is a warning, and stays as it was written: for a verb that does not use it.
+    /// Resolves references, but keeps a secret that this process cannot read as written and reports
+    /// a warning. For verbs that do not use the secret.
     Tolerate,
-    /// They are left as they stand: for a machine that has none.
+    /// Keeps references as written, for a machine without secrets.
     Leave,
 }
 
-/// Keys below `tools[]` and `jobs[]` whose values are shown to models and to other users of the host.
+/// Keys below `tools[]` and `jobs[]` whose values models and other users of the host can see.
 const SHOWN: &[&str] = &[
     "cmd",
     "args",
@@ -35,41 +37,43 @@ const SHOWN: &[&str] = &[
     "description",
 ];
 
-/// Names of variables of tools whose values are secrets whatever they come from.
+/// Endings of variable names in the `env` of tools and MCP servers. Their values are secrets even
+/// if they are literals.
 const SECRET_ENDINGS: &[&str] =
     &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASS", "_CREDENTIAL", "_CREDENTIALS"];
 
-/// A reference that this process cannot read, and that may well be readable for the service.
+/// A reference to a secret that this process cannot read; the service may be able to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
-    /// As it was written, such as `${credential:key}`; it stands in the place of the value.
+    /// The reference as written, such as `${credential:key}`; the configuration contains it in
+    /// place of the value.
     pub reference: String,
-    /// Why it cannot be read.
+    /// The reason, for the operator.
     pub message: String,
 }
 
-/// Why a reference has no value.
+/// The reason why a reference has no value.
 enum Unresolved {
-    /// It is wrong wherever it is read.
+    /// The reference is wrong for every process.
     Wrong(String),
-    /// This process lacks it; another may have it.
+    /// This process lacks the variable or the rights; another process may have them.
     Unread(String),
 }
 
-/// What interpolation found.
+/// The findings of interpolation.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) report: Report,
-    /// References that only another process can read.
+    /// References that this process cannot read, but another may.
     pub(crate) unread: Vec<Unread>,
-    /// Files that references name.
+    /// Files that `${file:…}` references name.
     pub(crate) secret_files: Vec<PathBuf>,
-    /// File, line and column of values whose references stand as they were typed.
+    /// File, line and column of values with an unresolved reference.
     pub(crate) unresolved: BTreeSet<(String, usize, usize)>,
 }
 
-/// Resolves the references of `document` in place, as `mode` says.
+/// Resolves the references of `document` in place, according to `mode`.
 pub(crate) fn interpolate(
     document: &mut Document,
     kind: &str,
@@ -112,7 +116,7 @@ fn walk(value: &mut Value, pointer: &str, context: &mut Walk<'_>) {
 }
 
 impl Walk<'_> {
-    /// Returns the text with its references resolved; `None` if it stays as it is.
+    /// Returns `text` with its references resolved; `None` if it does not change.
     fn string(&mut self, text: &str, pointer: &str) -> Option<String> {
         let segments: Vec<&str> = pointer.split('/').skip(1).collect();
         let has_reference = text.replace("$${", "").contains("${");
@@ -123,9 +127,9 @@ impl Walk<'_> {
                     self.document
                         .error(
                             pointer,
-                            "a `${…}` would be shown here to models and to other users of the host",
+                            "a `${…}` is not allowed here: models and other users of the host can see this value",
                         )
-                        .with_hint("put it into the tool's `env`; a literal `${` is written `$${`"),
+                        .with_hint("use the tool's `env`, or write `$${` for a literal `${`"),
                 );
             }
             return text.contains("$${").then(|| text.replace("$${", "${"));
@@ -218,7 +222,7 @@ impl Walk<'_> {
         if value.len() < SHORTEST_SECRET {
             self.found.report.add_warning(self.document.error(
                 pointer,
-                format!("the secret `{name}` has fewer than {SHORTEST_SECRET} characters and cannot be kept out of outputs"),
+                format!("the secret `{name}` is shorter than {SHORTEST_SECRET} characters, so it is not redacted from outputs"),
             ));
         }
         let secret = Secret { name: name.to_owned(), value: value.to_owned() };
@@ -270,9 +274,9 @@ fn is_variable(name: &str) -> bool {
         && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Reads a key file; one that others can read is refused (SEC-5).
+/// Reads a secret file. Rejects a file that is readable by all users (SEC-5).
 ///
-/// *Errors*: whether only the rights of this process are missing, and why it cannot be used.
+/// *Errors*: whether the cause is only a missing right of this process, and the reason.
 fn read_secret(path: &Path) -> Result<String, (bool, String)> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {
@@ -284,7 +288,7 @@ fn read_secret(path: &Path) -> Result<String, (bool, String)> {
         return Err((false, format!("{shown} is not a regular file")));
     }
     if meta.permissions().mode() & 0o004 != 0 {
-        return Err((false, format!("{shown} can be read by everybody: chmod o-r {shown}")));
+        return Err((false, format!("{shown} is readable by all users: run chmod o-r {shown}")));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     Ok(text.trim().to_owned())
@@ -331,7 +335,7 @@ mod tests {
         let messages: Vec<_> =
             found.report.errors.iter().map(|e| (e.line, e.message.as_str())).collect();
         assert_eq!(messages.len(), 2, "{messages:?}");
-        assert!(messages[0].1.contains("shown here"));
+        assert!(messages[0].1.contains("not allowed here"));
         assert!(messages[1].1.contains("NONE is not set"));
         let names: Vec<_> = found.secrets.iter().map(|s| s.name.as_str()).collect();
         assert_eq!(names, ["A_TOKEN", "KEY"]);

@@ -1,4 +1,4 @@
-//! What a job of `jobs.yaml` means.
+//! A checked job of `jobs.yaml`, with every default filled in.
 
 mod check;
 mod limits;
@@ -22,36 +22,36 @@ use crate::domain::{JobName, ToolName};
 use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
 
-/// The least of an output that is kept, in bytes.
+/// The smallest `max_output_bytes`.
 const LEAST_OUTPUT_BYTES: u64 = 4096;
 
 /// How far a run may go on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Autonomy {
-    /// Only read calls.
+    /// The job may make only read calls.
     ReadOnly,
-    /// Admin calls that are allowed are logged as warnings.
+    /// Each allowed admin call is recorded with a warning.
     Supervised,
-    /// They are not.
+    /// Allowed admin calls are recorded without a warning.
     Full,
 }
 
-/// Whether a job's runs change things or plan changes.
+/// Whether a job's runs make changes or only plan them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Changes are made.
+    /// Runs make changes.
     #[default]
     Act,
-    /// Changes are planned; a person applies them.
+    /// Runs plan changes, and a person applies them.
     Plan,
 }
 
-/// How a person is asked.
+/// How a run asks a person for approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
-    /// How long an answer is waited for.
+    /// How long the run waits for an answer.
     pub timeout: Duration,
-    /// Whether a call that nobody answers becomes a step of a plan; else it is refused.
+    /// Whether an unanswered call becomes a step of a plan; otherwise it is denied.
     pub unanswered_is_planned: bool,
 }
 
@@ -61,93 +61,93 @@ impl Default for Approval {
     }
 }
 
-/// What becomes of slots that came due while the daemon was down.
+/// The policy for slots that came due while the daemon was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Catchup {
-    /// They are missed.
+    /// Records them as missed.
     None,
-    /// The latest one within the window runs.
+    /// Runs the latest slot within the window.
     Latest,
 }
 
 /// Which read tools a job may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadPolicy {
-    /// Every one.
+    /// Every read tool.
     All,
-    /// These.
+    /// Only the named tools.
     Only(BTreeSet<String>),
 }
 
-/// A tool that a job lists.
+/// An entry of a job's `write` or `admin` list.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// The tool.
+    /// The name of the tool.
     pub tool: ToolName,
-    /// Only for such arguments.
+    /// Conditions that the arguments must meet; `None` allows any arguments.
     pub args: Option<ArgumentConditions>,
 }
 
-/// What a job may use.
+/// The tools that a job may use, and under which conditions.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// How far it may go on its own.
+    /// How far the job may go on its own.
     pub autonomy: Autonomy,
-    /// Read tools.
+    /// Read tools that the job may use.
     pub read: ReadPolicy,
-    /// Write tools.
+    /// Entries that admit write calls.
     pub write: Vec<Listed>,
-    /// Admin tools.
+    /// Entries that admit admin calls.
     pub admin: Vec<Listed>,
-    /// Asked for, although they are listed.
+    /// Listed tools that still need a person's approval.
     pub approve: BTreeSet<String>,
-    /// Refused whatever else is listed.
+    /// Tools that are denied even if another list names them.
     pub deny: BTreeSet<String>,
-    /// The tools that each of the job's skills may be used with.
+    /// For each skill with `allowed-tools`: its name and the tools that it allows.
     pub narrowed: Vec<(String, BTreeSet<String>)>,
 }
 
-/// Where a run ends at the latest.
+/// The limits of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Model responses.
+    /// Model responses per run.
     pub max_iterations: u64,
-    /// Tool calls.
+    /// Tool calls per run.
     pub max_tool_calls: u64,
-    /// Calls of one response that are run.
+    /// Calls that the run makes per response.
     pub max_tool_calls_per_turn: usize,
-    /// From the start of the run.
+    /// Time since the start of the run.
     pub max_duration: Duration,
-    /// Tokens in and out.
+    /// Input and output tokens; `None` is unlimited.
     pub max_tokens: Option<u64>,
-    /// US dollars.
+    /// Cost in US dollars; `None` is unlimited.
     pub max_cost_usd: Option<f64>,
-    /// Files that are changed.
+    /// Changed files.
     pub max_files_modified: u64,
-    /// Lines of them that are changed.
+    /// Changed lines in all files.
     pub max_lines_changed: u64,
-    /// Responses in a row whose calls all failed.
+    /// Consecutive responses whose calls all failed.
     pub error_threshold: u64,
-    /// Time of one call of a tool that sets none.
+    /// Timeout of one call if its tool does not set one.
     pub tool_timeout: Duration,
-    /// Characters of an output that the model sees, where they are not those of its tool.
+    /// Characters of an output that the model sees if the tool does not set its own limit.
     pub output_limit: Option<usize>,
-    /// Bytes of an output that are kept.
+    /// Bytes of an output to keep.
     pub max_output_bytes: u64,
-    /// Bytes of the temporary directory of a run.
+    /// Bytes of the run's temporary directory, inclusive.
     pub max_tmp_bytes: u64,
-    /// Read calls of one response that run at once.
+    /// Read calls of one response that run concurrently.
     pub parallel_reads: usize,
-    /// Tool calls in time.
+    /// Rate limit of tool calls; `None` is unlimited.
     pub rate: Option<Rate>,
 }
 
-/// Tool calls in time: a bucket that is full at the start.
+/// A rate limit of tool calls: a token bucket that is full at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many calls a minute brings.
+    /// Calls that are added to the bucket per minute.
     pub per_minute: u64,
-    /// How many may be made at once.
+    /// The capacity of the bucket, in calls.
     pub burst: u64,
 }
 
@@ -173,78 +173,78 @@ impl Default for Limits {
     }
 }
 
-/// A job.
+/// A checked job.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Its name.
+    /// The unique name of the job.
     pub name: JobName,
-    /// For people.
+    /// The purpose of the job; people and the model see it.
     pub description: Option<String>,
-    /// Whether its schedule is in force.
+    /// Whether the schedule is in effect. A disabled job can still be run by hand.
     pub enabled: bool,
-    /// When it is due; `None` is only by hand.
+    /// When the job comes due; `None` means that it runs only by hand.
     pub schedule: Option<Schedule>,
-    /// The spread of its starts.
+    /// The span over which start times are spread.
     pub jitter: Duration,
-    /// What becomes of missed slots.
+    /// The policy for slots that the daemon could not start in time.
     pub catchup: Catchup,
-    /// How old a slot may be that is caught up.
+    /// The maximum age of a slot to catch up.
     pub catchup_window: Duration,
-    /// What the agent is asked to do, with places for `vars`.
+    /// The task of the agent, with placeholders for `vars`.
     pub prompt: Template,
-    /// Values for the prompt.
+    /// Values for the placeholders of the prompt.
     pub vars: BTreeMap<String, String>,
-    /// Its model, if it names one.
+    /// The model that the job names, or that the defaults of its file name.
     pub model: Option<String>,
-    /// Appended last to the system prompt.
+    /// Text to append at the end of the system prompt.
     pub system_prompt: Option<String>,
-    /// Where its tools start, if it names a directory.
+    /// The directory where tools start; `None` is the job's own directory in the workspace.
     pub working_dir: Option<PathBuf>,
-    /// Trees that it may use besides its working directory.
+    /// Trees that the job may use in addition to its working directory.
     pub allowed_paths: Vec<PathBuf>,
-    /// Hosts that it may reach besides the daemon's.
+    /// Hosts that the job may reach in addition to those in `config.yaml`.
     pub allowed_domains: Vec<AllowedHost>,
-    /// How the kernel holds its tools.
+    /// How strictly the kernel sandboxes the job's tools.
     pub sandbox: SandboxMode,
-    /// Whether its tools have a network.
+    /// Whether the job's tools have a network.
     pub network: bool,
-    /// Where the programs of its tools are started.
+    /// The target on which the programs of the job's tools run.
     pub environment: ExecutionTarget,
-    /// Whether its runs change things.
+    /// Whether runs make changes or only plan them.
     pub mode: Mode,
-    /// How a person is asked.
+    /// How a run asks a person for approval.
     pub approval: Approval,
-    /// What its model is told besides.
+    /// Skills for the model.
     pub skills: Vec<Arc<Skill>>,
-    /// What it may use.
+    /// The tools that the job may use.
     pub policy: Policy,
-    /// Where a run ends at the latest.
+    /// The limits of each run.
     pub limits: Limits,
-    /// Whether the first answer without calls is asked for once more.
+    /// Whether the model must confirm its first answer without calls.
     pub double_confirmation: bool,
-    /// How many calls are looked at for repetitions; `None` is not at all.
+    /// The number of recent calls to check for repetitions; `None` disables the check.
     pub loop_window: Option<usize>,
 }
 
-/// What a job is checked against.
+/// The configuration around a job, which its checks need.
 pub(crate) struct JobContext<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) settings: &'a Settings,
-    /// Where the configuration lies.
+    /// The configuration directory.
     pub(crate) directory: &'a Path,
     pub(crate) defaults: &'a RawDefaults,
-    /// `None` where no tools file is at hand, so that names cannot be checked.
+    /// `None` if the tools files are incomplete; tool names are then not checked.
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
-    /// Names of tools that are declared with mistakes; a job may name them.
+    /// Names of tools whose declarations have errors. A job may name them without a further error.
     pub(crate) broken_tools: &'a BTreeSet<String>,
-    /// Their tools are known only when they run.
+    /// The tools of a server are known only while it runs.
     pub(crate) mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
-    /// `None` likewise.
+    /// `None` if `config.yaml` is missing or has errors; model names are then not checked.
     pub(crate) models: Option<&'a BTreeSet<String>>,
     pub(crate) prompt_file: &'a dyn Fn(&str) -> Result<String, String>,
-    /// Returns the text of a file relative to the configuration directory.
+    /// Reads a file relative to the configuration directory.
     pub(crate) beside: &'a dyn Fn(&str) -> Result<String, String>,
-    /// The cron expressions that were parsed so far. Jobs share them, because a parsed one takes 5 KB.
+    /// The cron expressions parsed so far. Jobs share them because a parsed expression takes 5 KB.
     pub(crate) expressions: &'a RefCell<BTreeMap<String, Expression>>,
     pub(crate) now: DateTime<Utc>,
 }
@@ -260,14 +260,15 @@ impl JobContext<'_> {
     }
 }
 
-/// Collects what is wrong with a job.
+/// Collects the errors and warnings of a job.
 struct JobChecker<'a> {
     diagnostics: Diagnostics,
     ctx: &'a JobContext<'a>,
 }
 
 impl Job {
-    /// Returns what `raw` means, with every error and warning, by pointers below the job.
+    /// Checks `raw` and fills in the defaults. The pointers of errors and warnings are relative to
+    /// the job.
     pub(crate) fn from_raw(raw: &RawJob, ctx: &JobContext<'_>) -> (Option<Self>, Diagnostics) {
         let mut check = JobChecker { diagnostics: Diagnostics::default(), ctx };
         let name = raw.name.as_deref().and_then(|name| JobName::parse(name).ok());
@@ -356,7 +357,7 @@ impl Job {
 }
 
 impl Policy {
-    /// Returns the tools that the job names as ones that it uses.
+    /// Returns the tools that `read`, `write`, `admin` and `approve` name.
     #[must_use]
     pub fn named(&self) -> BTreeSet<&str> {
         let read = match &self.read {
@@ -368,15 +369,15 @@ impl Policy {
         listed.chain(plain).collect()
     }
 
-    /// Returns the first of the job's skills that this tool may not be used with.
+    /// Returns the first of the job's skills whose `allowed-tools` exclude this tool.
     #[must_use]
     pub fn excluded_by_skill(&self, tool: &str) -> Option<&str> {
-        // What a skill says is always there to be read again.
+        // The model may always read a skill again.
         let mut excluding = self.narrowed.iter().filter(|(_, tools)| !tools.contains(tool));
         excluding.next().filter(|_| tool != "skill").map(|(skill, _)| skill.as_str())
     }
 
-    /// Tells whether the job names this tool as one that it uses.
+    /// Tells whether `read`, `write` or `admin` names this tool.
     #[must_use]
     pub fn names(&self, tool: &str) -> bool {
         let listed = |list: &[Listed]| list.iter().any(|entry| entry.tool.as_str() == tool);
@@ -387,7 +388,7 @@ impl Policy {
         read || listed(&self.write) || listed(&self.admin)
     }
 
-    /// Returns the policy as it stands in a transcript.
+    /// Returns the policy in the form of the transcript.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let listed = |list: &[Listed]| -> Value {

@@ -1,4 +1,4 @@
-//! From files to a [`Config`]: everything is read, everything is checked, everything that is wrong is told at once.
+//! Loads files into a [`Config`]: reads and checks all of them, and reports every error at once.
 
 mod models;
 mod read;
@@ -27,14 +27,14 @@ use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::text::redact::{Redactor, Secret};
 
-/// A checked configuration. Immutable; a reload makes another one.
+/// A checked configuration. It never changes; a reload creates a new one.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where it was read from.
+    /// The directory that contains the files.
     pub directory: PathBuf,
-    /// SHA-256 (hex) of its files with their references unresolved.
+    /// SHA-256 (hex) of the files as written, with unresolved references.
     pub digest: String,
-    /// The daemon's settings.
+    /// Settings of `config.yaml` other than models and MCP servers.
     pub settings: Settings,
     /// Models by name.
     pub models: BTreeMap<String, Arc<Model>>,
@@ -44,16 +44,17 @@ pub struct Config {
     pub mcp_servers: BTreeMap<String, Arc<McpServer>>,
     /// Jobs by name.
     pub jobs: BTreeMap<JobName, Arc<Job>>,
-    /// What must not be shown.
+    /// Values to redact from everything that leaves the process.
     pub secrets: Vec<Secret>,
     /// Files that `${file:…}` references name.
     pub secret_files: Vec<PathBuf>,
-    /// References that this process could not read; each stands in the place of its value.
+    /// References that this process could not read. The configuration contains each reference in
+    /// place of its value.
     pub unread: Vec<Unread>,
 }
 
 impl Config {
-    /// Returns the reference among `values` that this process could not read.
+    /// Returns the first unread reference that one of `values` contains.
     pub fn unread_in<'a>(&self, values: impl IntoIterator<Item = &'a str>) -> Option<&Unread> {
         let values: Vec<&str> = values.into_iter().collect();
         let stands_in =
@@ -61,7 +62,8 @@ impl Config {
         self.unread.iter().find(stands_in)
     }
 
-    /// Returns the model that `job` runs with: its own, else the default, else the only one; `None` if none is configured.
+    /// Returns the model that `job` runs with: its own, else the default, else the only one. `None`
+    /// if this leads to no configured model.
     #[must_use]
     pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
         match job.model.as_ref().or(self.settings.default_model.as_ref()) {
@@ -72,10 +74,10 @@ impl Config {
     }
 }
 
-/// What loading gave: a configuration if there is no error, and the report in any case.
+/// The result of loading: the report, and the configuration unless it has errors.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// `None` if there is any error.
+    /// `None` if the report contains an error.
     pub config: Option<Config>,
     /// Every error and warning.
     pub report: Report,
@@ -83,7 +85,7 @@ pub struct Loaded {
 
 /// Loads the files of `set`.
 ///
-/// `now` is the moment after which every schedule must still come due.
+/// A schedule that does not come due after `now` is reported.
 #[must_use]
 pub fn load(
     set: &FileSet,
@@ -118,17 +120,17 @@ struct Loader<'a> {
     found: RefCell<Found>,
 }
 
-/// What jobs can name.
+/// The tools, servers and models that jobs can name.
 struct Names<'a> {
-    /// `None` where no tools file could be read.
+    /// `None` if not every tools file could be read.
     tools: Option<&'a BTreeMap<ToolName, Tool>>,
     broken_tools: &'a BTreeSet<String>,
     mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
-    /// `None` likewise.
+    /// `None` if `config.yaml` is missing or has schema errors.
     models: Option<&'a BTreeSet<String>>,
 }
 
-/// A file with what its schema let through.
+/// A file, and its value without the parts that its schema rejected.
 struct Checked {
     document: Document,
     value: Value,
@@ -171,11 +173,11 @@ impl Loader<'_> {
         {
             self.error(
                 file.document
-                    .error("/default_model", format!("there is no model `{name}` in `models`")),
+                    .error("/default_model", format!("unknown model `{name}`: add it to `models`")),
             );
         }
         let (tools, broken_tools) = self.tools(&tool_files, &settings.security);
-        // Names are not held against a file that could not be read.
+        // If a tools file could not be read, names that seem unknown may be defined there.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
         let mcp_servers = self.mcp_servers(&raw, config.as_ref());
         self.no_shadows(&tool_files, &mcp_servers);
@@ -221,7 +223,7 @@ impl Loader<'_> {
     }
 
     fn error(&self, error: ConfigError) {
-        // What rests on a reference that could not be resolved is not wrong by itself.
+        // An error at an unresolved reference only follows from that reference.
         let place = (error.file.clone(), error.line, error.column);
         if self.found.borrow().unresolved.contains(&place) {
             return;
@@ -233,7 +235,7 @@ impl Loader<'_> {
         self.report.borrow_mut().add_warning(warning);
     }
 
-    /// Reports what was found in the declaration at `pointer`.
+    /// Reports the diagnostics of the declaration at `pointer`.
     fn report(&self, document: &Document, pointer: &str, diagnostics: Diagnostics) {
         let located = |diagnostic: Diagnostic| {
             let pointer = format!("{pointer}{}", diagnostic.pointer);
@@ -245,7 +247,8 @@ impl Loader<'_> {
         diagnostics.warnings.into_iter().for_each(|warning| self.warning(located(warning)));
     }
 
-    /// Decodes an entry. One that its schema has already rejected may fail in silence.
+    /// Decodes an entry. Reports a failure only if `must`: the schema has already reported the
+    /// others.
     fn decode<T: DeserializeOwned>(
         &self,
         value: Value,
@@ -257,14 +260,16 @@ impl Loader<'_> {
             Ok(raw) => Some(raw),
             Err(error) => {
                 if must {
-                    self.error(document.error(pointer, format!("this cannot be read: {error}")));
+                    self.error(
+                        document.error(pointer, format!("cannot decode this entry: {error}")),
+                    );
                 }
                 None
             }
         }
     }
 
-    /// Warns of a tool whose program or script no process of it could open.
+    /// Returns a warning if the sandbox would keep the tool from opening its own program or script.
     fn closed(&self, tool: &Tool, security: &Security) -> Option<Diagnostic> {
         let closed = security.denied_paths.iter().chain([&self.set.directory]);
         let (file, folder) = (security.sandbox != SandboxMode::Off)
@@ -273,9 +278,9 @@ impl Loader<'_> {
         Some(Diagnostic {
             pointer: "/cmd".to_owned(),
             message: format!(
-                "`{file}` lies in `{folder}`, which is closed to tools; a job that may use this tool fails its preflight"
+                "`{file}` is inside `{folder}`, which is closed to tools; a job that may use this tool fails its preflight"
             ),
-            hint: Some("open its folder with `sandbox: {read: […]}`, or move it".to_owned()),
+            hint: Some("open its folder with `sandbox: {read: […]}`, or move the file".to_owned()),
         })
     }
 
@@ -309,13 +314,14 @@ impl Loader<'_> {
         (tools, broken)
     }
 
-    /// Refuses declared tools that are named as a server's tools are (MCP-2).
+    /// Rejects declared tools whose names belong to an MCP server (MCP-2).
     fn no_shadows(&self, files: &[Checked], servers: &BTreeMap<String, Arc<McpServer>>) {
         for (file, at, entry) in entries(files, "tools") {
             let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
             let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
             if let Some(server) = server.filter(|server| servers.contains_key(*server)) {
-                let message = format!("`{name}` is a name for tools of the MCP server `{server}`");
+                let message =
+                    format!("`{name}` is reserved for tools of the MCP server `{server}`");
                 self.error(file.document.error(&format!("/tools/{at}/name"), message));
             }
         }
@@ -394,7 +400,8 @@ impl Loader<'_> {
         jobs
     }
 
-    /// Returns the defaults of a file without what is wrong with them, which is told here and not at each job.
+    /// Returns the valid defaults of a file. Reports the others here, so that they are not reported
+    /// at every job.
     fn checked_defaults(
         &self,
         mut defaults: RawDefaults,
@@ -408,12 +415,10 @@ impl Loader<'_> {
         if let (Some(model), Some(models)) = (&defaults.model, names.models)
             && !models.contains(model)
         {
-            self.error(
-                document.error(
-                    "/defaults/model",
-                    format!("there is no model `{model}` in config.yaml"),
-                ),
-            );
+            self.error(document.error(
+                "/defaults/model",
+                format!("unknown model `{model}`: add it to `models` in config.yaml"),
+            ));
             defaults.model = None;
         }
         defaults
@@ -438,7 +443,7 @@ impl Loader<'_> {
     }
 }
 
-/// Returns the entries of `list` in all files, with their positions.
+/// Returns the entries of the key `list` in all files, with their positions.
 fn entries<'a>(
     files: &'a [Checked],
     list: &'a str,
@@ -450,7 +455,7 @@ fn entries<'a>(
             .into_iter()
             .flatten()
             .enumerate()
-            // An entry that is not a mapping has been reported by the schema.
+            // The schema check has reported entries that are not mappings.
             .filter(|(_, entry)| !entry.is_null())
             .map(move |(at, entry)| (file, at, entry))
     })

@@ -1,4 +1,4 @@
-//! What an entry of `mcp_servers` means.
+//! A checked entry of `mcp_servers`.
 
 use std::collections::BTreeMap;
 
@@ -11,45 +11,45 @@ use super::{Environment, ToolSandbox};
 use crate::argv::{Diagnostics, pointer_segment};
 use crate::domain::Category;
 
-/// Between the names of a server and of its tool.
+/// Separates the names of server and tool in `SERVER__TOOL`.
 pub const MCP_SEPARATOR: &str = "__";
 
-/// How an MCP server is talked with.
+/// The transport of an MCP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum McpTransport {
-    /// A program, over its standard input and output.
+    /// A program that speaks MCP over its standard input and output.
     Stdio {
-        /// What is started.
+        /// The program to start.
         program: Program,
-        /// Its arguments.
+        /// The arguments of the program.
         args: Vec<String>,
-        /// Variables besides the allowlist.
+        /// Environment variables in addition to the allowlist.
         env: BTreeMap<String, String>,
-        /// What the kernel leaves to it.
+        /// The sandbox settings of the program.
         sandbox: ToolSandbox,
     },
-    /// Streamable HTTP.
+    /// A server that speaks streamable HTTP.
     Http {
-        /// The address.
+        /// The address of the server, without a user name or password.
         url: String,
-        /// Headers of every request.
+        /// Headers sent with every request.
         headers: BTreeMap<String, String>,
     },
 }
 
-/// An MCP server. What it says of its tools decides nothing about what they may do (MCP-1).
+/// An MCP server. The rights of its tools never depend on what the server says about them (MCP-1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpServer {
-    /// Its name.
+    /// The key in `mcp_servers` and the prefix of the server's tools.
     pub name: String,
-    /// How it is talked with.
+    /// How to start the server or connect to it.
     pub transport: McpTransport,
     category: Option<Category>,
     categories: BTreeMap<String, Category>,
 }
 
 impl McpServer {
-    /// Returns the values that it is started or called with.
+    /// Returns the values of its environment variables or headers, any of which may be a secret.
     pub fn values(&self) -> impl Iterator<Item = &str> {
         let values = match &self.transport {
             McpTransport::Stdio { env, .. } => env,
@@ -58,27 +58,28 @@ impl McpServer {
         values.values().map(String::as_str)
     }
 
-    /// Returns the highest category that any of its tools has.
+    /// Returns the highest category that any of its tools can have.
     #[must_use]
     pub fn highest(&self) -> Category {
         let own = self.category.unwrap_or(Category::Admin);
         self.categories.values().copied().fold(own, Category::max)
     }
 
-    /// Returns the category of one of its tools: admin, where the operator says nothing.
+    /// Returns the category of one of its tools; defaults to admin.
     #[must_use]
     pub fn category_of(&self, tool: &str) -> Category {
         self.categories.get(tool).copied().or(self.category).unwrap_or(Category::Admin)
     }
 
-    /// Tells whether any of its tools may be a read tool.
+    /// Tells whether any of its tools can be a read tool.
     #[must_use]
     pub fn may_read(&self) -> bool {
         self.category == Some(Category::Read)
             || self.categories.values().any(|category| *category == Category::Read)
     }
 
-    /// Returns what `raw` means, with everything that is wrong, by pointers below the entry.
+    /// Checks `raw` and fills in the defaults. The pointers of the diagnostics are relative to the
+    /// entry.
     pub(crate) fn from_raw(
         name: &str,
         raw: &RawMcpServer,
@@ -93,18 +94,18 @@ impl McpServer {
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if !is_name {
             let message = format!(
-                "`{name}` is not a valid server name: letters, digits, `-` and single `_` within, at most 32"
+                "`{name}` is not a valid server name: use at most 32 letters, digits, `-` and single inner `_`"
             );
             diagnostics.error("", message);
         }
         let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut diagnostics);
-        // Where `category` says nothing, its other tools are admin tools.
+        // Without `category`, tools that `categories` does not list are admin tools.
         let mut of_tools = raw.categories.iter().flat_map(BTreeMap::values);
         if raw.category == Some(Category::Read)
             && of_tools.all(|category| *category == Category::Read)
             && !sandbox.write.is_empty()
         {
-            let message = "a read tool cannot write: leave this out, or make it a write tool";
+            let message = "a read tool cannot write: remove this key, or set the category to write";
             diagnostics.error("/sandbox/write", message.to_owned());
         }
         for (variable, value) in raw.env.iter().flatten() {
@@ -122,7 +123,7 @@ impl McpServer {
                     if is_there {
                         diagnostics.error(
                             &format!("/{key}"),
-                            format!("`{key}` is for servers with a `url`"),
+                            format!("`{key}` applies only to servers with a `url`"),
                         );
                     }
                 }
@@ -133,7 +134,7 @@ impl McpServer {
                 let path = environment.find_program(&written);
                 if path.is_none() {
                     let message =
-                        format!("`{written}` was not found, so that the server is not there");
+                        format!("`{written}` was not found, so the server is unavailable");
                     diagnostics.warn("/command/0", message);
                 }
                 let env = raw.env.clone().unwrap_or_default();
@@ -146,7 +147,7 @@ impl McpServer {
                     if is_there {
                         diagnostics.error(
                             &format!("/{key}"),
-                            format!("`{key}` is for servers with a `command`"),
+                            format!("`{key}` applies only to servers with a `command`"),
                         );
                     }
                 }
@@ -154,7 +155,8 @@ impl McpServer {
                     Err(message) => diagnostics.error("/url", message),
                     Ok(url) if is_exposed(&url) && raw.headers.is_some() => diagnostics.warn(
                         "/url",
-                        "the headers go over plain HTTP to a host that is not loopback".to_owned(),
+                        "the headers are sent over plain HTTP to a host that is not loopback"
+                            .to_owned(),
                     ),
                     Ok(_) => {}
                 }
@@ -162,12 +164,8 @@ impl McpServer {
                 Some(McpTransport::Http { url: url.clone(), headers })
             }
             _ => {
-                diagnostics.error(
-                    "",
-                    format!(
-                        "the server `{name}` needs a `command` or a `url`, and one of them only"
-                    ),
-                );
+                diagnostics
+                    .error("", format!("the server `{name}` needs either a `command` or a `url`"));
                 None
             }
         };

@@ -1,8 +1,10 @@
-//! Configuration: files → located tree → JSON Schema → checked [`Config`], with every error at once.
+//! Configuration: files → tree with locations → JSON Schema → checked [`Config`]. Every error is
+//! reported at once.
 //!
-//! What was typed is a `Raw…` type, whose generated schema is what `dutyd schema` prints and what validates the files; what it means is
-//! [`Config`], [`Job`], [`Tool`], [`Model`], with every default filled in. A reader of these never looks at a file. The environment is read
-//! here and nowhere else.
+//! The `Raw…` types hold what the operator typed. `dutyd schema` prints their generated schema, and
+//! the loader validates the files with it. [`Config`], [`Job`], [`Tool`] and [`Model`] hold what
+//! the files mean, with every default filled in; code that uses them never looks at a file. Only
+//! this folder reads the environment.
 
 mod builtin;
 mod dirs;

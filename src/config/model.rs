@@ -1,4 +1,4 @@
-//! What a model of `config.yaml` means.
+//! A checked model of `config.yaml`, with every default filled in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use super::web::{is_exposed, service_address};
 use crate::argv::Diagnostics;
 use crate::text::quantity;
 
-/// Families of Anthropic's models that cannot be told how long to think.
+/// Prefixes of Anthropic models that do not support `reasoning_effort`.
 const WITHOUT_EFFORT: &[&str] =
     &["claude-3-5", "claude-3-opus", "claude-3-sonnet", "claude-3-haiku", "claude-2"];
 
 /// A model that jobs can name.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Its name in `models`.
+    /// The key in `models`.
     pub name: String,
-    /// Who serves it.
+    /// The API or script that serves the model.
     pub provider: Provider,
-    /// What its family was trained on.
+    /// The prompt and tools for the model's family.
     pub profile: &'static Profile,
-    /// Tokens that it can take in.
+    /// The context window in tokens.
     pub context_window: u64,
-    /// Retries of one call.
+    /// Retries per model call.
     pub max_retries: u32,
-    /// What it costs; `None` is unknown.
+    /// The price; `None` if unknown.
     pub price: Option<Price>,
-    /// Models to try when it is unavailable, in order.
+    /// Models to try, in order, when this one is unavailable.
     pub fallback: Vec<String>,
 }
 
-/// Who serves a model.
+/// The API or script that serves a model.
 #[derive(Debug, Clone)]
 pub enum Provider {
-    /// A server.
+    /// A model behind a network API.
     Remote(Remote),
-    /// A script.
+    /// A scripted model, which makes no network calls.
     Scripted(Script),
 }
 
-/// What is spoken with a server.
+/// The wire format of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireFormat {
     /// Anthropic Messages.
@@ -54,12 +54,12 @@ pub enum WireFormat {
     OpenaiChat,
     /// Gemini.
     Gemini,
-    /// Ollama's own chat.
+    /// Ollama's native chat API.
     Ollama,
 }
 
 impl WireFormat {
-    /// Returns the word in files.
+    /// Returns the value of `provider` in `config.yaml`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl WireFormat {
         }
     }
 
-    /// Returns the provider's own address.
+    /// Returns the default base URL of the provider.
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
@@ -92,19 +92,19 @@ impl WireFormat {
     }
 }
 
-/// How long a model may think.
+/// How much a model may reason before it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Little.
+    /// Short reasoning.
     Low,
-    /// As most tasks need.
+    /// Enough reasoning for most tasks.
     Medium,
-    /// Much.
+    /// Long reasoning.
     High,
 }
 
 impl Effort {
-    /// Returns the word that providers know.
+    /// Returns the value in provider requests.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -115,40 +115,40 @@ impl Effort {
     }
 }
 
-/// A model behind a server.
+/// A model behind a network API.
 #[derive(Clone)]
 pub struct Remote {
-    /// What is spoken.
+    /// The wire format of the server.
     pub format: WireFormat,
-    /// The model as the server knows it.
+    /// The name of the model at the server.
     pub model: String,
-    /// The key; many local servers need none.
+    /// The API key; many local servers do not need one.
     pub api_key: Option<String>,
-    /// The address up to the version, without a slash at its end.
+    /// The base URL up to and including the version, without a trailing slash.
     pub base_url: String,
-    /// Whether the model sees pictures.
+    /// Whether the model accepts images.
     pub sees_images: bool,
-    /// Whether answers are streamed.
+    /// Whether to stream responses.
     pub stream: bool,
-    /// The most tokens of one answer.
+    /// Maximum number of output tokens per response.
     pub max_output_tokens: Option<u32>,
-    /// 0 is the most predictable.
+    /// The sampling temperature; 0 is the most predictable.
     pub temperature: Option<f64>,
-    /// How long it may think.
+    /// How much the model may reason before it answers.
     pub reasoning_effort: Option<Effort>,
-    /// Tokens that it can take in; a local server is told.
+    /// The context window in tokens; requests to a local server include it.
     pub context_window: u64,
-    /// For the whole response.
+    /// The timeout for the whole response.
     pub timeout: Duration,
-    /// Without any byte.
+    /// The timeout for the next byte of a response.
     pub idle_timeout: Duration,
-    /// Further request headers.
+    /// Additional request headers.
     pub headers: BTreeMap<String, String>,
 }
 
 impl std::fmt::Debug for Remote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Key and headers are secrets.
+        // The key and the headers are secrets.
         f.debug_struct("Remote")
             .field("format", &self.format)
             .field("model", &self.model)
@@ -158,7 +158,7 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Model {
-    /// Returns the provider's word in files.
+    /// Returns the value of `provider` in `config.yaml`, also for the scripted model.
     #[must_use]
     pub fn provider_word(&self) -> &'static str {
         match &self.provider {
@@ -167,7 +167,7 @@ impl Model {
         }
     }
 
-    /// Returns the model as the provider knows it.
+    /// Returns the name of the model at the provider; of a scripted model, its own name.
     #[must_use]
     pub fn model_word(&self) -> &str {
         match &self.provider {
@@ -176,7 +176,8 @@ impl Model {
         }
     }
 
-    /// Returns what `raw` means; the pointers of its errors are below the model. `script` loads a script.
+    /// Checks `raw` and fills in the defaults. The pointers of the diagnostics are relative to the
+    /// model. `script` loads a script.
     pub(crate) fn from_raw(
         name: &str,
         raw: &RawModel,
@@ -200,14 +201,14 @@ impl Model {
                     if is_set {
                         diagnostics.error(
                             &format!("/{key}"),
-                            format!("`{key}` says nothing to the scripted model: take it out"),
+                            format!("`{key}` does not apply to the scripted model: remove it"),
                         );
                     }
                 }
                 let Some(path) = &raw.script else {
                     diagnostics.error(
                         "",
-                        "the scripted model needs `script:`, the file that it plays".to_owned(),
+                        "the scripted model needs `script:`: set the file to play".to_owned(),
                     );
                     return None;
                 };
@@ -217,7 +218,7 @@ impl Model {
                 if raw.script.is_some() {
                     diagnostics.error(
                         "/script",
-                        "`script` is for the scripted model only: take it out".to_owned(),
+                        "`script` applies only to the scripted model: remove it".to_owned(),
                     );
                 }
                 Provider::Remote(remote(format, raw, (profile, context_window), diagnostics)?)
@@ -240,7 +241,8 @@ impl Model {
     }
 }
 
-/// The names of models are the providers' own; another server may mean and cost something else.
+/// Returns the built-in price if the model is served by the provider itself. The same name at
+/// another server may be another model with another price.
 fn known_price(remote: &Remote) -> Option<Price> {
     let is_own = remote.base_url == remote.format.base_url();
     is_own.then(|| Price::of(&remote.model)).flatten()
@@ -290,10 +292,11 @@ fn remote(
     check_address(format, raw, diagnostics);
     check_thinking(format, raw, diagnostics);
     let Some(model) = raw.model.clone() else {
-        diagnostics.error("", "`model` is missing: the model as the server knows it".to_owned());
+        diagnostics
+            .error("", "`model` is missing: set the name of the model at the server".to_owned());
         return None;
     };
-    // A model's name becomes a part of Gemini's address.
+    // The URL of a Gemini request contains the model's name.
     let is_name =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
     if format == WireFormat::Gemini && !model.chars().all(is_name) {
@@ -325,7 +328,7 @@ fn effort(raw: RawEffort) -> Effort {
     }
 }
 
-/// Tells whether requests carry something that opens the provider's door.
+/// Tells whether requests carry a credential: the API key, or a header whose name suggests one.
 fn sends_key(raw: &RawModel) -> bool {
     let is_key = |name: &String| {
         let name = name.to_ascii_lowercase();
@@ -342,7 +345,7 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
             Err(message) => diagnostics.error("/base_url", message),
             Ok(url) if is_exposed(&url) && !may_be_plain => diagnostics.error(
                 "/base_url",
-                "the key would go over plain HTTP to a host that is not loopback: write https://, or `allow_plain_http: true`"
+                "the key would be sent over plain HTTP to a host that is not loopback: use https://, or set `allow_plain_http: true`"
                     .to_owned(),
             ),
             Ok(_) => {}
@@ -355,7 +358,7 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
         });
     if raw.base_url.is_none() && !has_key && format != WireFormat::Ollama {
         let host = format.base_url();
-        diagnostics.error("", format!("`api_key` is missing: {host} answers nobody without one"));
+        diagnostics.error("", format!("`api_key` is missing: {host} requires one"));
     }
     for (name, value) in raw.headers.iter().flatten() {
         let place = || format!("/headers/{}", crate::argv::pointer_segment(name));
@@ -363,7 +366,8 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
             diagnostics.error(&place(), format!("`{name}` is not a valid header name"));
         }
         if reqwest::header::HeaderValue::try_from(value.as_str()).is_err() {
-            diagnostics.error(&place(), format!("the value of `{name}` cannot stand in a header"));
+            diagnostics
+                .error(&place(), format!("the value of `{name}` is not a valid header value"));
         }
     }
     if raw
@@ -373,30 +377,30 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
     {
         diagnostics.error(
             "/api_key",
-            "the key holds a line break or another control character".to_owned(),
+            "the key contains a line break or another control character".to_owned(),
         );
     }
 }
 
-/// What a provider would answer with a 400 at night.
+/// Reports combinations of settings that the provider would reject at run time with status 400.
 fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {
     let model = raw.model.as_deref().unwrap_or_default();
     let thinks = raw.reasoning_effort.is_some();
     match format {
         WireFormat::Anthropic => {
             if raw.temperature.is_some_and(|temperature| temperature > 1.0) {
-                diagnostics.error("/temperature", "Anthropic takes at most 1".to_owned());
+                diagnostics.error("/temperature", "Anthropic accepts at most 1".to_owned());
             }
             if thinks && raw.temperature.is_some() {
                 diagnostics.error(
                     "/temperature",
-                    "a model of Anthropic that thinks takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
+                    "an Anthropic model that reasons does not accept `temperature`: remove it or `reasoning_effort`".to_owned(),
                 );
             }
             if thinks && WITHOUT_EFFORT.iter().any(|known| model.starts_with(known)) {
                 diagnostics.error(
                     "/reasoning_effort",
-                    format!("`{model}` cannot be told how long to think"),
+                    format!("`{model}` does not support `reasoning_effort`"),
                 );
             }
         }
@@ -404,30 +408,30 @@ fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnost
             if thinks && raw.temperature.is_some() {
                 diagnostics.error(
                     "/temperature",
-                    "a model of OpenAI that reasons takes no `temperature`: take it or `reasoning_effort` out".to_owned(),
+                    "an OpenAI model that reasons does not accept `temperature`: remove it or `reasoning_effort`".to_owned(),
                 );
             }
             let begins = |list: &[&str]| list.iter().any(|known| model.starts_with(known));
             let is_own = raw.base_url.is_none();
-            // From gpt-5.1 on, a model reasons only if it is told to.
+            // From gpt-5.1 on, a model reasons only if the request asks for it.
             let reasons = begins(&["o1", "o3", "o4", "gpt-5-"]) || model == "gpt-5";
             if is_own && raw.temperature.is_some() && !thinks && reasons {
                 diagnostics.error(
                     "/temperature",
-                    format!("`{model}` reasons, and takes no `temperature`"),
+                    format!("`{model}` reasons and does not accept `temperature`"),
                 );
             }
             if is_own && thinks && begins(&["gpt-3", "gpt-4", "chatgpt"]) {
                 diagnostics.error("/reasoning_effort", format!("`{model}` does not reason"));
             }
             if raw.max_output_tokens.is_some_and(|most| most < 16) {
-                diagnostics.error("/max_output_tokens", "OpenAI wants at least 16".to_owned());
+                diagnostics.error("/max_output_tokens", "OpenAI requires at least 16".to_owned());
             }
         }
         WireFormat::Gemini => {
             let is_medium = matches!(raw.reasoning_effort, Some(RawEffort::Medium));
             if is_medium && model.trim_start_matches("models/").starts_with("gemini-3-pro") {
-                let message = format!("`{model}` knows low and high only");
+                let message = format!("`{model}` supports only low and high");
                 diagnostics.error("/reasoning_effort", message);
             }
         }

@@ -1,6 +1,7 @@
-//! What tokens cost.
+//! Prices of models.
 //!
-//! Prices that the configuration does not give come from `prices.json`, which says of which day it is.
+//! A price in the configuration takes precedence; other prices come from `prices.json`, which
+//! contains its own date.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -17,18 +18,18 @@ const TOKENS: f64 = 1_000_000.0;
 struct Rates {
     input: f64,
     output: f64,
-    /// Of input that the provider had in its cache.
+    /// Input tokens read from the provider's cache; `None` means the price of input.
     cached_input: Option<f64>,
-    /// Of input that the provider puts into its cache.
+    /// Input tokens written to the provider's cache; `None` means the price of input.
     cache_write: Option<f64>,
 }
 
-/// What a model costs.
+/// The price of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Price {
     #[serde(flatten)]
     rates: Rates,
-    /// From so many tokens of input on, all of a call costs this.
+    /// Rates of a whole call with long input.
     long: Option<Long>,
 }
 
@@ -39,7 +40,7 @@ struct Long {
     rates: Rates,
 }
 
-/// The prices that come with the program.
+/// The built-in prices.
 #[derive(Debug, Deserialize)]
 struct Table {
     as_of: String,
@@ -50,7 +51,7 @@ static TABLE: LazyLock<Option<Table>> =
     LazyLock::new(|| serde_json::from_str(include_str!("prices.json")).ok());
 
 impl Price {
-    /// Returns a price of nothing.
+    /// Returns a price of zero.
     #[must_use]
     pub fn free() -> Self {
         let rates = Rates { input: 0.0, output: 0.0, cached_input: None, cache_write: None };
@@ -67,12 +68,14 @@ impl Price {
         Some(Self { rates, long: None })
     }
 
-    /// Returns the price of a well-known model; a date at the end of its name says nothing.
+    /// Returns the built-in price of a model. Ignores a date or another version suffix at the end
+    /// of the name.
     #[must_use]
     pub fn of(model: &str) -> Option<Self> {
         let known = &TABLE.as_ref()?.models;
         let model = model.strip_prefix("models/").unwrap_or(model);
-        // `-20250929`, `-2025-08-07`, `@20250929`, `-001`, `-latest`: what else follows is another model.
+        // Suffixes such as `-20250929`, `-2025-08-07`, `@20250929`, `-001` and `-latest` name a
+        // version of the same model. Any other suffix names another model.
         let is_version = |rest: &str| {
             rest == "-latest"
                 || rest.strip_prefix(['-', '@']).is_some_and(|rest| {
@@ -89,13 +92,14 @@ impl Price {
         })
     }
 
-    /// Returns the day of the prices that come with the program.
+    /// Returns the date of the built-in prices.
     #[must_use]
     pub fn as_of() -> &'static str {
         TABLE.as_ref().map(|table| table.as_of.as_str()).unwrap_or_default()
     }
 
-    /// Returns what a call costs, in US dollars. `written` tokens of its input went into the provider's cache.
+    /// Returns the cost of a call in US dollars. `written` is the number of input tokens that the
+    /// provider wrote to its cache.
     #[must_use]
     pub fn cost(&self, usage: &Usage, written: u64) -> f64 {
         let rates = match self.long {
@@ -105,7 +109,7 @@ impl Price {
         let cached = usage.cached_input_tokens.min(usage.input_tokens);
         let written = written.min(usage.input_tokens - cached);
         let plain = usage.input_tokens - cached - written;
-        #[expect(clippy::cast_precision_loss, reason = "no count of tokens comes near 2^52")]
+        #[expect(clippy::cast_precision_loss, reason = "token counts stay far below 2^52")]
         let cost = |tokens: u64, rate: f64| tokens as f64 / TOKENS * rate;
         cost(plain, rates.input)
             + cost(cached, rates.cached_input.unwrap_or(rates.input))
@@ -140,7 +144,8 @@ mod tests {
             cached_input_tokens: 600_000,
             reasoning_tokens: 0,
         };
-        // Above 200,000 tokens of input: 6 for input, 22.5 for output, a tenth of it for what was cached, 7.5 for what is written.
+        // Above 200,000 input tokens, the rates are 6 for input, 0.6 for cached input, 7.5 for
+        // cache writes and 22.5 for output.
         let cost = price.cost(&usage, 100_000);
         assert!((cost - (1.8 + 0.36 + 0.75 + 2.25)).abs() < 1e-9, "{cost}");
         assert!(Price::free().cost(&usage, 0).abs() < f64::EPSILON);

@@ -1,47 +1,48 @@
-//! What a family of models was trained on: the prompt, the tools with their names, the documents, the numbers. Data, and a prompt file each.
+//! Profiles of model families: the prompt, tool names, project documents and defaults that each
+//! family was trained on. A profile is data plus a prompt file.
 
 use std::time::Duration;
 
 use super::raw::RawProfile;
 
-/// What a family of models is given.
+/// The prompt, tools and defaults for a family of models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
-    /// The word in files.
+    /// The value of `profile` in `config.yaml`.
     pub name: &'static str,
     /// The beginning of the system prompt.
     pub prompt: &'static str,
-    /// Documents of a project that are read besides `AGENTS.md`.
+    /// Project documents to read in addition to `AGENTS.md`.
     pub documents: &'static [&'static str],
-    /// Whether an answer may hold several calls.
+    /// Whether a response may contain several calls.
     pub parallel_calls: bool,
-    /// Tokens that the models take in, where the configuration says nothing.
+    /// Default context window in tokens.
     pub context_window: u64,
-    /// Whether the models see pictures.
+    /// Whether the models accept images.
     pub sees_images: bool,
-    /// Time of a shell command that asks for none.
+    /// Default timeout of a shell command.
     pub shell_timeout: Duration,
-    /// Built-in tools that are shown.
+    /// Built-in tools to show to the model.
     pub tools: &'static [Shown],
 }
 
 /// A built-in tool as a family of models knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown {
-    /// The name in policies and transcripts.
+    /// Our name of the tool, as in policies and transcripts.
     pub own: &'static str,
     /// The name that the model sees.
     pub name: &'static str,
-    /// Parameters that the model knows by another name: ours, and theirs.
+    /// Renamed parameters, as pairs of our name and the model's name.
     pub parameters: &'static [(&'static str, &'static str)],
 }
 
-/// A tool that is shown as it is.
+/// Returns a tool that keeps its name.
 const fn same(own: &'static str) -> Shown {
     called(own, own)
 }
 
-/// A tool with another name.
+/// Returns a tool that the model sees under another name.
 const fn called(own: &'static str, name: &'static str) -> Shown {
     Shown { own, name, parameters: &[] }
 }
@@ -142,7 +143,7 @@ const GENERIC: Profile = Profile {
     context_window: 128_000,
     sees_images: false,
     shell_timeout: Duration::from_secs(10),
-    // As the open coding agents that these models were trained with name them.
+    // These names are those of the open coding agents that such models were trained with.
     tools: &[
         Shown { own: "bash", name: "bash", parameters: &[("timeout_ms", "timeout")] },
         Shown { own: "read_file", name: "read", parameters: &[("file_path", "path")] },
@@ -194,13 +195,13 @@ impl Profile {
         }
     }
 
-    /// Returns the profile of models that nothing is known of.
+    /// Returns the profile for models of an unknown family.
     #[must_use]
     pub fn generic() -> &'static Self {
         &GENERIC
     }
 
-    /// Returns how the built-in tool `own` is shown; `None` if it is not.
+    /// Returns how the model sees the built-in tool `own`; `None` if the profile does not show it.
     #[must_use]
     pub fn shown(&self, own: &str) -> Option<&'static Shown> {
         self.tools.iter().find(|shown| shown.own == own)
@@ -223,7 +224,7 @@ mod tests {
             let mut names: Vec<_> = profile.tools.iter().map(|shown| shown.name).collect();
             names.sort_unstable();
             names.dedup();
-            assert_eq!(names.len(), profile.tools.len(), "{}: two tools of one name", profile.name);
+            assert_eq!(names.len(), profile.tools.len(), "{}: duplicate tool name", profile.name);
             for shown in profile.tools.iter().filter(|shown| !shown.parameters.is_empty()) {
                 let schema = crate::config::Builtin::find(shown.own).unwrap().parameters.schema();
                 for (own, theirs) in shown.parameters {

@@ -1,6 +1,7 @@
-//! The files as they are typed. The JSON Schemas of `dutyd schema` are generated from these types and validate the files.
+//! The configuration files exactly as the operator typed them. `dutyd schema` generates its JSON
+//! Schemas from these types, and the loader validates the files with the same schemas.
 //!
-//! Doc comments here are what editors show to operators.
+//! Editors show these doc comments to operators.
 
 mod jobs;
 mod tools;
@@ -23,37 +24,38 @@ pub(crate) const SIZE: &str = r"^[0-9]+ ?(B|KB|MB|GB|KiB|MiB|GiB)$";
 pub(crate) const JOB_NAME: &str = r"^[a-z0-9][a-z0-9_-]{0,62}$";
 pub(crate) const TOOL_NAME: &str = r"^[a-zA-Z0-9_-]{1,64}$";
 
-/// config.yaml: the daemon and its models. Everything is optional.
+/// config.yaml: the daemon and its models. Every key is optional.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawSettings {
-    /// The version of the file format.
+    /// Version of the file format.
     #[schemars(range(min = 1, max = 1))]
     #[serde(rename = "version")]
     pub(crate) _version: Option<u32>,
-    /// Default zone of schedules: an IANA name, or `local`.
+    /// Default time zone of schedules: an IANA name, or `local`. Defaults to local.
     pub(crate) timezone: Option<String>,
-    /// Over this, runs wait in the queue, oldest first. 8 if not set.
+    /// Maximum number of concurrent runs; further runs wait in the queue, oldest first. Defaults to
+    /// 8.
     #[schemars(range(min = 1, max = 1000))]
     pub(crate) max_concurrent_runs: Option<u32>,
-    /// How long running jobs may finish when the daemon is stopped. 30s if not set.
+    /// Time that runs have to finish when the daemon stops. Defaults to 30s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) shutdown_grace: Option<String>,
-    /// The model of jobs that name none.
+    /// Model of jobs that do not name one.
     pub(crate) default_model: Option<String>,
-    /// Models by the names that jobs use.
+    /// Models by name; jobs refer to these names.
     pub(crate) models: Option<BTreeMap<String, RawModel>>,
     /// MCP servers by name; their tools are called SERVER__TOOL.
     pub(crate) mcp_servers: Option<BTreeMap<String, RawMcpServer>>,
-    /// What tools get and how they are held.
+    /// Environment, paths, hosts and sandbox of tools.
     pub(crate) security: Option<RawSecurity>,
-    /// Who answers `web_search`. Without it there is no such tool.
+    /// Service behind the tool `web_search`; without this key, the tool is unavailable.
     pub(crate) web_search: Option<RawWebSearch>,
     /// The daemon's own log.
     pub(crate) telemetry: Option<RawTelemetry>,
 }
 
-/// Who serves a model.
+/// API that serves a model.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawProvider {
@@ -65,9 +67,9 @@ pub(crate) enum RawProvider {
     OpenaiChat,
     /// Gemini.
     Gemini,
-    /// Ollama's own chat.
+    /// Ollama's native chat API.
     Ollama,
-    /// No model at all: plays a script.
+    /// Plays a script instead of calling a model.
     Scripted,
 }
 
@@ -75,52 +77,53 @@ pub(crate) enum RawProvider {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawModel {
-    /// Who serves it.
+    /// API that serves the model.
     #[schemars(required)]
     pub(crate) provider: Option<RawProvider>,
-    /// The model as the provider knows it.
+    /// Name of the model at the provider.
     pub(crate) model: Option<String>,
-    /// The key, best as `${credential:NAME}` or `${NAME}`.
+    /// API key; prefer a reference, `${credential:NAME}` or `${NAME}`, to a literal.
     pub(crate) api_key: Option<String>,
     /// true lets the key go over plain HTTP to a host that is not loopback. Defaults to false.
     pub(crate) allow_plain_http: Option<bool>,
-    /// The address up to the version, such as <https://api.openai.com/v1>.
+    /// Base URL up to and including the version, such as <https://api.openai.com/v1>.
     pub(crate) base_url: Option<String>,
-    /// Whether answers are streamed. true if not set.
+    /// Whether to stream responses. Defaults to true.
     pub(crate) stream: Option<bool>,
-    /// The most tokens of one answer.
+    /// Maximum number of output tokens per response.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(crate) max_output_tokens: Option<u32>,
-    /// 0 is the most predictable.
+    /// Sampling temperature; 0 is the most predictable.
     #[schemars(range(min = 0, max = 2))]
     pub(crate) temperature: Option<f64>,
-    /// How long the model may think.
+    /// How much the model may reason before it answers.
     pub(crate) reasoning_effort: Option<RawEffort>,
-    /// The prompt, the tools and the documents that its family was trained on. By the provider if not set.
+    /// Prompt, tools and project documents that the model's family was trained on. Defaults to the
+    /// provider's profile.
     pub(crate) profile: Option<RawProfile>,
-    /// Tokens that the model can take in. By the profile if not set.
+    /// Context window in tokens. Defaults to the profile's.
     #[schemars(range(min = 256, max = 100_000_000))]
     pub(crate) context_window: Option<u64>,
-    /// For the whole response. 10m if not set.
+    /// Timeout for the whole response. Defaults to 10m.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) timeout: Option<String>,
-    /// No byte for this long ends the attempt. 60s if not set.
+    /// Timeout for the next byte of a response; ends the attempt. Defaults to 60s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) idle_timeout: Option<String>,
-    /// Retries of one model call. 4 if not set.
+    /// Maximum number of retries per model call. Defaults to 4.
     #[schemars(range(min = 0, max = 20))]
     pub(crate) max_retries: Option<u32>,
-    /// Further request headers.
+    /// Additional request headers.
     pub(crate) headers: Option<BTreeMap<String, String>>,
-    /// US dollars per million tokens. Those of well-known models are known.
+    /// US dollars per million tokens. Prices of well-known models are built in.
     pub(crate) price: Option<RawPrice>,
     /// Models to try when this one is unavailable, in order.
     pub(crate) fallback: Option<Vec<String>>,
-    /// The script of the scripted model, relative to this file.
+    /// Script of the scripted model, relative to the configuration directory.
     pub(crate) script: Option<String>,
 }
 
-/// The family of a model.
+/// Model family.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawProfile {
@@ -134,21 +137,21 @@ pub(crate) enum RawProfile {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawPrice {
-    /// Of input.
+    /// Price of input tokens.
     #[schemars(required, range(min = 0))]
     pub(crate) input: Option<f64>,
-    /// Of output, reasoning included.
+    /// Price of output tokens, including reasoning.
     #[schemars(required, range(min = 0))]
     pub(crate) output: Option<f64>,
-    /// Of input that the provider had in its cache. As `input` if not set.
+    /// Price of input tokens read from the provider's cache. Defaults to `input`.
     #[schemars(range(min = 0))]
     pub(crate) cached_input: Option<f64>,
-    /// Of input that the provider puts into its cache. As `input` if not set.
+    /// Price of input tokens written to the provider's cache. Defaults to `input`.
     #[schemars(range(min = 0))]
     pub(crate) cache_write: Option<f64>,
 }
 
-/// How long a model may think.
+/// How much a model may reason before it answers.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawEffort {
@@ -157,48 +160,51 @@ pub(crate) enum RawEffort {
     High,
 }
 
-/// An MCP server: a program, or an address.
+/// An MCP server: a program (`command`) or an address (`url`).
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawMcpServer {
-    /// The program with its arguments. It is talked with over its standard input and output.
+    /// Program with its arguments; dutyd talks to it over standard input and output.
     #[schemars(length(min = 1))]
     pub(crate) command: Option<Vec<String>>,
-    /// Variables that the program gets besides the allowlist.
+    /// Environment variables for the program, in addition to the allowlist.
     pub(crate) env: Option<BTreeMap<String, String>>,
-    /// The address of a server that speaks streamable HTTP.
+    /// Address of a server that speaks streamable HTTP.
     pub(crate) url: Option<String>,
-    /// Headers of every request to it.
+    /// Headers sent with every request to the server.
     pub(crate) headers: Option<BTreeMap<String, String>>,
-    /// What its tools may do to the world, where `categories` says nothing. admin if not set.
+    /// Category of the tools that `categories` does not list. Defaults to admin.
     pub(crate) category: Option<Category>,
-    /// What single tools may do, by their names without the server's.
+    /// Categories of single tools, by tool name without the server prefix.
     pub(crate) categories: Option<BTreeMap<String, Category>>,
-    /// What the kernel leaves to the program.
+    /// Sandbox settings of the program.
     pub(crate) sandbox: Option<RawToolSandbox>,
 }
 
-/// What tools get and how they are held.
+/// Environment, paths, hosts and sandbox of tools.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawSecurity {
-    /// Variables that tools get besides PATH HOME USER LANG LC_ALL TERM SHELL TMPDIR TZ.
+    /// Variables that tools inherit, in addition to PATH HOME USER LANG LC_ALL TERM SHELL TMPDIR
+    /// TZ.
     pub(crate) env_allowlist: Option<Vec<String>>,
-    /// Paths that jobs may use besides their working directory.
+    /// Paths that jobs may use in addition to their working directory.
     pub(crate) allowed_paths: Option<Vec<String>>,
-    /// Paths that are closed to every tool whatever allows them, besides the built-in ones; configuration and state always are.
+    /// Paths that are closed to every tool even if another key allows them, in addition to the
+    /// built-in ones. Configuration and state are always closed.
     pub(crate) denied_paths: Option<Vec<String>>,
-    /// Commands that bash never runs, besides the built-in ones: a program, or a program with words that must stand among its arguments.
+    /// Commands that bash never runs, in addition to the built-in ones: a program, or a program
+    /// with words that must occur among its arguments.
     pub(crate) blocked_commands: Option<Vec<String>>,
-    /// Commands that make a call of bash an admin call, besides the built-in ones.
+    /// Commands that raise a bash call to admin, in addition to the built-in ones.
     pub(crate) destructive_commands: Option<Vec<String>>,
-    /// Hosts that web_fetch and parameters of `format: url` may name. None if not set.
+    /// Hosts that web_fetch and parameters of `format: url` may name. Defaults to none.
     pub(crate) allowed_domains: Option<Vec<RawHost>>,
-    /// How the kernel holds tools. enforce if not set.
+    /// How strictly the kernel sandboxes tools. Defaults to enforce.
     pub(crate) sandbox: Option<RawSandbox>,
 }
 
-/// A host by its name (`*.` before it means every name below), or with more to say about it.
+/// A host by name (a leading `*.` matches every name below it), or a mapping with more settings.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum RawHost {
@@ -206,51 +212,51 @@ pub(crate) enum RawHost {
     Internal(RawInternalHost),
 }
 
-/// A host that may lie in a network that is not public.
+/// A host that may have non-public addresses.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawInternalHost {
-    /// Its name or its address.
+    /// Host name or IP address.
     pub(crate) host: String,
-    /// true opens it although its addresses are not public. false if not set.
+    /// true allows the host even if its addresses are not public. Defaults to false.
     pub(crate) internal: Option<bool>,
 }
 
-/// Who answers `web_search`.
+/// Service behind the tool `web_search`.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawWebSearch {
-    /// The key, best as `${credential:NAME}`. Without one there is no `web_search`.
+    /// API key; prefer a reference such as `${credential:NAME}`. `web_search` needs a key.
     #[schemars(required, length(min = 1))]
     pub(crate) api_key: Option<String>,
-    /// The address of the service up to `/search`. <https://api.exa.ai> if not set.
+    /// Base URL of the service, without `/search`. Defaults to <https://api.exa.ai>.
     pub(crate) base_url: Option<String>,
 }
 
-/// How the kernel holds tools.
+/// How strictly the kernel sandboxes tools.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawSandbox {
-    /// Nothing starts where it cannot.
+    /// A run does not start if the kernel cannot sandbox its tools.
     Enforce,
-    /// As far as it can; every transcript says how far.
+    /// The kernel sandboxes tools as far as it can; every transcript records how far.
     BestEffort,
-    /// Not at all.
+    /// No sandbox.
     Off,
 }
 
-/// The only value of a key whose other values are not in this version.
+/// Only value that this version supports.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) enum RawOff {
     #[serde(rename = "off")]
     Off,
 }
 
-/// What the daemon says about itself.
+/// Telemetry of the daemon.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawTelemetry {
-    /// The daemon's own log; transcripts are kept apart from it.
+    /// The daemon's own log, which is separate from the transcripts.
     pub(crate) log: Option<RawLog>,
 }
 
@@ -258,18 +264,19 @@ pub(crate) struct RawTelemetry {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLog {
-    /// text if not set.
+    /// Format of a log line. Defaults to text.
     pub(crate) format: Option<RawLogFormat>,
-    /// info if not set.
+    /// Least severe level that is logged. Defaults to info.
     pub(crate) level: Option<RawLevel>,
-    /// If set, the log also goes to files under the state directory's `logs/` (or `$LOGS_DIRECTORY`), a new one this often.
+    /// If set, the daemon also logs to files in `logs/` under the state directory (or in
+    /// `$LOGS_DIRECTORY`) and starts a new file this often.
     pub(crate) rotate: Option<RawRotate>,
-    /// How many such files are kept. 14 if not set.
+    /// Number of log files to keep. Defaults to 14.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) keep: Option<u32>,
 }
 
-/// The form of a log line.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawLogFormat {
@@ -277,7 +284,7 @@ pub(crate) enum RawLogFormat {
     Json,
 }
 
-/// The least important line that is written.
+/// Least severe level that is logged.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawLevel {
@@ -287,7 +294,7 @@ pub(crate) enum RawLevel {
     Debug,
 }
 
-/// How often a new log file begins.
+/// How often the daemon starts a new log file.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawRotate {

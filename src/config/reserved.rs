@@ -1,8 +1,9 @@
-//! Keys and values that the design knows and this version does not build yet.
+//! Keys and values that the design defines but this version does not implement yet.
 //!
-//! They are refused by name, so that nobody believes a protection or a limit to be in force that is not.
+//! The loader rejects them by name; otherwise an operator could believe that a protection or a
+//! limit is in effect when it is not.
 
-/// `(where, key)`: where is the path of the object with `[]` for any item and `*` for any key.
+/// `(path, keys)`: the path of the object, with `[]` for any item and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
     ("config", &["budget", "server", "retention", "notifications", "builtin_tools"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
@@ -28,10 +29,10 @@ const KEYS: &[(&str, &[&str])] = &[
     ("tools.tools[]", &["probe", "output_lines"]),
 ];
 
-/// The word that will mean the editing tools of a model's family; no tool may have this name.
+/// The name reserved for the editing tools of a model's family. A tool must not have this name.
 pub(crate) const EDITOR: &str = "editor";
 
-/// `(where, value)`: where is the path of the value.
+/// `(path, values)`: the path of the value, in the form of `KEYS`.
 const VALUES: &[(&str, &[&str])] = &[
     (
         "jobs.jobs[].overlap",
@@ -43,30 +44,30 @@ const VALUES: &[(&str, &[&str])] = &[
     ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
 ];
 
-/// Values that may be a mapping in a later version.
+/// Paths of values that may be a mapping in a later version.
 const MAPPINGS: &[&str] = &["config.models.*.api_key", "jobs.jobs[].skills[]"];
 
-/// Tells whether `key` of the object at `place` is one of a later version.
+/// Tells whether `key` of the object at `place` is reserved for a later version.
 pub(crate) fn is_reserved_key(place: &str, key: &str) -> bool {
     KEYS.iter().any(|(known, keys)| *known == place && keys.contains(&key))
 }
 
-/// Tells whether `value` at `place` is one of a later version.
+/// Tells whether `value` at `place` is reserved for a later version.
 pub(crate) fn is_reserved_value(place: &str, value: &str) -> bool {
     values(place).contains(&value)
 }
 
-/// Returns the values at `place` of a later version.
+/// Returns the values that are reserved at `place`.
 pub(crate) fn values(place: &str) -> &'static [&'static str] {
     VALUES.iter().find(|(known, _)| *known == place).map_or(&[], |(_, values)| values)
 }
 
-/// Tells whether a mapping at `place` is one of a later version.
+/// Tells whether a mapping at `place` is reserved for a later version.
 pub(crate) fn is_reserved_mapping(place: &str) -> bool {
     MAPPINGS.contains(&place)
 }
 
-/// Returns a JSON pointer in the form of these tables.
+/// Converts a JSON pointer to a path in the form of `KEYS`.
 pub(crate) fn place_of(file_kind: &str, pointer: &str) -> String {
     let mut out = file_kind.to_owned();
     let mut parent = "";

@@ -1,7 +1,8 @@
-//! JSON Schemas from the raw types, and files held against them.
+//! Generates JSON Schemas from the raw types and validates files with them.
 //!
-//! The schema that is printed is the schema that validates. Every violation becomes one error with its place; what is wrong is then cut out
-//! of a copy, so that the rest of an entry can be checked for its meaning as well.
+//! `dutyd schema` prints the same schema that validates. Every violation becomes one error with its
+//! location. The invalid part is then removed from a copy, so that the loader can still check the
+//! rest of the entry.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,7 @@ use super::{ConfigError, reserved};
 use crate::domain::{Event, Line};
 use crate::text::suggest::nearest;
 
-/// What a schema describes.
+/// The kinds of schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaName {
     /// `config.yaml`
@@ -25,14 +26,14 @@ pub enum SchemaName {
     Jobs,
     /// `tools.yaml`
     Tools,
-    /// A scripted model's file.
+    /// The script of a scripted model.
     Script,
     /// A line of a transcript.
     Event,
 }
 
 impl SchemaName {
-    /// Returns the word of `dutyd schema`.
+    /// Returns the argument of `dutyd schema`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -45,7 +46,7 @@ impl SchemaName {
     }
 }
 
-/// Returns the JSON Schema (draft-07) of a file.
+/// Returns the JSON Schema (draft-07) of a file or of a transcript line.
 #[must_use]
 pub fn json_schema(name: SchemaName) -> Value {
     let generator = SchemaSettings::draft07().into_generator();
@@ -64,7 +65,7 @@ pub fn json_schema(name: SchemaName) -> Value {
     schema
 }
 
-/// Takes null out of the types of optional keys: a key that is there has a value.
+/// Removes null from the types of optional keys, because a key that is present must have a value.
 fn without_null(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -90,7 +91,7 @@ fn without_null(schema: &mut Value) {
     }
 }
 
-/// A compiled schema of one kind of file.
+/// The compiled schema of one kind of file.
 pub(crate) struct FileSchema {
     name: SchemaName,
     schema: Value,
@@ -108,14 +109,14 @@ impl FileSchema {
         self.name
     }
 
-    /// Holds `document` against the schema; returns the errors, and the value without what is wrong.
+    /// Validates `document`. Returns the errors, and the value without its invalid parts.
     pub(crate) fn check(&self, document: &Document) -> (Vec<ConfigError>, Value) {
         let mut value = document.value.clone();
         let mut errors = Vec::new();
         let Some(validator) = &self.validator else {
             errors.push(ConfigError::of_file(
                 &document.file,
-                "the built-in schema does not compile; this is a fault of dutyd",
+                "the built-in schema does not compile; this is a bug in dutyd",
             ));
             return (errors, value);
         };
@@ -149,12 +150,12 @@ impl FileSchema {
                     errors.push(if reserved::is_reserved_key(&place, name) {
                         document
                             .key_error(&below, format!("`{name}` is not in this version"))
-                            .with_hint("take it out; nothing would obey it")
+                            .with_hint("remove it: it would have no effect")
                     } else {
                         let error = document.key_error(&below, format!("unknown key `{name}`"));
                         match nearest(name, known.iter().map(String::as_str)) {
                             Some(known) => error.with_hint(format!("did you mean `{known}`?")),
-                            None => error.with_hint(format!("known here: {}", known.join(", "))),
+                            None => error.with_hint(format!("known keys: {}", known.join(", "))),
                         }
                     });
                     cut(value, &below);
@@ -170,7 +171,8 @@ impl FileSchema {
             }
             ValidationErrorKind::AnyOf { context }
             | ValidationErrorKind::OneOfNotValid { context } => {
-                // The branch whose type fits is the one that was meant; its own errors say more.
+                // Assume that the operator meant the branch whose type matches, and report its
+                // errors.
                 let fits = |branch: &&Vec<ValidationError<'static>>| {
                     !branch.iter().any(|nested| {
                         nested.instance_path().as_str() == pointer
@@ -222,7 +224,7 @@ impl FileSchema {
         }
     }
 
-    /// Returns the keys that the object knows whose `additionalProperties` failed.
+    /// Returns the known keys of the object whose `additionalProperties` failed.
     fn known_keys(&self, schema_path: &str) -> Vec<String> {
         schema_path
             .rsplit_once('/')
@@ -257,11 +259,11 @@ fn wrong_value(
     }
     let mut expected: Vec<Cow<'_, str>> =
         choices.iter().map(|choice| Cow::Owned(format!("`{choice}`"))).collect();
-    // A choice is a text already.
+    // The choices are strings, so "a string" would repeat them.
     expected.extend(
         kinds
             .iter()
-            .filter(|kind| choices.is_empty() || **kind != "a text")
+            .filter(|kind| choices.is_empty() || **kind != "a string")
             .map(|kind| Cow::Borrowed(*kind)),
     );
     let error = document
@@ -274,7 +276,7 @@ fn wrong_value(
         }
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
         None if !reserved.is_empty() => {
-            error.with_hint(format!("known, but not in this version: {}", reserved.join(", ")))
+            error.with_hint(format!("reserved for a later version: {}", reserved.join(", ")))
         }
         None => error,
     }
@@ -312,8 +314,8 @@ fn kinds_of(context: &[Vec<ValidationError<'static>>]) -> Vec<&'static str> {
 
 fn type_words(kind: &TypeKind) -> Vec<&'static str> {
     let word = |name: &str| match name {
-        "string" => "a text",
-        "integer" => "a whole number",
+        "string" => "a string",
+        "integer" => "an integer",
         "number" => "a number",
         "boolean" => "true or false",
         "array" => "a list",
@@ -330,10 +332,10 @@ fn describe(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
         Value::Bool(_) | Value::Number(_) => format!("`{value}`"),
-        // The beginning of a long text may be half of a secret, which would not be redacted.
+        // The beginning of a long string could be part of a secret, which would not be redacted.
         Value::String(text) => match text.chars().count() {
-            0..=60 => format!("the text `{text}`"),
-            count => format!("a text of {count} characters"),
+            0..=60 => format!("the string `{text}`"),
+            count => format!("a string of {count} characters"),
         },
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "a mapping".to_owned(),
@@ -353,7 +355,8 @@ fn pattern_message(pattern: &str, found: &Value) -> String {
     }
 }
 
-/// Tells whether the list at `pointer` holds names, of which a wrong one hides none of the others.
+/// Tells whether the list at `pointer` contains tool names, so that an invalid entry must not hide
+/// the others.
 fn is_list_of_names(pointer: &str) -> bool {
     matches!(
         pointer.split('/').skip(1).collect::<Vec<_>>().as_slice(),
@@ -361,7 +364,8 @@ fn is_list_of_names(pointer: &str) -> bool {
     )
 }
 
-/// Takes the value at `pointer` out of its object, or the list that holds it out of its own.
+/// Removes the value at `pointer` from its object. An entry of a list is replaced by a placeholder,
+/// or removed with its whole list.
 fn cut(value: &mut Value, pointer: &str) {
     let Some((parent, last)) = pointer.rsplit_once('/') else { return };
     let last = last.replace("~1", "/").replace("~0", "~");
@@ -369,8 +373,8 @@ fn cut(value: &mut Value, pointer: &str) {
         Some(Value::Object(map)) => drop(map.shift_remove(&last)),
         Some(Value::Array(items)) => {
             match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
-                // An entry of `jobs` or `tools` keeps its place, so that the others keep theirs.
-                // An entry keeps its place, so that the others keep theirs; a text that is none is skipped by its reader.
+                // Keep the position of an entry, so that the others keep theirs. Readers skip null
+                // and an empty name.
                 Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
                 Some(item) if is_list_of_names(parent) => *item = Value::String(String::new()),
                 Some(item) if parent == "/jobs" || parent == "/tools" => *item = Value::Null,
@@ -386,11 +390,11 @@ fn cut(value: &mut Value, pointer: &str) {
 mod tests {
     use super::*;
 
-    /// Errors are redacted after they were written.
+    /// The loader redacts finished messages, where part of a secret would no longer match.
     // proves SEC-2
     #[test]
     fn a_long_text_is_not_quoted_in_part() {
-        assert_eq!(describe(&"x".repeat(61).into()), "a text of 61 characters");
-        assert_eq!(describe(&"x".into()), "the text `x`");
+        assert_eq!(describe(&"x".repeat(61).into()), "a string of 61 characters");
+        assert_eq!(describe(&"x".into()), "the string `x`");
     }
 }

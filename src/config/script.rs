@@ -1,44 +1,44 @@
-//! The script of a scripted model: what it says and calls, one response a step.
+//! The script of a scripted model: the text and calls of each response.
 
 use serde_json::{Map, Value};
 
 use super::raw::{RawCalls, RawScript};
 use crate::argv::Diagnostics;
 
-/// A call of a script.
+/// A call in a script.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScriptCall {
-    /// The tool.
+    /// The name of the tool.
     pub tool: String,
-    /// Its arguments; texts are minijinja templates over `vars`, `job` and `results`.
+    /// The arguments; strings are minijinja templates over `vars`, `job` and `results`.
     pub arguments: Map<String, Value>,
 }
 
-/// One response of a script.
+/// One response of the scripted model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ScriptStep {
-    /// The calls.
+    /// The calls of the response; may be empty if `say` is set.
     pub calls: Vec<ScriptCall>,
-    /// The text, a template.
+    /// The text of the response, a minijinja template.
     pub say: Option<String>,
 }
 
-/// A script.
+/// A checked script.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Script {
-    /// Its steps, at least one.
+    /// The steps, at least one.
     pub steps: Vec<ScriptStep>,
 }
 
 impl Script {
-    /// Returns what `raw` means.
+    /// Checks `raw`; reports invalid templates and empty steps.
     pub(crate) fn from_raw(raw: &RawScript, diagnostics: &mut Diagnostics) -> Self {
         let mut steps = Vec::new();
         let environment = minijinja::Environment::new();
         for (at, step) in raw.steps.iter().enumerate() {
             let mut check = |pointer: String, text: &str| {
                 if let Err(error) = environment.template_from_str(text) {
-                    diagnostics.error(&pointer, format!("this is not a template: {error}"));
+                    diagnostics.error(&pointer, format!("invalid template: {error}"));
                 }
             };
             let calls: Vec<_> = match &step.call {

@@ -1,4 +1,4 @@
-//! What `security:` of `config.yaml` means: paths, and how the kernel holds tools.
+//! The checked `security` section of `config.yaml` and the sandbox settings of single tools.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use super::{AllowedHost, Environment};
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::text::suggest::nearest;
 
-/// Closed to every tool, besides the keys of the host and of its users. `~` is the daemon's home.
+/// Paths that are always closed to tools, in addition to the directories of [`user_keys`]. `~` is
+/// the daemon's home.
 const DENIED: &[&str] = &[
     "~/.ssh",
     "~/.gnupg",
@@ -23,14 +24,14 @@ const DENIED: &[&str] = &[
     "/etc/ssh/ssh_host_rsa_key",
 ];
 
-/// The user database; what it does not list has no home that is known here.
+/// The user database. We do not know the homes of users that it does not list.
 const USERS: &str = "/etc/passwd";
 
-/// The first number of a person's account; root is one too.
+/// The first uid of a person's account. Root counts as a person too.
 const FIRST_PERSON: u32 = 1000;
 
-/// Returns the keys of the users of this host: `.ssh` and `.gnupg` in each home, whether they are there yet or not for people, and where they are there
-/// for services.
+/// Returns `.ssh` and `.gnupg` in the home of every user of this host. In the homes of service
+/// accounts, only those that exist.
 fn user_keys() -> Vec<PathBuf> {
     let users = std::fs::read_to_string(USERS).unwrap_or_default();
     let homes = users.lines().filter_map(|line| {
@@ -50,7 +51,8 @@ fn user_keys() -> Vec<PathBuf> {
     keys.collect()
 }
 
-/// Capabilities that a tool of root may keep, with their numbers. Those that lead round the sandbox are not among them. *Source*: `capabilities(7)`.
+/// Capabilities that a tool may keep if it runs as root, with their numbers. Excludes those that
+/// could bypass the sandbox. *Source*: `capabilities(7)`.
 const CAPABILITIES: &[(&str, u8)] = &[
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
@@ -88,21 +90,21 @@ const CAPABILITIES: &[(&str, u8)] = &[
     ("CHECKPOINT_RESTORE", 40),
 ];
 
-/// Returns the number of a capability, with or without `CAP_`, in any case.
+/// Returns the number of a capability. Ignores case; the prefix `CAP_` is optional.
 fn capability(text: &str) -> Option<u8> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("CAP_").unwrap_or(&name);
     CAPABILITIES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
 }
 
-/// How the kernel holds the tools of a job.
+/// How strictly the kernel sandboxes the tools of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxMode {
-    /// A run does not start where it cannot.
+    /// A run does not start if the kernel cannot sandbox its tools.
     Enforce,
-    /// As far as it can; every transcript says how far.
+    /// The kernel sandboxes tools as far as it can; every transcript records how far.
     BestEffort,
-    /// Not at all.
+    /// Tools run without a sandbox.
     Off,
 }
 
@@ -115,7 +117,7 @@ impl SandboxMode {
         }
     }
 
-    /// Returns the word in files and transcripts.
+    /// Returns the value in files and transcripts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -126,20 +128,20 @@ impl SandboxMode {
     }
 }
 
-/// What holds for the tools of every job.
+/// Security settings that apply to the tools of every job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Security {
-    /// Trees that jobs may use besides their own.
+    /// Trees that jobs may use in addition to their own.
     pub allowed_paths: Vec<PathBuf>,
-    /// Trees that are closed whatever allows them.
+    /// Trees that are closed even if another key allows them.
     pub denied_paths: Vec<PathBuf>,
     /// Commands that bash never runs.
     pub blocked_commands: Vec<String>,
-    /// Commands that make a call of bash an admin call.
+    /// Commands that raise a bash call to admin.
     pub destructive_commands: Vec<String>,
     /// Hosts that jobs may reach.
     pub allowed_domains: Vec<AllowedHost>,
-    /// How tools are held where a job says nothing.
+    /// The sandbox mode of jobs that do not set one.
     pub sandbox: SandboxMode,
 }
 
@@ -171,7 +173,7 @@ impl Security {
             for (at, _) in texts.iter().enumerate().filter(|(_, text)| text.trim().is_empty()) {
                 diagnostics.error(
                     &format!("/security/{key}/{at}"),
-                    "an empty command says nothing".to_owned(),
+                    "a command must not be empty".to_owned(),
                 );
             }
             texts
@@ -195,18 +197,18 @@ impl Security {
     }
 }
 
-/// What the kernel leaves to the processes of one tool besides what the job does.
+/// Sandbox settings of one tool, which add to those of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolSandbox {
-    /// Whether there is a network.
+    /// Whether the tool has a network, if its job has one.
     pub network: bool,
-    /// Closed trees that it may read.
+    /// Closed trees that the tool may read anyway.
     pub read: Vec<PathBuf>,
-    /// Further trees that it may write.
+    /// Trees that the tool may write in addition to the job's.
     pub write: Vec<PathBuf>,
-    /// Whether it has System V IPC, POSIX message queues and kernel keyrings.
+    /// Whether the tool may use System V IPC, POSIX message queues and kernel keyrings.
     pub ipc: bool,
-    /// Capabilities that it keeps where it runs as root: bits by number.
+    /// Capabilities that the tool keeps if it runs as root; bit n is capability number n.
     pub capabilities: u64,
 }
 
@@ -246,7 +248,7 @@ impl ToolSandbox {
     }
 }
 
-/// Returns absolute paths, and what is wrong with those that are not.
+/// Returns the valid paths, and an error for each path that is not absolute or contains `..`.
 pub(crate) fn paths(
     pointer: &str,
     texts: Option<&Vec<String>>,
@@ -258,7 +260,7 @@ pub(crate) fn paths(
         let problem = if !path.is_absolute() {
             "must be absolute, or begin with `~/`"
         } else if path.components().any(|part| part == std::path::Component::ParentDir) {
-            "must not hold `..`"
+            "must not contain `..`"
         } else {
             return Some(path);
         };
@@ -272,7 +274,7 @@ pub(crate) fn paths(
     (paths.collect(), errors)
 }
 
-/// Returns the first closed path that lies in `root` or is it.
+/// Returns the first closed path that is inside `root` or equal to it.
 pub(crate) fn closed_within<'a>(
     root: &Path,
     mut closed: impl Iterator<Item = &'a PathBuf>,

@@ -1,4 +1,4 @@
-//! What `config.yaml` means, but for its models.
+//! The checked settings of `config.yaml`, except its models and MCP servers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use super::{Environment, Security, WebSearch};
 use crate::argv::Diagnostics;
 use crate::text::quantity;
 
-/// Variables of the daemon that every tool gets, where they are set.
+/// Variables that every tool inherits from the daemon, if they are set.
 const ENV_ALLOWLIST: &[&str] =
     &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TERM", "SHELL", "TMPDIR", "TZ"];
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// How often a new log file begins.
+/// How often the daemon starts a new log file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRotation {
     /// At each hour, in UTC.
@@ -32,40 +32,41 @@ pub enum LogRotation {
     Daily,
 }
 
-/// The daemon's own log.
+/// Settings of the daemon's own log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// The form of a line.
+    /// The format of a line.
     pub format: LogFormat,
     /// `error`, `warn`, `info` or `debug`.
     pub level: &'static str,
-    /// Whether there are files too, and how many are kept.
+    /// Rotation of the log files and how many to keep; `None` means that the daemon does not write
+    /// log files.
     pub files: Option<(LogRotation, u32)>,
 }
 
 /// The settings of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The zone of schedules that name none.
+    /// The time zone of schedules that do not name one.
     pub timezone: Tz,
-    /// Over this, runs wait.
+    /// The maximum number of concurrent runs, inclusive; further runs wait.
     pub max_concurrent_runs: usize,
-    /// How long runs may finish at a stop.
+    /// How long runs may take to finish when the daemon stops.
     pub shutdown_grace: Duration,
-    /// The model of jobs that name none.
+    /// The model of jobs that do not name one.
     pub default_model: Option<String>,
-    /// Variables that tools get.
+    /// Variables that tools inherit from the daemon.
     pub env_allowlist: BTreeSet<String>,
-    /// What holds for the tools of every job.
+    /// Security settings that apply to the tools of every job.
     pub security: Security,
-    /// Who answers `web_search`, if anybody.
+    /// The service behind `web_search`; `None` if the tool is unavailable.
     pub web_search: Option<WebSearch>,
-    /// The daemon's own log.
+    /// Settings of the daemon's own log.
     pub log: LogSettings,
 }
 
 impl Settings {
-    /// Returns what `raw` means.
+    /// Checks `raw` and fills in the defaults.
     pub(crate) fn from_raw(
         raw: &RawSettings,
         environment: &Environment,
@@ -91,13 +92,13 @@ impl Settings {
             if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
                 diagnostics.error(
                     &format!("/security/env_allowlist/{at}"),
-                    format!("`{name}` is not a valid name of an environment variable"),
+                    format!("`{name}` is not a valid environment variable name"),
                 );
             } else if is_hijacking(name) {
                 diagnostics.error(
                     &format!("/security/env_allowlist/{at}"),
                     format!(
-                        "`{name}` changes what programs load or run and is never inherited; write it with its value into the `env` of a tool"
+                        "`{name}` changes what programs load or run and is never inherited: set it in the `env` of a tool"
                     ),
                 );
             }
@@ -138,7 +139,7 @@ impl Settings {
     }
 }
 
-/// Tells whether a variable makes programs load or run something else (ENV-5).
+/// Tells whether a variable changes what programs load or run (ENV-5).
 pub(crate) fn is_hijacking(name: &str) -> bool {
     const EXACT: &[&str] = &[
         "BASH_ENV",
@@ -205,13 +206,13 @@ pub(crate) fn is_hijacking(name: &str) -> bool {
             .any(|prefix| name.starts_with(prefix))
 }
 
-/// Returns the zone that `name` means.
+/// Returns the time zone `name`: an IANA name, or `local` for the zone of this host.
 ///
-/// *Errors*: a sentence.
+/// *Errors*: a message for the configuration report.
 pub(crate) fn zone(name: &str) -> Result<Tz, String> {
     let name = match name {
         "local" => match iana_time_zone::get_timezone() {
-            // Machines without a zone keep UTC, under several names.
+            // Hosts without a configured zone use UTC, under various names.
             Ok(name) if name.parse::<Tz>().is_ok() => name,
             _ => "UTC".to_owned(),
         },

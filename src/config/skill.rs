@@ -1,7 +1,7 @@
 //! Skills: `skills/NAME/SKILL.md` of the configuration directory, in the public format.
 //!
-//! A skill is text for the model and gives no rights; its `allowed-tools` can only take some away. *Source*: the Agent Skills specification
-//! (read 2026-11-22); `docs/design/config.md`.
+//! A skill is text for the model. It never grants rights; its `allowed-tools` can only remove some.
+//! *Source*: the Agent Skills specification (read 2026-11-22); `docs/design/config.md`.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use serde_json::Value;
 
 use super::document::parse as parse_yaml;
 
-/// Characters of a name.
+/// Characters of a name, inclusive.
 const NAME: usize = 64;
 
-/// Characters of a description.
+/// Characters of a description, inclusive.
 const DESCRIPTION: usize = 1024;
 
 const KEYS: &[&str] =
     &["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
 
-/// Names under which other agents know our tools.
+/// Names that other agents use for our tools, in lower case.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("bash", &["bash", "shell", "run_shell_command"]),
     ("read_file", &["read", "view"]),
@@ -32,27 +32,27 @@ const OTHER_NAMES: &[(&str, &[&str])] = &[
     ("web_search", &["websearch"]),
 ];
 
-/// A skill.
+/// A skill that was read from its `SKILL.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skill {
-    /// The name of its directory, by which jobs call it.
+    /// The name of its directory; jobs refer to the skill by this name.
     pub directory: String,
-    /// The name that it gives itself.
+    /// The `name` in its frontmatter.
     pub name: Option<String>,
-    /// What it is for.
+    /// The `description` in its frontmatter, trimmed.
     pub description: String,
-    /// What the model is told.
+    /// The text after the frontmatter, for the model.
     pub body: String,
-    /// The tools that it may be used with, by our names; `None` is all.
+    /// The tools that the skill allows, by our names; `None` allows all.
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// Where it departs from the public format.
+    /// Deviations from the public format, which are warnings.
     pub problems: Vec<String>,
 }
 
 impl Skill {
-    /// Reads the text of a `SKILL.md`.
+    /// Parses the text of a `SKILL.md`.
     ///
-    /// *Errors*: it has no frontmatter, or one that cannot be read, or no description.
+    /// *Errors*: the frontmatter is missing or cannot be read, or it lacks a description.
     pub fn parse(directory: &str, text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
         let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
@@ -65,7 +65,7 @@ impl Skill {
             return Err(format!("line {} of its frontmatter: {}", error.line, error.message));
         }
         let value = document.map(|document| document.value).unwrap_or_default();
-        let fields = value.as_object().ok_or("its frontmatter is not a map")?;
+        let fields = value.as_object().ok_or("its frontmatter is not a mapping")?;
         let text_of = |key: &str| fields.get(key).and_then(Value::as_str).map(str::trim);
         let description = text_of("description").filter(|text| !text.is_empty());
         let description = description.ok_or("it has no `description`")?.to_owned();
@@ -96,7 +96,7 @@ impl Skill {
                 problems.push(problem.to_owned());
                 Some(names.iter().filter_map(Value::as_str).map(own_name).collect())
             }
-            Some(_) => return Err("its `allowed-tools` are not names".to_owned()),
+            Some(_) => return Err("its `allowed-tools` is neither a string nor a list".to_owned()),
         };
         let body = body.trim_start_matches('\n').to_owned();
         Ok(Self {
@@ -128,7 +128,8 @@ fn name_problems(directory: &str, name: Option<&str>) -> Vec<String> {
     problems
 }
 
-/// Returns our name of a tool; of `Bash(git:*)`, which narrows in a way that we do not know, the tool.
+/// Returns our name of a tool. Drops a restriction such as `(git:*)` in `Bash(git:*)`, which we do
+/// not support.
 fn own_name(name: &str) -> String {
     let name = name.split('(').next().unwrap_or(name);
     let lower = name.to_lowercase();

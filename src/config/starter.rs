@@ -1,15 +1,15 @@
-//! The files that `init` writes: the examples of the repository, as they are.
+//! The files that `dutyd init` writes: verbatim copies of the repository's examples.
 
-/// A starter file.
+/// A file that `dutyd init` writes.
 #[derive(Debug, Clone, Copy)]
 pub struct StarterFile {
-    /// Its name in the configuration directory.
+    /// The file name in the configuration directory.
     pub name: &'static str,
-    /// Its content.
+    /// The content of the file.
     pub text: &'static str,
 }
 
-/// The starter files, in the order in which they are written.
+/// The starter files, in the order in which `dutyd init` writes them.
 pub const STARTER_FILES: &[StarterFile] = &[
     StarterFile { name: "config.yaml", text: include_str!("../../config.example.yaml") },
     StarterFile { name: "jobs.yaml", text: include_str!("../../jobs.example.yaml") },

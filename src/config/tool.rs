@@ -1,4 +1,4 @@
-//! What a tool of `tools.yaml` means.
+//! A checked tool of `tools.yaml`, with every default filled in.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,51 +17,52 @@ use crate::argv::{
 use crate::domain::{Category, ToolName};
 use crate::text::quantity;
 
-/// The longest time that one call may take.
+/// The longest timeout of one call, inclusive.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// The program of a tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// As it stands in the file.
+    /// The program as written in the file.
     pub written: String,
-    /// Where it was found; `None` if it was not.
+    /// The absolute path of the program; `None` if it was not found.
     pub path: Option<PathBuf>,
 }
 
-/// A declared tool.
+/// A checked tool of `tools.yaml`.
 #[derive(Debug, Clone)]
 pub struct Tool {
-    /// Its name.
+    /// The name in policies and transcripts.
     pub name: ToolName,
-    /// What it does, for the model.
+    /// The description for the model.
     pub description: String,
-    /// What it may do to the world.
+    /// The category of a call that the gate does not raise.
     pub category: Category,
-    /// What is started.
+    /// The program to start.
     pub program: Program,
-    /// From arguments to argv.
+    /// Renders the arguments of a call to an argv.
     pub command: CommandLine,
-    /// Variables besides the allowlist.
+    /// Environment variables in addition to the allowlist.
     pub env: BTreeMap<String, String>,
-    /// Where it starts, if not where the job works.
+    /// The directory where the program starts; `None` is the job's working directory.
     pub working_dir: Option<PathBuf>,
-    /// Time of one call, if it sets one.
+    /// The timeout of one call; `None` is the job's `tool_timeout`.
     pub timeout: Option<Duration>,
-    /// Characters that the model sees, if it sets them.
+    /// Characters of the output that the model sees; `None` is the job's `output_limit`.
     pub output_limit: Option<usize>,
-    /// Appended to the arguments of a call that is only planned.
+    /// Arguments to append for the dry run of a planned call.
     pub dry_run_args: Option<Vec<String>>,
-    /// What the kernel leaves to its processes.
+    /// The sandbox settings of the tool's processes.
     pub sandbox: ToolSandbox,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
-    /// Any of these makes a call an admin call.
+    /// Conditions that raise a call to admin; one match is enough.
     pub destructive_when: Vec<ArgumentConditions>,
 }
 
 impl Tool {
-    /// Returns what `raw` means, with everything that is wrong or odd, by pointers below the tool.
+    /// Checks `raw` and fills in the defaults. The pointers of the diagnostics are relative to the
+    /// tool.
     pub(crate) fn from_raw(
         raw: &RawTool,
         environment: &Environment,
@@ -77,10 +78,8 @@ impl Tool {
         for (name, value) in raw.env.iter().flatten() {
             let pointer = format!("/env/{}", pointer_segment(name));
             if name.is_empty() || name.contains(['=', '\0']) {
-                diagnostics.error(
-                    &pointer,
-                    format!("`{name}` is not a valid name of an environment variable"),
-                );
+                diagnostics
+                    .error(&pointer, format!("`{name}` is not a valid environment variable name"));
             } else if name == "PATH" && !is_absolute_search_path(value) {
                 diagnostics.error(&pointer, RELATIVE_PATH.to_owned());
             } else if is_hijacking(name) {
@@ -92,12 +91,13 @@ impl Tool {
         if raw.category == Some(Category::Read) && !sandbox.write.is_empty() {
             diagnostics.error(
                 "/sandbox/write",
-                "a read tool cannot write: leave this out, or make it a write tool".to_owned(),
+                "a read tool cannot write: remove this key, or set the category to write"
+                    .to_owned(),
             );
         }
         if raw.category == Some(Category::Read) && raw.dry_run_args.is_some() {
             diagnostics
-                .error("/dry_run_args", "a read tool is never planned: leave this out".to_owned());
+                .error("/dry_run_args", "a read tool is never planned: remove this key".to_owned());
         }
         let command = Self::command(raw, &mut diagnostics);
         let destructive_when = conditions(raw, command.as_ref(), &mut diagnostics);
@@ -111,11 +111,12 @@ impl Tool {
             diagnostics.errors.push(Diagnostic {
                 pointer: "/name".to_owned(),
                 message: format!("`{}` is a built-in tool", builtin.name),
-                hint: Some("take another name, or say `override: true`".to_owned()),
+                hint: Some("choose another name, or set `override: true`".to_owned()),
             });
         }
         if raw.name.as_deref() == Some(EDITOR) {
-            let message = format!("`{EDITOR}` is reserved for a later version: take another name");
+            let message =
+                format!("`{EDITOR}` is reserved for a later version: choose another name");
             diagnostics.error("/name", message);
         }
         let name = raw.name.as_deref().and_then(|name| ToolName::parse(name).ok());
@@ -139,8 +140,9 @@ impl Tool {
         (built(), diagnostics)
     }
 
-    /// Returns the program or script of this tool that lies in one of `closed`, where neither `sandbox.read` nor `open` opens it, and what closes it.
-    /// Links are followed.
+    /// Returns the program or script of this tool that the sandbox would close, with the closed
+    /// tree that contains it. A file in one of `closed` is closed unless `sandbox.read` or `open`
+    /// opens it. Symlinks are resolved.
     #[must_use]
     pub fn closed_file<'a>(
         &self,
@@ -173,7 +175,7 @@ impl Tool {
             if !value.is_array() || texts.len() != items.len() {
                 diagnostics.error(
                     &format!("/optional_args/{}", pointer_segment(name)),
-                    "expected a list of texts".to_owned(),
+                    "expected a list of strings".to_owned(),
                 );
             }
             optional_args.push((name.clone(), texts));
@@ -210,17 +212,17 @@ fn program(cmd: &str, environment: &Environment, diagnostics: &mut Diagnostics) 
         diagnostics.error(
             "/cmd",
             format!(
-                "`{cmd}` is a relative path: write a name that is in PATH, or an absolute path"
+                "`{cmd}` is a relative path: use the name of a program in PATH, or an absolute path"
             ),
         );
     } else if cmd.contains("{{") {
         diagnostics
-            .error("/cmd", "the program is fixed: a parameter cannot stand in `cmd`".to_owned());
+            .error("/cmd", "`cmd` must not contain a parameter: the program is fixed".to_owned());
     } else if path.is_none() {
         diagnostics.warn(
             "/cmd",
             format!(
-                "`{cmd}` was not found, so the tool is not offered to models and a call of it fails"
+                "`{cmd}` was not found, so the tool is not offered to models and its calls fail"
             ),
         );
     }
@@ -254,7 +256,7 @@ fn examples(raw: &RawTool, command: &CommandLine, diagnostics: &mut Diagnostics)
         if let Err(error) = verdict(arguments) {
             diagnostics.error(
                 &format!("/examples/accept/{at}"),
-                format!("this example must be accepted and is refused: {error}"),
+                format!("this example must be accepted but is rejected: {error}"),
             );
         }
     }
@@ -262,7 +264,7 @@ fn examples(raw: &RawTool, command: &CommandLine, diagnostics: &mut Diagnostics)
         if verdict(arguments).is_ok() {
             diagnostics.error(
                 &format!("/examples/reject/{at}"),
-                "this example must be refused and is accepted".to_owned(),
+                "this example must be rejected but is accepted".to_owned(),
             );
         }
     }

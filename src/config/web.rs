@@ -1,4 +1,4 @@
-//! What the web tools may reach: the hosts of `allowed_domains`, and the service of `web_search`.
+//! The hosts and services that web tools may reach: `allowed_domains` and `web_search`.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use url::{Host, Url};
 use super::raw::{RawHost, RawInternalHost, RawWebSearch};
 use crate::argv::{Diagnostic, Diagnostics};
 
-/// Where searches go if the operator says nothing.
+/// The default base URL of `web_search`.
 const SEARCH: &str = "https://api.exa.ai";
 
-/// Who answers `web_search`.
+/// The service behind `web_search`. Its `Debug` output omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebSearch {
-    /// The key.
+    /// The API key.
     pub api_key: String,
-    /// The address up to `/search`, without a slash at its end.
+    /// The base URL, without `/search` and without a trailing slash.
     pub base_url: String,
 }
 
@@ -26,33 +26,33 @@ impl fmt::Debug for WebSearch {
 }
 
 impl WebSearch {
-    /// Returns what `raw` means.
+    /// Checks `raw` and fills in the defaults.
     pub(crate) fn from_raw(raw: &RawWebSearch, diagnostics: &mut Diagnostics) -> Option<Self> {
         let base_url = raw.base_url.as_deref().unwrap_or(SEARCH);
         match service_address(base_url, &format!("up to /search, such as {SEARCH}")) {
             Err(message) => diagnostics.error("/web_search/base_url", message),
             Ok(url) if is_exposed(&url) => diagnostics.error(
                 "/web_search/base_url",
-                "the key would go over plain HTTP to a host that is not loopback: write https://"
+                "the key would be sent over plain HTTP to a host that is not loopback: use https://"
                     .to_owned(),
             ),
             Ok(_) => {}
         }
         let api_key = raw.api_key.clone()?;
         if reqwest::header::HeaderValue::try_from(&api_key).is_err() {
-            let message = "the key holds a line break or another control character";
+            let message = "the key contains a line break or another control character";
             diagnostics.error("/web_search/api_key", message.to_owned());
         }
         Some(Self { api_key, base_url: base_url.trim_end_matches('/').to_owned() })
     }
 }
 
-/// Which hosts an entry means.
+/// The hosts that an entry matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Named {
-    /// This name or this address.
+    /// This name or address.
     Exactly(Host),
-    /// Every name below this one.
+    /// Every name below this one, but not the name itself.
     Below(String),
 }
 
@@ -60,12 +60,13 @@ enum Named {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedHost {
     named: Named,
-    /// Whether it may lie in a network that is not public (NET-7).
+    /// Whether the host may have non-public addresses (NET-7).
     pub internal: bool,
 }
 
 impl AllowedHost {
-    /// Tells whether this entry names `host`. Names are compared as they are parsed: lower-case, in their ASCII form, by whole labels (NET-4).
+    /// Tells whether this entry matches `host`. Names are compared in their parsed form: lower-case
+    /// ASCII, by whole labels (NET-4).
     #[must_use]
     pub fn names(&self, host: &Host) -> bool {
         match (&self.named, host) {
@@ -78,20 +79,18 @@ impl AllowedHost {
         }
     }
 
-    /// Returns the entry that `text` means.
+    /// Parses an entry of `allowed_domains`.
     ///
-    /// *Errors*: a sentence.
+    /// *Errors*: a message for the configuration report.
     pub fn new(text: &str, internal: bool) -> Result<Self, String> {
         let refused = || {
             format!(
-                "`{text}` is not a host: write a name such as status.example.org, `*.example.org` for every name below it, or an address, without scheme, port and path"
+                "`{text}` is not a host: write a name such as status.example.org, `*.example.org` for every name below it, or an IP address, without scheme, port or path"
             )
         };
         if let Some(name) = text.strip_prefix("*.") {
             if internal {
-                return Err(format!(
-                    "`{text}` cannot be internal: internal hosts are named one by one"
-                ));
+                return Err(format!("`{text}` cannot be internal: list internal hosts one by one"));
             }
             return match host(name) {
                 Some(Host::Domain(name)) => Ok(Self { named: Named::Below(name), internal }),
@@ -103,40 +102,41 @@ impl AllowedHost {
     }
 }
 
-/// Returns the address that `text` writes; `how` says how one is written.
+/// Parses an http or https URL; `how` describes the expected form for the error.
 ///
-/// *Errors*: a sentence.
+/// *Errors*: a message for the configuration report.
 pub(super) fn web_address(text: &str, how: &str) -> Result<Url, String> {
-    // The parser drops line breaks and tabs without a word.
+    // The parser silently drops line breaks and tabs.
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("an address must not hold white space or control characters".to_owned());
+        return Err("an address must not contain white space or control characters".to_owned());
     }
     let url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        .ok_or_else(|| format!("`{text}` is not an address: write it {how}"))?;
+        .ok_or_else(|| format!("`{text}` is not an address: write one {how}"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
-            "an address must not hold a user name or a password, which would be shown".to_owned()
+            "an address must not contain a user name or a password, because addresses are shown"
+                .to_owned(),
         );
     }
     Ok(url)
 }
 
-/// Returns the address of a service whose paths are put behind `text`.
+/// Parses the base URL of a service, to which requests append their paths.
 ///
-/// *Errors*: a sentence.
+/// *Errors*: a message for the configuration report.
 pub(super) fn service_address(text: &str, how: &str) -> Result<Url, String> {
     let url = web_address(text, how)?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err(
-            "an address must not hold a query or a fragment: paths are put behind it".to_owned()
+            "an address must not contain a query or a fragment, because requests append paths to it".to_owned()
         );
     }
     Ok(url)
 }
 
-/// Tells whether what is sent there can be read on its way: plain HTTP to a host that is not loopback.
+/// Tells whether others can read the traffic: plain HTTP to a host that is not loopback.
 pub(super) fn is_exposed(url: &Url) -> bool {
     let is_loopback = match url.host() {
         Some(Host::Domain(name)) => undotted(name) == "localhost",
@@ -151,7 +151,7 @@ fn undotted(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// Returns the host that `text` names as it is compared.
+/// Parses a host name or IP address into the form that [`AllowedHost::names`] compares.
 fn host(text: &str) -> Option<Host> {
     if let Ok(address) = text.parse::<std::net::Ipv6Addr>() {
         return Some(Host::Ipv6(address));
@@ -159,7 +159,7 @@ fn host(text: &str) -> Option<Host> {
     match Host::parse(text).ok()? {
         Host::Domain(name) => {
             let name = undotted(&name);
-            // A name is made of labels; what else a URL could hold is no name.
+            // The URL parser accepts more than host names; allow only valid labels.
             let is_name = name.len() <= 253
                 && name.split('.').all(|label| {
                     !label.is_empty()
@@ -173,7 +173,8 @@ fn host(text: &str) -> Option<Host> {
     }
 }
 
-/// Returns the hosts of a list, and what is wrong with those that are none, by pointers below `pointer`.
+/// Returns the valid hosts of a list, and an error for each invalid entry. The pointers of the
+/// errors are below `pointer`.
 pub(crate) fn hosts(
     pointer: &str,
     raw: Option<&Vec<RawHost>>,

@@ -1,4 +1,5 @@
-//! Does the ledger account for every due time? The schedules of its whole life are computed again and held against it.
+//! Checks that the ledger accounts for every due time: evaluates the schedules of its whole life
+//! again and compares the result with its rows.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::schedule::Schedule;
 use crate::store::{LedgerReader, Period, SlotRow};
 
-/// A due time that stands out.
+/// A due time without a slot, or a slot without a due time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AuditedSlot {
     /// The job.
@@ -17,49 +18,49 @@ pub struct AuditedSlot {
     pub due_at: DateTime<Utc>,
 }
 
-/// Due times of a job that nothing was decided about.
+/// The undecided due times of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided {
     /// The job.
     pub job: String,
-    /// The oldest.
+    /// The oldest of them.
     pub first_due_at: DateTime<Utc>,
-    /// How many, counted to 1,000.
+    /// Their number, at most 1,000.
     pub count: usize,
 }
 
-/// What `audit` found.
+/// The report of `audit`.
 ///
 /// *Shape*: `{"ok":true,"slots":60,"holes":[],"extras":[],"undecided":[],"last_decided_at":"…","valid_from":"…","daemon":4711}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
     /// Whether every due time is accounted for.
     pub ok: bool,
-    /// Slots that were looked at.
+    /// Slots that were examined.
     pub slots: u64,
     /// Due times without a slot.
     pub holes: Vec<AuditedSlot>,
-    /// Slots that no schedule asked for.
+    /// Slots without a due time in any schedule.
     pub extras: Vec<AuditedSlot>,
-    /// Jobs whose slots nobody decides: the daemon is down, or stuck.
+    /// Jobs with undecided due times: the daemon is down, or stuck.
     pub undecided: Vec<Undecided>,
     /// When the last slot was decided.
     pub last_decided_at: Option<DateTime<Utc>>,
-    /// From when on the ledger can speak; null if it knows no schedule.
+    /// Start of the oldest schedule in the ledger; null if it has none.
     pub valid_from: Option<DateTime<Utc>>,
-    /// The daemon that answered; null if none runs.
+    /// The process id of the daemon that answered; null if none is running.
     pub daemon: Option<u32>,
 }
 
-/// How long after its start a slot may be undecided.
+/// How long after its start time a slot may stay undecided.
 const PATIENCE: TimeDelta = TimeDelta::minutes(1);
 
-/// Undecided slots of a job that are counted.
+/// Undecided due times of a job are counted up to this number.
 const COUNTED: usize = 1000;
 
-/// Audits one job or all; `jitter` gives how long after its due time a slot of a job may start.
+/// Audits one job or all; `jitter` returns the longest jitter of a job.
 ///
-/// *Errors*: SQLite's.
+/// *Errors*: SQLite fails.
 pub fn audit(
     reader: &LedgerReader<'_>,
     job: Option<&str>,
@@ -80,7 +81,8 @@ pub fn audit(
         let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
         undecided.extend(waits_for_decision(period, now - PATIENCE - jitter));
     }
-    // A slot after the settled time is one whose neighbours still wait for their jitter.
+    // A slot after the settled time is not an extra: an earlier due time still waits for its
+    // jitter.
     let settled = |job: &str, epoch: i64, due_at: DateTime<Utc>| {
         let mut open = periods.iter().filter(|period| period.ended.is_none());
         open.any(|period| {
@@ -107,7 +109,7 @@ pub fn audit(
     })
 }
 
-/// Returns the due times of a period that should have been decided by `until`.
+/// Returns the due times of an open period that should have been decided by `until`.
 fn waits_for_decision(period: &Period, until: DateTime<Utc>) -> Option<Undecided> {
     if period.ended.is_some() {
         return None;
@@ -125,7 +127,7 @@ fn is_due(period: &Period, due_at: DateTime<Utc>) -> bool {
     })
 }
 
-/// Returns the due times of a period as far as it is settled.
+/// Returns the due times of a period, up to its end or as far as it is settled.
 fn dues(period: &Period) -> Vec<DateTime<Utc>> {
     let until = period.ended.unwrap_or(period.settled);
     Schedule::from_record(&period.schedule, &period.zone)

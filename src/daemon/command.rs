@@ -1,4 +1,4 @@
-//! What reaches the supervisor from outside, and its answers.
+//! Commands to the supervisor, and its replies.
 
 use std::collections::BTreeMap;
 
@@ -7,74 +7,74 @@ use tokio::sync::oneshot;
 use super::views::{StatusConfig, StatusReport};
 use crate::domain::{Person, RunId};
 
-/// What reaches the supervisor from outside.
+/// A command to the supervisor, with the channel for the reply.
 #[derive(Debug)]
 pub enum Command {
-    /// How is it?
+    /// Report the status of the daemon.
     Status(oneshot::Sender<StatusReport>),
     /// Run a job now.
     Run(RunRequest, oneshot::Sender<Result<Started, CommandError>>),
-    /// Stop a run, as this person wishes.
+    /// Cancel a run, on behalf of this person.
     Cancel(RunId, Option<Person>, oneshot::Sender<Result<(), CommandError>>),
-    /// Stop the runs of a job, or all, as this person wishes; the answer names them.
+    /// Cancel the runs of a job, or all, on behalf of this person; the reply lists them.
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Vec<RunId>>),
-    /// Is this run waiting or at work?
+    /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
-    /// Load the configuration again; the answer says what is in effect then.
+    /// Reload the configuration; the reply describes the one in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
-    /// End; a second one shortens the grace.
+    /// Stop the daemon; a second one ends the grace period.
     Stop,
 }
 
-/// A job to run now.
+/// A request to run a job now.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunRequest {
-    /// The job; taken from the address.
+    /// The job, from the URL.
     #[serde(skip)]
     pub job: String,
-    /// Replace entries of its `vars`.
+    /// Replacements for entries of the job's `vars`.
     pub vars: BTreeMap<String, String>,
-    /// Replaces its prompt.
+    /// Replaces the prompt of the job.
     pub prompt: Option<String>,
-    /// Plan what would be changed instead of changing it.
+    /// Plan the changes instead of making them.
     pub plan: bool,
-    /// Who asks; taken from the connection.
+    /// The person who asks, from the connection.
     #[serde(skip)]
     pub by: Option<Person>,
 }
 
-/// A run that was started, or waits.
+/// A run that started or was queued.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Started {
-    /// The run.
+    /// The id of the new run.
     pub run_id: RunId,
-    /// What it waits for; null if it begins at once.
+    /// What the run waits for; null if it starts at once.
     pub waits: Option<String>,
 }
 
-/// Why a command cannot be done.
+/// Why a command failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// No such job.
+    /// The job does not exist.
     #[error("there is no job `{0}`")]
     NoJob(String),
-    /// No such run.
+    /// The run does not exist.
     #[error("there is no run `{0}`")]
     NoRun(RunId),
-    /// It has ended, or is ending.
-    #[error("the run {0} is over")]
+    /// The run has ended, or is ending.
+    #[error("run {0} has already ended")]
     Over(RunId),
-    /// The wish cannot be fulfilled as it is.
+    /// The request is not valid.
     #[error("{0}")]
     Invalid(String),
-    /// Too many runs wait already.
-    #[error("{0} runs wait already; try again later")]
+    /// Too many runs are queued.
+    #[error("the queue is full ({0} runs); try again later")]
     Full(usize),
-    /// It would begin without a trace.
-    #[error("the ledger cannot be written, so that no run begins: {0}")]
+    /// The run cannot be recorded, so it does not start.
+    #[error("cannot start a run without writing the ledger: {0}")]
     Unrecorded(String),
-    /// No new runs.
-    #[error("the daemon is being stopped")]
+    /// The daemon does not accept runs any more.
+    #[error("the daemon is stopping")]
     Stopping,
 }

@@ -1,6 +1,8 @@
-//! What becomes of due times: a pure rule for ticks, suspends and starts alike (CRON-4, CRON-5).
+//! Decides what becomes of due times: one pure rule for ticks, suspends and starts (CRON-4,
+//! CRON-5).
 //!
-//! The supervisor carries a decision out and gives out ids. *Source*: `docs/design/config.md`, "When a job runs".
+//! The supervisor carries the decisions out and assigns run ids. *Source*: `docs/design/config.md`,
+//! "When a job runs".
 
 use std::time::Duration;
 
@@ -8,15 +10,13 @@ use chrono::{DateTime, Utc};
 
 use crate::config::Catchup;
 
-/// A start that is at most this late is on time: a busy machine is not a sleeping one.
+/// A start at most this late is on time: a busy machine is not a sleeping one.
 pub(super) const ON_TIME: Duration = Duration::from_secs(10);
 
-/// What held due times up until they were decided.
+/// What delayed the decision about due times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The daemon did not run.
     DaemonDown,
-    /// The ledger could not be written.
     LedgerUnwritable,
     /// The machine slept, or was too busy to look.
     MachineHeldUp,
@@ -25,40 +25,41 @@ pub(super) enum Cause {
 /// What becomes of a due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// It runs, in time.
+    /// Runs, on time.
     Run,
-    /// It runs, late.
+    /// Runs, late.
     CatchUp,
-    /// The newest due time runs in its place.
+    /// Covered by the run of a newer due time.
     Coalesced,
-    /// It lies outside of what the job catches up.
+    /// Does not run: too late for the job's `catchup` and `catchup_window`.
     Missed,
-    /// The job waits or works (`overlap: skip`).
+    /// Does not run: a run of the job is queued or active (`overlap: skip`).
     Busy,
-    /// It came already before the clock was set back.
+    /// Does not run: it already ran before the clock was set back.
     Repeated,
 }
 
-/// What a decision rests on.
+/// The inputs of a decision that are the same for all due times of a job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct JobState {
     pub(super) catchup: Catchup,
     pub(super) window: Duration,
-    /// Whether a run of the job waits or works.
+    /// Whether a run of the job is queued or active.
     pub(super) is_busy: bool,
 }
 
-/// A due time that is to be decided.
+/// A due time to decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DueSlot {
     pub(super) due_at: DateTime<Utc>,
-    /// The due time with its jitter.
+    /// The due time plus jitter.
     pub(super) starts_at: DateTime<Utc>,
-    /// Whether it ran in an earlier epoch.
+    /// Whether the same time ran in an earlier epoch.
     pub(super) is_repeated: bool,
 }
 
-/// Decides a job's due times, which are in order and start by `now`. At most one runs: the newest that may.
+/// Decides the due times of a job. They are sorted, and their start times are not after `now`. At
+/// most one runs: the newest that may.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
@@ -79,7 +80,7 @@ pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec
 }
 
 impl Disposition {
-    /// Returns the sentence in the ledger.
+    /// Returns the reason that the ledger records, for people.
     pub(super) fn reason(self, job: JobState, cause: Cause, late: Duration) -> String {
         let because = match cause {
             Cause::DaemonDown => "the daemon was down",
@@ -92,11 +93,11 @@ impl Disposition {
             Self::CatchUp => format!("caught up {late} late: {because}"),
             Self::Coalesced => format!("covered by the run of a newer slot: {because}"),
             Self::Missed if job.catchup == Catchup::None => {
-                format!("{because}; decided {late} late, and the job catches nothing up")
+                format!("{because}; decided {late} late, and the job does not catch up")
             }
             Self::Missed => {
                 let window = humantime::format_duration(job.window);
-                format!("{because}; decided {late} late, outside of its window of {window}")
+                format!("{because}; decided {late} late, outside the catch-up window of {window}")
             }
             Self::Busy => "the job was still waiting or running (overlap: skip)".to_owned(),
             Self::Repeated => "it ran before the clock was set back".to_owned(),
@@ -139,7 +140,7 @@ mod tests {
         check(&[24_000, 30_000], latest, &[Missed, Missed]);
         check(&[32_400], latest, &[CatchUp]);
         check(&[], latest, &[]);
-        // Several that are on time: the newest runs, also where nothing is caught up.
+        // Several are on time: the newest runs, even with `catchup: none`.
         check(&[35_993, 35_995, 35_999], none, &[Coalesced, Coalesced, Run]);
         let busy = JobState { is_busy: true, ..latest };
         check(&[24_000, 35_400, 36_000], busy, &[Missed, Busy, Busy]);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     proptest! {
-        /// A schedule of `period` is held up for `down` seconds, by a dead daemon, a full disk or a suspend.
+        /// A dead daemon, a full disk or a suspend delays a schedule of `period` by `down` seconds.
         #[test]
         fn each_due_time_has_the_state_and_the_reason_of_what_happened(
             down in 0i64..60,

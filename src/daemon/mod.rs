@@ -1,7 +1,8 @@
-//! The daemon: what comes due is claimed, queued, run and accounted for.
+//! The daemon: claims due slots, queues and executes their runs, and accounts for each.
 //!
-//! One supervisor owns the daemon's state; a tick, a signal, the end of a run and a client's wish are messages to it. It knows neither SQL nor
-//! wire formats. Nothing polls: it sleeps until something is due, happens, or the clock is to be looked at.
+//! One supervisor owns the daemon's state. Ticks, signals, ends of runs and client requests reach
+//! it as messages. It contains no SQL and no wire formats. Between messages it sleeps until the
+//! next start time or the next look at the clock.
 
 mod audit;
 mod command;

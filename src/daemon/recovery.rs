@@ -1,6 +1,8 @@
-//! After a crash: what the dead daemon left is ended, and every run that it left open gets its last line.
+//! Crash recovery: kills the processes that the dead daemon left, and ends every run that it left
+//! open.
 //!
-//! *Source*: `docs/design/architecture.md`, "Crash". Resumption comes in a later version; until then such runs are `interrupted`.
+//! *Source*: `docs/design/architecture.md`, "Crash". A later version will resume such runs; this
+//! one ends them as `interrupted`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,22 +16,24 @@ use crate::store::{
 };
 use crate::text::redact::Redactor;
 
-/// A run that was left open and is ended now.
+/// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovered {
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
     /// Whether its transcript had begun.
     pub began: bool,
-    /// Whether it had ended, and only its lock file was left.
+    /// Whether it had already ended and left only its lock file.
     pub had_ended: bool,
-    /// Bytes of a torn last line that were cut off.
+    /// Bytes that were cut off because the last line was torn.
     pub cut_bytes: u64,
 }
 
-/// Ends every open run that no living process holds. Processes that the dead daemon left are gone when this returns.
+/// Ends every open run that no living process holds. When this returns, the processes that the dead
+/// daemon left are gone.
 ///
-/// *Errors*: the lock files cannot be read. A transcript that cannot be ended is logged and stays open for the next start.
+/// *Errors*: the lock files cannot be read. If a transcript cannot be ended, the error is logged
+/// and the run stays open for the next start.
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
     let state = &host.state;
     let abandoned = state.abandoned()?;
@@ -40,7 +44,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
         tracing::warn!(killed, "killed orphaned tool processes of the previous daemon");
     }
     if let Err(error) = state.clear_temporary().await {
-        tracing::warn!(%error, "what earlier runs left in their temporary directories cannot be taken away");
+        tracing::warn!(%error, "failed to clear the temporary directories of earlier runs");
     }
     let mut recovered = Vec::new();
     for (run_id, lock) in abandoned {
@@ -48,16 +52,17 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
             Ok(run) => {
                 recovered.push(run);
                 if let Err(error) = lock.close() {
-                    tracing::warn!(%run_id, %error, "cannot remove the lock file of an ended run");
+                    tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run");
                 }
             }
-            Err(error) => tracing::error!(%run_id, %error, "an interrupted run cannot be ended"),
+            Err(error) => tracing::error!(%run_id, %error, "failed to end an interrupted run"),
         }
     }
     Ok(recovered)
 }
 
-/// Ends a run that was left open, and fills in what is missing: its last line, its end in the ledger, its row in the index.
+/// Ends an open run and fills in what is missing: the last line, the end in the ledger, the row in
+/// the index.
 async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Recovered, String> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
@@ -82,7 +87,8 @@ async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Rec
     Ok(recovered)
 }
 
-/// Writes what a run that was cut cannot say itself: its torn line, the calls whose effect is unknown, and its end.
+/// Writes the lines that the interrupted run could not write: a warning about a torn line, a
+/// warning for each call whose effect is unknown, and the end.
 async fn write_end(
     host: &Host,
     run: &RunDir,
@@ -99,13 +105,12 @@ async fn write_end(
     let transcript =
         Transcript::open(&run.transcript(), facts, |_| {}).map_err(|error| error.to_string())?;
     if cut_bytes > 0 {
-        let message = format!("{cut_bytes} bytes of a torn last line were cut off");
+        let message = format!("cut {cut_bytes} bytes of a torn last line");
         transcript.append(Event::warning("torn_tail", message)).await?;
     }
     for call_id in open_calls(lines) {
-        let message = format!(
-            "the daemon stopped while the call {call_id} worked; whether it took effect is not known"
-        );
+        let message =
+            format!("the daemon stopped during the call {call_id}; its effect is unknown");
         transcript.append(Event::warning("effect_unknown", message)).await?;
     }
     transcript.append(Event::SessionEnd(Box::new(session_end(row, lines)))).await.map(drop)
@@ -118,7 +123,7 @@ fn lines(run: &RunDir) -> Result<Vec<ReadLine>, String> {
         .map_err(|error| error.to_string())
 }
 
-/// Returns the calls that began and have no result.
+/// Returns the ids of calls that started and have no result.
 fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
     let mut open = BTreeSet::new();
     for event in lines.iter().filter_map(known) {
@@ -131,7 +136,7 @@ fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
     open
 }
 
-/// Returns the end of a run that was cut: what it had used up by its last line.
+/// Returns the end of an interrupted run, with what it had used up by its last line.
 fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
     let names = lines.iter().filter_map(known).filter_map(|event| match event {
         Event::ToolCallStart(start) => Some(start.name.clone()),
@@ -152,7 +157,7 @@ fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
         usage: row.usage,
         cost_usd: row.cost_usd,
         duration_ms: u64::try_from(worked).unwrap_or(0),
-        ..Ended::interrupted_end("the daemon stopped while the run worked")
+        ..Ended::interrupted_end("the daemon stopped during the run")
     }
 }
 

@@ -1,13 +1,13 @@
-//! Signals as messages to the supervisor.
+//! Forwards signals to the supervisor as commands.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use super::command::Command;
 
-/// Turns SIGTERM and SIGINT into a stop and SIGHUP into a reload, until the supervisor is gone.
+/// Turns SIGTERM and SIGINT into a stop, and SIGHUP into a reload, until the supervisor is gone.
 ///
-/// *Errors*: a handler cannot be set.
+/// *Errors*: a signal handler cannot be installed.
 pub fn watch_signals(
     commands: mpsc::Sender<Command>,
 ) -> std::io::Result<tokio::task::JoinHandle<()>> {

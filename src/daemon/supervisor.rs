@@ -1,6 +1,7 @@
-//! The one owner of the daemon's state: due times, the queue, active runs, the configuration in effect.
+//! The single owner of daemon state: due times, queue, active runs, configuration in effect.
 //!
-//! Everything that happens is a message to it. A slot is in the ledger before anything of its run begins; every task it starts is joined.
+//! Everything that happens is a message to the supervisor. It writes a slot to the ledger before it
+//! starts the slot's run, and it joins every task that it spawns.
 
 mod commands;
 mod slots;
@@ -25,50 +26,53 @@ use crate::domain::{Outcome, RunId, Stop, StopReason, Trigger};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Ledger, QueuedRun, SlotState};
 
-/// The clock is looked at so often at least, so that neither a suspend nor a step of it holds a schedule up for more than 5 s (CRON-3).
+/// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
+/// schedule by more than 5 s (CRON-3).
 const LOOK: Duration = Duration::from_secs(4);
 
-/// A clock that was set back by more than this begins a new epoch: until the old time comes again, nothing would be due.
+/// A clock set back by more than this starts a new epoch. Without one, nothing would be due until
+/// the clock reaches the old time again.
 const STEP_BACK: TimeDelta = TimeDelta::seconds(4);
 
-/// What the clock shows is kept in the ledger so often, for the next start.
+/// How often the clock reading is saved to the ledger for the next start.
 const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 
-/// In a new epoch, a time of day that ran so recently before does not run again.
+/// A new epoch skips a fixed time that already ran, if that time lies at most this far before the
+/// end of the previous epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
-/// Slots that are claimed in one transaction.
+/// Slots per ledger transaction.
 const CLAIM_BATCH: usize = 5000;
 
-/// After a claim that failed, the next is tried so much later.
+/// Delay before the next attempt after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(5);
 
-/// What others need of a running daemon.
+/// The interface to a running supervisor: its commands and its configuration.
 #[derive(Debug, Clone)]
 pub struct Handle {
-    /// To the supervisor.
+    /// Sends commands to the supervisor.
     pub commands: mpsc::Sender<Command>,
-    /// The configuration in force.
+    /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
 }
 
-/// What a supervisor is made of.
+/// The inputs of [`Supervisor::new`].
 pub struct Parts {
-    /// The machine.
+    /// The state that all runs of this process share.
     pub host: Host,
-    /// The first configuration.
+    /// The configuration at startup.
     pub config: Arc<Config>,
-    /// Slots.
+    /// The ledger of slots and queued runs.
     pub ledger: Ledger,
-    /// Loads the configuration again.
+    /// Reloads the configuration from disk.
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
-    /// What does not work as it should from the start.
+    /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
-    /// How often the service manager wants to hear from us.
+    /// The watchdog timeout of the service manager; `None` disables the heartbeat.
     pub watchdog: Option<Duration>,
 }
 
-/// A run that waits for a place.
+/// A queued run.
 struct Waiting {
     run_id: RunId,
     job: String,
@@ -77,7 +81,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Returns the run of a due time that is to run.
+    /// Returns the run for a due time, or `None` if its disposition starts no run.
     fn of_slot(job: &str, due_at: DateTime<Utc>, disposition: Disposition) -> Option<Self> {
         let trigger = match disposition {
             Disposition::Run => Trigger::Schedule,
@@ -100,13 +104,13 @@ impl Waiting {
     }
 }
 
-/// A run at work.
+/// A run in progress.
 struct Active {
     job: String,
     stop: watch::Sender<Option<Stop>>,
 }
 
-/// The supervisor.
+/// The owner of the daemon's state; [`Supervisor::run`] drives it.
 pub struct Supervisor {
     parts: Parts,
     reload: Arc<dyn Fn() -> Loaded + Send + Sync>,
@@ -114,17 +118,18 @@ pub struct Supervisor {
     config: watch::Sender<Arc<Config>>,
     config_state: StatusConfig,
     ticker: Ticker,
-    /// Due times that wait for their moment, by when they start; with the epoch in which they came due.
+    /// Due times that wait for their start time. The key is (start time, due time, job); the value
+    /// is the epoch in which the time came due.
     held: BTreeMap<(DateTime<Utc>, DateTime<Utc>, String), i64>,
     queue: VecDeque<Waiting>,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     last_outcomes: HashMap<String, bool>,
     epoch: i64,
-    /// What the clock had shown when this epoch began.
+    /// The last clock reading of the previous epoch.
     epoch_ended: Option<DateTime<Utc>>,
     last_seen: DateTime<Utc>,
-    /// What the ledger knows of that.
+    /// The last clock reading that was saved to the ledger.
     last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
     not_before: Option<Instant>,
@@ -133,10 +138,11 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Brings the ledger up to the present and returns a supervisor that is ready to run, with a handle to it.
+    /// Brings the ledger up to date and returns a supervisor that is ready to run, with its handle.
     ///
-    /// Slots that came due while no daemon was there get their rows here; those that are to be caught up begin in [`Self::run`].
-    /// *Errors*: the ledger or the scheduler.
+    /// Writes a row for each slot that came due while the daemon was down. The runs to catch up
+    /// start in [`Self::run`].
+    /// *Errors*: the ledger or the scheduler fails.
     pub async fn new(
         mut parts: Parts,
     ) -> Result<(Self, Handle), Box<dyn std::error::Error + Send + Sync>> {
@@ -190,7 +196,7 @@ impl Supervisor {
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 
-    /// Runs until it is stopped; then no run and no process of one is alive.
+    /// Runs until it is stopped. When this returns, no run and no process of a run is alive.
     pub async fn run(mut self) {
         let mut watchdog = self.parts.watchdog.map(|period| tokio::time::interval(period / 2));
         self.fill().await;
@@ -217,7 +223,7 @@ impl Supervisor {
             .await;
     }
 
-    /// Returns when to look next, if nothing happens before.
+    /// Returns when to wake up if no message comes first.
     fn next_wake(&self) -> Instant {
         if let Some(deadline) = self.stopping {
             return deadline;
@@ -255,7 +261,7 @@ impl Supervisor {
         self.fill().await;
     }
 
-    /// Keeps a due time until its run starts.
+    /// Holds a due time until its start time.
     fn hold(&mut self, due: DueTime) {
         let config = self.config.borrow().clone();
         if let Some(job) = config.jobs.get(due.job.as_str()) {
@@ -263,7 +269,7 @@ impl Supervisor {
         }
     }
 
-    /// Claims what is to start by now. What cannot be claimed is held on.
+    /// Claims the held due times whose start time has come. If a claim fails, holds them again.
     async fn begin_due(&mut self, now: DateTime<Utc>) {
         if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
             return;
@@ -293,8 +299,8 @@ impl Supervisor {
     }
 
     fn ledger_failed(&mut self, error: &dyn std::fmt::Display) {
-        tracing::error!(%error, "slots cannot be claimed; no run begins until they can");
-        self.ledger_fault = Some(format!("slots cannot be claimed: {error}"));
+        tracing::error!(%error, "failed to claim slots; no scheduled run starts until a claim succeeds");
+        self.ledger_fault = Some(format!("cannot claim slots: {error}"));
         self.not_before = Some(Instant::now() + CLAIM_PAUSE);
     }
 
@@ -303,7 +309,7 @@ impl Supervisor {
             || self.active.values().any(|active| active.job == job)
     }
 
-    /// Starts waiting runs as long as there is a place.
+    /// Starts queued runs until `max_concurrent_runs` are active.
     async fn fill(&mut self) {
         while self.stopping.is_none()
             && self.active.len() < self.config.borrow().settings.max_concurrent_runs
@@ -319,7 +325,7 @@ impl Supervisor {
         let Waiting { run_id, job: name, facts, request } = waiting;
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
-            None => Err("the job is gone from the configuration".to_owned()),
+            None => Err("the job was removed from the configuration".to_owned()),
             Some(job) => RunSpec::new(
                 run_id.clone(),
                 config.clone(),
@@ -334,14 +340,14 @@ impl Supervisor {
         let spec = match spec {
             Ok(spec) => spec,
             Err(reason) => {
-                tracing::error!(job = name, %run_id, reason, "a run cannot begin");
+                tracing::error!(job = name, %run_id, reason, "failed to start a run");
                 self.end_waiting(run_id, (SlotState::Missed, StopReason::Interrupted), reason, now)
                     .await;
                 return;
             }
         };
-        self.decide(run_id.clone(), SlotState::Running, "at work".to_owned(), now).await;
-        tracing::info!(job = name, %run_id, trigger, "run begins");
+        self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
+        tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
         self.active.insert(run_id.clone(), Active { job: name, stop });
         let host = self.parts.host.clone();
@@ -358,7 +364,8 @@ impl Supervisor {
         let (run_id, result) = match joined {
             Ok(ended) => ended,
             Err(error) => {
-                // The session has a task of its own; this is the code around it.
+                // `catch_unwind` reports a panic of the run itself; this one is in the code around
+                // it.
                 tracing::error!(%error, "the task of a run panicked");
                 return;
             }
@@ -393,21 +400,21 @@ impl Supervisor {
                 .await;
             }
             Err(error) => {
-                tracing::error!(job, %run_id, %error, "a run could not be recorded or broke");
+                tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
                 self.last_outcomes.insert(job, false);
                 let state = if matches!(error, RunError::Panicked) {
                     SlotState::Ran
                 } else {
                     SlotState::Missed
                 };
-                let why = format!("not run to its end: {error}");
+                let why = format!("did not run to its end: {error}");
                 self.end_waiting(run_id, (state, StopReason::RecordFailed), why, now).await;
             }
         }
         self.fill().await;
     }
 
-    /// Ends a run before it began: its slot, if it has one, and its place in the queue.
+    /// Ends a queued run in the ledger and records the state of its slot, if it has one.
     async fn end_waiting(
         &mut self,
         run_id: RunId,
@@ -417,7 +424,7 @@ impl Supervisor {
     ) {
         let why = (stop_reason, reason.clone());
         if let Err(error) = self.parts.ledger.end_queued(Some(run_id.clone()), why, now).await {
-            tracing::error!(%run_id, %error, "the end of a run that waited cannot be written");
+            tracing::error!(%run_id, %error, "failed to record the end of a queued run");
         }
         self.decide(run_id, state, reason, now).await;
     }
@@ -430,8 +437,8 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) {
         if let Err(error) = self.parts.ledger.decide(run_id, state, reason, now).await {
-            tracing::error!(%error, "what became of a slot cannot be written; the next start settles it");
-            self.ledger_fault = Some(format!("slots cannot be written: {error}"));
+            tracing::error!(%error, "failed to record the state of a slot; the next start settles it");
+            self.ledger_fault = Some(format!("cannot write slots: {error}"));
         }
     }
 }

@@ -1,8 +1,11 @@
-//! The clock behind our own store: tokio-cron-scheduler wakes us, our table says what is due (CRON-6).
+//! Our store behind tokio-cron-scheduler: the scheduler wakes us, our table says what is due
+//! (CRON-6).
 //!
-//! The scheduler is never given an expression or a zone. Its storage is our set of next due times; listing what is due takes it out of the
-//! set, puts the job's next due time in, and keeps the due time until the supervisor takes it. So a due time is lost neither by a full channel of the
-//! scheduler nor by its end: [`Ticker::take`] looks for itself too. *Source*: `docs/design/architecture.md`, "The clock".
+//! The scheduler never sees an expression or a zone; its storage is our set of next due times. When
+//! the scheduler lists what is due, we remove those entries, insert the next due time of each job,
+//! and keep the due times until the supervisor takes them. A due time is not lost if a channel of
+//! the scheduler is full or the scheduler stops, because [`Ticker::take`] reads the table itself.
+//! *Source*: `docs/design/architecture.md`, "The clock".
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -23,19 +26,18 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::schedule::Schedule;
 
-/// Slots are handed out so long before they are due, because the scheduler looks every half second.
+/// How early slots are handed out: the scheduler looks only every half second.
 const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 
-/// Due times that one look takes; what is left is taken by the next.
+/// Due times per look; the next look takes the rest.
 const PER_LOOK: usize = 1000;
 
-/// Due times that are handed out at once, so that a clock that jumps by years needs no memory for all of them.
+/// Due times per [`Ticker::take`], which bounds the memory after a clock jump of years.
 const PER_TAKE: usize = 100_000;
 
-/// Messages in each channel of the scheduler. A look sends a few messages at most, about one job.
+/// Capacity of each channel of the scheduler. One look sends at most a few messages, about one job.
 const CHANNEL: usize = 64;
 
-/// A due time of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DueTime {
     pub(super) job: String,
@@ -51,7 +53,7 @@ struct Table {
 }
 
 impl Table {
-    /// Takes out what is due until `horizon`; returns the due times that are new.
+    /// Claims the entries that are due by `horizon`, at most [`PER_LOOK`]; returns them.
     fn claim(&mut self, horizon: DateTime<Utc>) -> Vec<DueTime> {
         let mut claimed = Vec::new();
         while claimed.len() < PER_LOOK
@@ -59,7 +61,7 @@ impl Table {
             && self.due.first().is_some_and(|(at, _)| *at <= horizon)
         {
             let Some((due_at, job)) = self.due.pop_first() else { break };
-            // From the scheduled time, so that none is left out however late we are.
+            // Count from the due time, so that a late look skips none.
             if let Some(next) =
                 self.schedules.get(&job).and_then(|schedule| schedule.next_after(due_at))
             {
@@ -72,7 +74,7 @@ impl Table {
     }
 }
 
-/// The table as the scheduler's storage.
+/// The table, as the storage of the scheduler.
 #[derive(Clone)]
 struct Store {
     table: Arc<Mutex<Table>>,
@@ -86,7 +88,7 @@ impl Store {
     }
 }
 
-/// Wakes the supervisor and hands out what is due.
+/// Wakes the supervisor and hands out due times.
 pub(super) struct Ticker {
     store: Store,
     woken: Arc<Notify>,
@@ -96,7 +98,7 @@ pub(super) struct Ticker {
 impl Ticker {
     /// Starts the scheduler with an empty table.
     ///
-    /// *Errors*: the scheduler's.
+    /// *Errors*: the scheduler does not start.
     pub(super) async fn start(clock: Arc<dyn Clock>) -> Result<Self, JobSchedulerError> {
         let store = Store { table: Arc::default(), clock };
         let woken = Arc::new(Notify::new());
@@ -117,7 +119,7 @@ impl Ticker {
         Ok(Self { store, woken, scheduler })
     }
 
-    /// Replaces the whole table: each schedule with its first due time after `from`.
+    /// Replaces the whole table. Each schedule starts with its first due time after `from`.
     pub(super) fn set(&self, schedules: BTreeMap<String, Schedule>, from: DateTime<Utc>) {
         let due = schedules
             .iter()
@@ -129,23 +131,23 @@ impl Ticker {
         table.due_times.clear();
     }
 
-    /// Returns when something may have come due.
+    /// Waits until something may be due.
     pub(super) async fn woken(&self) {
         self.woken.notified().await;
     }
 
-    /// Takes every due time until a little after `now`.
+    /// Takes every due time up to a second after `now`.
     pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<DueTime> {
         let mut table = self.store.lock();
         while table.due_times.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
         if table.due_times.len() >= PER_TAKE {
-            // There is more; the supervisor comes back for it when it has worked this off.
+            // More are due. Wake the supervisor again, after it has processed these.
             self.woken.notify_one();
         }
         std::mem::take(&mut table.due_times)
     }
 
-    /// Ends the scheduler; nothing is handed out any more.
+    /// Stops the scheduler; nothing is handed out afterwards.
     pub(super) async fn stop(&mut self) {
         self.store.lock().closed = true;
         let _ = self.scheduler.shutdown().await;
@@ -195,7 +197,7 @@ impl MetaDataStorage for Store {
     fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
         let horizon = self.clock.now() + LOOKAHEAD;
         let claimed = self.lock().claim(horizon);
-        // The message only wakes the supervisor, who takes all that is due: one is enough.
+        // The message only wakes the supervisor, which takes everything that is due: one is enough.
         answer(
             claimed
                 .first()
@@ -203,7 +205,7 @@ impl MetaDataStorage for Store {
                 .map(|due| JobAndNextTick {
                     id: Some(occurrence_id(due).into()),
                     job_type: JobType::OneShot as i32,
-                    // Any moment in the past: "now", whatever the scheduler's clock says.
+                    // Any past moment means "now", whatever the scheduler's clock says.
                     next_tick: 1,
                     last_tick: None,
                 })
@@ -223,7 +225,7 @@ impl MetaDataStorage for Store {
     }
 }
 
-/// Returns an id of its own for each due time; the scheduler cannot tell two of one id apart.
+/// Returns a distinct id for each due time; the scheduler cannot tell apart two with the same id.
 fn occurrence_id(due: &DueTime) -> Uuid {
     Uuid::new_v5(
         &Uuid::NAMESPACE_OID,
@@ -231,7 +233,7 @@ fn occurrence_id(due: &DueTime) -> Uuid {
     )
 }
 
-/// One closure for every id.
+/// The same closure for every id.
 struct Code(Arc<RwLock<Box<JobToRunAsync>>>);
 
 impl ToCode<Box<JobToRunAsync>> for Code {
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(first.len(), 10_000);
         let unique: BTreeSet<_> =
             due_times.iter().map(|due| (due.due_at, due.job.clone())).collect();
-        assert_eq!(unique.len(), due_times.len(), "none twice");
+        assert_eq!(unique.len(), due_times.len(), "no due time comes twice");
     }
 
     #[tokio::test]

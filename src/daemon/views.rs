@@ -1,4 +1,4 @@
-//! What the daemon and the command line show of jobs, slots to come and themselves.
+//! The reports of the daemon and the command line: jobs, upcoming slots, status.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use crate::store::RunSummary;
 /// The last run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastRun {
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Option<Outcome>,
-    /// What its answer said.
+    /// The `status` of its final answer.
     pub verdict: Option<String>,
-    /// When.
+    /// When it ended.
     pub ended_at: Option<String>,
 }
 
@@ -28,83 +28,83 @@ pub struct LastRun {
 pub struct JobRow {
     /// Its name.
     pub name: String,
-    /// For people.
+    /// What it is for, in the operator's words.
     pub description: Option<String>,
-    /// Whether its schedule is in force.
+    /// Whether its schedule is in effect.
     pub enabled: bool,
-    /// Whether it is paused; never in this version.
+    /// Whether it is paused; always false in this version.
     pub paused: bool,
     /// Why it is paused.
     pub pause_note: Option<String>,
-    /// As it was written; null: only by hand.
+    /// The schedule as written; null if the job has none.
     pub schedule: Option<String>,
-    /// Its zone.
+    /// The zone of its schedule.
     pub timezone: String,
-    /// Its next due time.
+    /// Its next due time; null if it has no schedule in effect.
     pub next_fire: Option<DateTime<Utc>>,
     /// Its last run.
     pub last_run: Option<LastRun>,
 }
 
-/// A slot to come.
+/// An upcoming slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextRow {
     /// The job.
     pub job: String,
-    /// The slot.
+    /// The due time.
     pub due_at: DateTime<Utc>,
-    /// The same in the job's zone.
+    /// The due time in the job's zone, as RFC 3339.
     pub local: String,
-    /// When its run starts, with the jitter.
+    /// The due time plus jitter.
     pub starts_at: DateTime<Utc>,
 }
 
-/// The configuration in `status`.
+/// The configuration, in `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusConfig {
-    /// The directory that it was read from.
+    /// The directory of its files.
     pub directory: String,
     /// Whether the last load found no error.
     pub valid: bool,
-    /// Of the configuration in effect.
+    /// Digest of the configuration in effect.
     pub digest: String,
-    /// Of the files as they are now; null if they cannot be loaded.
+    /// Digest of the files on disk; null if they cannot be loaded.
     #[serde(default)]
     pub disk_digest: Option<String>,
     /// When the configuration in effect was loaded.
     pub loaded_at: DateTime<Utc>,
-    /// What the last load found.
+    /// The errors of the last load.
     pub errors: Vec<String>,
-    /// Keys whose change takes effect at the next start.
+    /// Changed keys that take effect only after a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// The runs in `status`.
+/// The number of runs, in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRuns {
-    /// At work.
+    /// Active runs.
     pub active: usize,
-    /// Waiting for a place.
+    /// Queued runs.
     pub queued: usize,
 }
 
-/// The jobs in `status`.
+/// The number of jobs, in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusJobs {
-    /// All.
+    /// All jobs.
     pub total: usize,
-    /// Paused; none in this version.
+    /// Paused jobs; always 0 in this version.
     pub paused: usize,
-    /// Those whose last run did not succeed.
+    /// Jobs whose last run since the start of the daemon did not succeed.
     pub failing: usize,
 }
 
-/// What `status` prints.
+/// The report of `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Our version.
+    /// The version of the daemon.
     pub version: String,
-    /// The daemon's.
+    /// The process id of the daemon.
     pub pid: u32,
     /// When it started.
     pub started_at: DateTime<Utc>,
@@ -114,13 +114,13 @@ pub struct StatusReport {
     pub runs: StatusRuns,
     /// Its jobs.
     pub jobs: StatusJobs,
-    /// How tools are held where their job says nothing else.
+    /// How tools are sandboxed unless their job sets a mode of its own.
     pub sandbox: String,
-    /// What does not work as it should.
+    /// Known problems, one sentence each.
     pub degraded: Vec<String>,
 }
 
-/// Returns the jobs by name; `last_runs` are by job.
+/// Returns a row for each job; `last_runs` is keyed by job.
 #[must_use]
 pub fn job_rows(
     config: &Config,
@@ -153,7 +153,7 @@ pub fn job_rows(
         .collect()
 }
 
-/// Returns the first `count` slots after `from` of one job or of all enabled ones, in the order of their due times.
+/// Returns the first `count` slots after `from`, of one job or of all enabled jobs, by due time.
 #[must_use]
 pub fn next_rows(
     config: &Config,
@@ -182,7 +182,7 @@ pub fn next_rows(
     rows
 }
 
-/// Returns when the run of a slot starts.
+/// Returns the start time of a slot.
 pub(super) fn starts_at(job: &Job, due_at: DateTime<Utc>) -> DateTime<Utc> {
     due_at + TimeDelta::from_std(jitter(job.name.as_str(), due_at, job.jitter)).unwrap_or_default()
 }
@@ -191,7 +191,7 @@ fn zone(config: &Config, job: &Job) -> chrono_tz::Tz {
     job.schedule.as_ref().map_or(config.settings.timezone, crate::schedule::Schedule::zone)
 }
 
-/// Returns a report's errors, a line each.
+/// Formats errors, one per line.
 pub(super) fn error_lines(errors: &[ConfigError]) -> Vec<String> {
     errors
         .iter()

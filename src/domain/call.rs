@@ -1,6 +1,7 @@
-//! A tool call and why one can fail.
+//! A tool call, and the reasons why one can fail.
 //!
-//! A failed call is content for the model, never an error of the program: it carries a kind and a sentence that says what to do next.
+//! A failed call is content for the model, never an error of the program. It has a kind and a
+//! sentence that says what to do next.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,67 +9,67 @@ use serde_json::{Map, Value};
 
 use super::ids::CallId;
 
-/// The arguments of a call, parsed once and for all.
+/// The arguments of a call, parsed once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arguments {
     /// A JSON object.
     Parsed(Map<String, Value>),
-    /// Text that is not a JSON object, or one that was cut; never executed.
+    /// Text that is not a JSON object or was cut. It is never executed.
     Invalid {
         /// The text as the provider sent it.
         text: String,
-        /// What is wrong with it, for the model.
+        /// What is wrong with the text, for the model.
         message: String,
     },
 }
 
-/// A call that a model asked for.
+/// A call that a model asks for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
     /// Unique within the run.
     pub call_id: CallId,
-    /// The name as the model wrote it; hostile.
+    /// The name as the model wrote it; untrusted.
     pub name: String,
     /// The arguments.
     pub arguments: Arguments,
 }
 
-/// The kinds of failure that a model, a transcript reader and `-o json` see.
+/// The kinds of failure, for models, readers of transcripts and `-o json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
     /// No tool of that name is registered.
     UnknownTool,
-    /// The arguments are no JSON object, do not match the schema or cannot be rendered.
+    /// The arguments are not a JSON object, do not match the schema or cannot be rendered.
     InvalidArguments,
-    /// The gate said no.
+    /// The gate or a person denied the call.
     Denied,
-    /// A person was asked and did not answer.
+    /// A person was asked and did not answer in time.
     ApprovalTimeout,
-    /// Not run because of a newer instruction or because the run ended.
+    /// The call was not run because of a newer instruction or because the run ended.
     Skipped,
     /// The deadline passed.
     Timeout,
-    /// An exit code outside `success_codes`.
+    /// The exit code is not in `success_codes`.
     ExitCode,
-    /// Ended by a signal that we did not send.
+    /// A signal that we did not send ended the process.
     Signal,
     /// The program could not be started.
     SpawnFailed,
     /// Reading or writing on our side failed.
     Io,
-    /// The run was stopped while the call worked; its effect is unknown.
+    /// The run was stopped while the call ran; its effect is unknown.
     Interrupted,
-    /// Over a limit of the turn, or of what the tool gives at once.
+    /// A limit of the turn was exceeded, or a limit on what the tool returns at once.
     Limit,
-    /// What the call names is not there.
+    /// Something that the call names does not exist.
     NotFound,
-    /// The tool itself says that it failed.
+    /// The tool itself reports a failure.
     Tool,
 }
 
 impl ErrorKind {
-    /// Returns the word that stands in transcripts.
+    /// Returns the word used in transcripts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -89,14 +90,15 @@ impl ErrorKind {
         }
     }
 
-    /// Tells whether such a result counts towards the error threshold: a call that was never tried for a reason of ours does not.
+    /// Tells whether the result counts towards the error threshold. A call that we did not try, for
+    /// a reason of our own, does not count.
     #[must_use]
     pub fn counts_as_failure(self) -> bool {
         !matches!(self, Self::Skipped | Self::Limit)
     }
 }
 
-/// Why a call did not work, written for the model.
+/// Why a call failed, written for the model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
@@ -114,11 +116,11 @@ impl CallError {
     }
 }
 
-/// What the model's view of an output left out.
+/// How much of an output the model's view leaves out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Truncated {
-    /// Characters removed.
+    /// Number of characters removed.
     pub characters: u64,
-    /// Lines removed after that.
+    /// Number of lines removed after that.
     pub lines: u64,
 }

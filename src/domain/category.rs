@@ -1,24 +1,24 @@
-//! What a tool may do to the world, in three steps.
+//! Categories: what a tool may do to the world.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a tool may do to the world. Ordered: a category is never lowered, only raised.
+/// What a tool may do to the world, from least to most. A category is only ever raised.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Category {
-    /// Looks, and changes nothing.
+    /// Reads, and changes nothing.
     Read,
     /// Changes something that the job is there to change.
     Write,
-    /// Changes what a person should decide each time.
+    /// Changes something that a person should decide about each time.
     Admin,
 }
 
 impl Category {
-    /// Returns the word that stands in files and transcripts.
+    /// Returns the word used in files and transcripts.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

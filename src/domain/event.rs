@@ -1,7 +1,7 @@
 //! The one event type, and the line of a transcript that carries it.
 //!
-//! Field names and their meaning are a contract with every reader (`v: 1`): new ones may be added, none may change. The envelope is written
-//! by `store/`; nothing else numbers or chains events.
+//! Field names and their meaning are a contract with every reader (`v: 1`): new fields may be
+//! added, none may change. `store/` writes the envelope; nothing else numbers or chains events.
 //! *Source*: `docs/design/transcript.md`.
 
 use chrono::{DateTime, Utc};
@@ -20,7 +20,7 @@ use super::turn::{FinishReason, Usage};
 /// The version of the line format.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// What stands in `prev` of the first line.
+/// The value of `prev` in the first line.
 pub const FIRST_PREV: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// One line of a transcript.
@@ -30,51 +30,51 @@ pub const FIRST_PREV: &str = "00000000000000000000000000000000000000000000000000
 pub struct Line<T = Event> {
     /// The format version, 1.
     pub v: u32,
-    /// 0, 1, 2 … without a gap.
+    /// The number of the line: 0, 1, 2 … without a gap.
     pub seq: u64,
-    /// RFC 3339, UTC, microseconds.
+    /// The time of the event: RFC 3339, UTC, microseconds.
     pub ts: String,
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
-    /// The session within the run.
+    /// The id of the session within the run.
     pub session_id: String,
     /// SHA-256 (hex) of the previous line's bytes without its newline.
     pub prev: String,
-    /// `type` and its fields.
+    /// The event: `type` and its fields.
     #[serde(flatten)]
     pub event: T,
 }
 
-/// Who put a user turn into the history.
+/// The origin of a user turn in the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum InputSource {
-    /// The job's prompt, or the one that replaced it.
+    /// The job's prompt, or the prompt that replaced it.
     Job,
     /// A person.
     Person,
-    /// The loop's question whether all is done.
+    /// The loop, which asks the model to confirm that the task is done.
     Confirmation,
-    /// The loop's remark on an answer that could not be used.
+    /// The loop, which tells the model why its reply could not be used.
     Correction,
-    /// The repository that the tools work in, as untrusted content.
+    /// The repository in which the tools work, as untrusted content.
     Repository,
 }
 
-/// What the gate said.
+/// The gate's decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
     /// The call may run.
     Allow,
-    /// A person must say so.
+    /// A person must approve the call.
     Ask,
-    /// It may not.
+    /// The call must not run.
     Deny,
 }
 
 impl DecisionKind {
-    /// Returns the word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -88,54 +88,54 @@ impl DecisionKind {
 /// Fields of `policy_decision`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct PolicyDecision {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool.
+    /// The tool's own name.
     pub name: String,
-    /// The category that was judged, raised where a rule raised it.
+    /// The category of the call, possibly raised by a rule.
     pub category: Category,
-    /// The answer.
+    /// The decision.
     pub decision: DecisionKind,
     /// The rule that decided.
     pub rule: String,
-    /// A sentence for people.
+    /// The reason, as a sentence for people.
     pub reason: String,
 }
 
 /// Fields of `tool_call_start`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CallStart {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool.
+    /// The tool's own name.
     pub name: String,
-    /// The category that was judged.
+    /// The category that the gate assigned to the call.
     pub category: Category,
     /// The parsed arguments.
     pub arguments: Map<String, Value>,
-    /// The program with its arguments, exactly.
+    /// The exact program and arguments.
     pub argv: Vec<String>,
-    /// Where it starts.
+    /// The directory in which the program starts.
     pub working_dir: String,
-    /// Whether the kernel holds it.
+    /// Whether a sandbox restricts the call.
     pub sandboxed: bool,
 }
 
 /// Fields of `tool_call_end`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct CallEnd {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The name as the model wrote it.
+    /// The tool's own name, or the name that the model wrote if the tool is unknown.
     pub name: String,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub is_error: bool,
-    /// How it failed.
+    /// The kind of failure; null on success.
     pub error_kind: Option<ErrorKind>,
-    /// The whole output, where it is small.
+    /// The whole output, if it is small.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
-    /// The file of the whole output, relative to the run's directory.
+    /// The file with the output, relative to the run's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
     /// Bytes that the tool wrote, kept or not.
@@ -143,35 +143,35 @@ pub struct CallEnd {
     /// Bytes that are neither in `output` nor in the file: the middle of a very large output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
-    /// SHA-256 (hex) of the whole output without secrets.
+    /// SHA-256 (hex) of the whole output after redaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// SHA-256 (hex) of the file, where bytes were dropped so that it is not the whole output.
+    /// SHA-256 (hex) of the file, if it does not hold the whole output because bytes were dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_digest: Option<String>,
-    /// What the model's view leaves out.
+    /// How much of the output the model's view leaves out.
     pub truncated: Option<Truncated>,
-    /// Whether bytes were no UTF-8.
+    /// Whether the output contained invalid UTF-8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
     /// The exit code.
     pub exit_code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the process.
     pub signal: Option<i32>,
     /// Whether the deadline passed.
     pub timed_out: bool,
-    /// From start to end.
+    /// Milliseconds from start to end.
     pub duration_ms: u64,
-    /// What changed in files, as a unified diff.
+    /// The changes to files, as a unified diff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
-    /// Files that were changed.
+    /// Number of changed files.
     #[serde(default)]
     pub files_modified: u64,
-    /// Lines of them that went and lines that came.
+    /// Lines removed plus lines added in these files.
     #[serde(default)]
     pub lines_changed: u64,
-    /// What the tool says beyond that, such as `match_limit_reached`.
+    /// Additional fields of the tool, such as `match_limit_reached`.
     #[serde(flatten)]
     pub details: Map<String, Value>,
 }
@@ -179,58 +179,58 @@ pub struct CallEnd {
 /// One item of the checklist before the first model call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreflightItem {
-    /// What was looked at.
+    /// The name of the check.
     pub name: String,
-    /// Whether it is as it should be.
+    /// Whether the check passed.
     pub ok: bool,
-    /// What was found.
+    /// What the check found.
     pub detail: String,
 }
 
 /// Fields of `session_end`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SessionEnd {
-    /// How it ended for the operator.
+    /// How the run ended, for the operator.
     pub outcome: Outcome,
     /// Why the loop stopped.
     pub stop_reason: StopReason,
     /// The final text.
     pub result: Option<Value>,
-    /// The `status` of the answer, where it has one.
+    /// The `status` of the final answer, if it has one.
     pub verdict: Option<String>,
-    /// Model responses.
+    /// Number of model responses.
     pub iterations: u64,
-    /// Calls that were started.
+    /// Number of calls that the gate did not deny.
     pub tool_calls: u64,
-    /// Tools that were started at least once.
+    /// Tools with at least one such call.
     pub tools_used: Vec<String>,
-    /// Tokens of the run.
+    /// Token counts of the run.
     pub usage: Usage,
-    /// Cost, null while no price is known.
+    /// Cost of the run; null if a price is unknown.
     pub cost_usd: Option<f64>,
-    /// From `session_start` on.
+    /// Milliseconds since `session_start`.
     pub duration_ms: u64,
     /// Processes that outlived the run's kill.
     pub survivors: u64,
-    /// Who cancelled it.
+    /// The person who cancelled the run.
     #[serde(default)]
     pub by: Option<Person>,
     /// What went wrong, for the operator.
     pub error: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A fact of a run, as it stands in the transcript.
+/// A fact about a run, as recorded in the transcript.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Event {
-    /// The first line.
+    /// The first line of a transcript.
     SessionStart(Box<SessionStart>),
-    /// The system prompt as the model gets it.
+    /// The system prompt, as sent to the model.
     SystemPrompt {
         /// The whole text.
         text: String,
@@ -239,119 +239,120 @@ pub enum Event {
     UserInput {
         /// The text.
         text: String,
-        /// Who put it in.
+        /// The origin of the turn.
         source: InputSource,
     },
-    /// A whole answer of the model.
+    /// A complete reply of the model.
     AssistantTextEnd {
         /// The text.
         text: String,
         /// The reasoning.
         reasoning: Option<String>,
-        /// `call_id`, `name` and `arguments`, or `arguments_text` where they do not parse.
+        /// The calls: `call_id`, `name` and `arguments`, or `arguments_text` if the arguments do
+        /// not parse.
         tool_calls: Vec<Value>,
-        /// Why it stopped.
+        /// Why the model stopped.
         finish_reason: FinishReason,
-        /// The provider's word for that.
+        /// The stop reason in the provider's own word.
         stop_reason: Option<String>,
-        /// Tokens.
+        /// Token counts, if the provider reported them.
         usage: Option<Usage>,
-        /// Cost, null while no price is known.
+        /// Cost of the reply; null if the price is unknown.
         cost_usd: Option<f64>,
-        /// From the request to the last byte.
+        /// Milliseconds from the request to the last byte.
         latency_ms: u64,
-        /// From the request to the first event.
+        /// Milliseconds from the request to the first text.
         first_token_ms: Option<u64>,
-        /// The provider's id.
+        /// The provider's id of the reply.
         response_id: Option<String>,
-        /// What the provider needs back, untouched.
+        /// Data that later requests must return to the provider unchanged.
         provider_data: Option<Value>,
     },
-    /// The gate's answer; before every `tool_call_start`.
+    /// The gate's decision; precedes `tool_call_start`.
     PolicyDecision(PolicyDecision),
-    /// A process is about to exist.
+    /// A call is about to start.
     ToolCallStart(CallStart),
     /// A call has its one result.
     ToolCallEnd(Box<CallEnd>),
-    /// A person is asked.
+    /// A person is asked to approve a call.
     ApprovalRequested {
-        /// The question.
+        /// The id of the approval request.
         approval_id: String,
-        /// The call.
+        /// The id of the call.
         call_id: CallId,
-        /// After this the answer is no.
+        /// The moment after which an answer no longer counts.
         expires_at: DateTime<Utc>,
     },
-    /// A person has answered, or nobody has.
+    /// A person answered the approval request, or it ended without an answer.
     ApprovalResolved {
-        /// The question.
+        /// The id of the approval request.
         approval_id: String,
-        /// The call.
+        /// The id of the call.
         call_id: CallId,
-        /// The answer.
+        /// Whether the call was approved.
         approved: bool,
-        /// Who gave it; null if nobody did.
+        /// The person who answered, or who cancelled the run; null if neither applies.
         by: Option<String>,
-        /// Their words.
+        /// The reason that the person gave, or why the request ended.
         reason: Option<String>,
-        /// How long it took.
+        /// Milliseconds from the request to its end.
         waited_ms: u64,
     },
-    /// A call that was planned and not made.
+    /// A call was recorded as a step of a plan instead of being run.
     PlanStep(Box<PlanStep>),
-    /// Text was put in while the run worked.
+    /// Text was added while the run worked.
     SteeringInjected {
         /// The text.
         text: String,
-        /// `loop_detection` in this version.
+        /// `loop_detection` or `budget` in this version.
         source: String,
     },
     /// A limit was reached.
     TurnLimit {
-        /// Its name in `limits`.
+        /// The name of the limit.
         limit: String,
-        /// Its value.
+        /// The value of the limit.
         value: u64,
     },
-    /// A repetition was noticed.
+    /// The loop detected a repetition.
     LoopDetection {
-        /// What was said to the model.
+        /// The text for the model.
         message: String,
-        /// 1, 2 or 3.
+        /// The number of calls in the pattern: 1, 2 or 3.
         pattern_length: u64,
-        /// How many were noticed in this run.
+        /// The number of repetitions detected in this run so far.
         count: u64,
     },
-    /// The checklist.
+    /// The checklist before the first model call.
     Preflight {
-        /// Its items.
+        /// The items of the checklist.
         items: Vec<PreflightItem>,
     },
-    /// Odd, but handled.
+    /// Something odd happened, and the run handled it.
     Warning {
-        /// A stable word.
+        /// A stable identifier of the warning.
         code: String,
-        /// A sentence.
+        /// A sentence for people.
         message: String,
     },
-    /// What ended the run.
+    /// An error ended the run.
     Error {
-        /// A stable word.
+        /// A stable identifier of the error.
         code: String,
-        /// A sentence.
+        /// A sentence for people.
         message: String,
     },
-    /// The input is worked off.
+    /// The loop has finished.
     ProcessingEnd {
-        /// Model responses.
+        /// Number of model responses.
         iterations: u64,
     },
-    /// The last line.
+    /// The last line of a transcript.
     SessionEnd(Box<SessionEnd>),
 }
 
 impl Event {
-    /// The words in `type` that this version knows.
+    /// The values of `type` that this version knows.
     pub const TYPES: &'static [&'static str] = &[
         "session_start",
         "system_prompt",
@@ -373,20 +374,20 @@ impl Event {
         "session_end",
     ];
 
-    /// Returns a `warning`.
+    /// Returns a [`Self::Warning`].
     #[must_use]
     pub fn warning(code: &str, message: impl Into<String>) -> Self {
         Self::Warning { code: code.to_owned(), message: message.into() }
     }
 }
 
-/// What is shown while it happens and never written.
+/// An event that is shown live and never written.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum LiveEvent {
-    /// A model begins to answer.
+    /// The model starts to reply.
     AssistantTextStart,
-    /// A piece of its text.
+    /// A piece of the reply's text.
     AssistantTextDelta {
         /// The piece.
         text: String,

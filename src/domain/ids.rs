@@ -1,6 +1,7 @@
 //! Identifiers as newtypes, each with the one rule that makes it valid.
 //!
-//! An id that exists is valid: it can be used as a file name, a column and a word on a terminal without another check.
+//! Every id is valid by construction: it can be used as a file name, a column and a word on a
+//! terminal without another check.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ pub enum IdError {
     /// The text does not follow the rule of its kind.
     #[error("{kind} must match {rule}")]
     Malformed {
-        /// What the text should have been.
+        /// The kind of id that was expected, such as `a tool name`.
         kind: &'static str,
         /// The rule, as a regular expression.
         rule: &'static str,
@@ -83,16 +84,17 @@ text_id!(
     ToolName, "a tool name", "^[a-zA-Z0-9_-]{1,64}$", tool_name
 );
 text_id!(
-    /// One execution of a job: a ULID in lower case, so that ids sort by the time they were made.
+    /// The id of a run: a lower-case ULID, so that ids sort by creation time.
     RunId, "a run id", "^[0-9a-hjkmnp-tv-z]{26}$", run_id
 );
 text_id!(
-    /// One tool call of a run. The provider's own id where that is usable as a file name, else made up by the loop.
+    /// The id of a tool call: the provider's own id if it is usable as a file name, otherwise one
+    /// that the loop generates.
     CallId, "a call id", "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$", call_id
 );
 
 impl CallId {
-    /// Returns the id of a call that no result can be paired with.
+    /// Returns an id with which no result can be paired.
     #[must_use]
     pub fn unpaired() -> Self {
         Self("call_unpaired".to_owned())
@@ -100,7 +102,7 @@ impl CallId {
 }
 
 impl RunId {
-    /// Returns the run id of a ULID.
+    /// Converts a ULID to a run id.
     #[must_use]
     pub fn from_ulid(ulid: ulid::Ulid) -> Self {
         Self(ulid.to_string().to_ascii_lowercase())

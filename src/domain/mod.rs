@@ -1,7 +1,7 @@
 //! The nouns: ids, categories, turns, calls, events and outcomes.
 //!
-//! Plain data without I/O, clock or async. Every name and shape here is a contract with readers of transcripts; it knows nothing of the
-//! rest of the program.
+//! Plain data without I/O, clock or async. Every name and shape here is a contract with readers of
+//! transcripts. This module depends on no other part of the program.
 
 mod call;
 mod category;

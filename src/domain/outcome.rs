@@ -1,4 +1,4 @@
-//! How a run ended: the stop reason of the loop and the outcome for the operator.
+//! How a run ended: the outcome for the operator, and the stop reason of the loop.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,22 +11,22 @@ use super::session_start::Person;
 pub enum Outcome {
     /// The task was finished.
     Succeeded,
-    /// It was not, or nobody can say that it was.
+    /// The task was not finished, or it is unknown whether it was.
     Failed,
     /// A change plan waits for a person.
     Planned,
     /// A person stopped it.
     Cancelled,
-    /// The daemon died under it.
+    /// The daemon ended during the run.
     Interrupted,
 }
 
 impl Outcome {
-    /// Every outcome that this version brings.
+    /// Every outcome that this version knows.
     pub const ALL: &'static [Self] =
         &[Self::Succeeded, Self::Failed, Self::Planned, Self::Cancelled, Self::Interrupted];
 
-    /// Returns the word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,12 +39,12 @@ impl Outcome {
     }
 }
 
-/// The order to end a run.
+/// A request to end a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stop {
-    /// Why.
+    /// Why the run must end.
     pub reason: StopReason,
-    /// Who gave it; `None` if no person did.
+    /// The person who made the request; `None` if no person did.
     pub by: Option<Person>,
 }
 
@@ -62,16 +62,16 @@ macro_rules! stop_reasons {
         pub enum StopReason { $($(#[$meta])* $variant,)* }
 
         impl StopReason {
-            /// Every stop reason that this version brings.
+            /// Every stop reason that this version knows.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Returns the word that stands in files.
+            /// Returns the word used in files.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// Returns what it means for the operator.
+            /// Returns the outcome of a run with this stop reason.
             #[must_use]
             pub fn outcome(self) -> Outcome {
                 match self { $(Self::$variant => Outcome::$outcome,)* }
@@ -81,41 +81,42 @@ macro_rules! stop_reasons {
 }
 
 stop_reasons! {
-    /// Natural completion, confirmed where that is asked for.
+    /// The model gave its final answer, and confirmed it if the job requires that.
     Completed = "completed" => Succeeded,
-    /// The calls that change something wait as a plan.
+    /// The run made a change plan, which waits for approval.
     Planned = "planned" => Planned,
-    /// As many model responses as `max_iterations` allows.
+    /// The run used all iterations that `max_iterations` allows.
     MaxIterations = "max_iterations" => Failed,
-    /// As many calls as `max_tool_calls` allows.
+    /// The model asked for more calls than `max_tool_calls` allows.
     MaxToolCalls = "max_tool_calls" => Failed,
     /// The run took longer than `max_duration`.
     MaxDuration = "max_duration" => Failed,
-    /// The next model call would pass `max_tokens`.
+    /// A budget is exhausted: the next model call would exceed `max_tokens` or `max_cost_usd`, or
+    /// the temporary directory exceeds `max_tmp_bytes`.
     BudgetExceeded = "budget_exceeded" => Failed,
-    /// `error_threshold` responses in a row whose calls all failed.
+    /// All calls failed in `error_threshold` responses in a row.
     ErrorThreshold = "error_threshold" => Failed,
-    /// The third repetition that was noticed.
+    /// The loop detected the third repetition.
     LoopDetected = "loop_detected" => Failed,
-    /// The model's window is full.
+    /// The prompt exceeds the model's context window.
     ContextOverflow = "context_overflow" => Failed,
     /// The transcript could not be written.
     RecordFailed = "record_failed" => Failed,
-    /// An item of the checklist failed; no model was called.
+    /// An item of the checklist failed. No model was called.
     PreflightFailed = "preflight_failed" => Failed,
     /// The provider refused or filtered the content.
     Refused = "refused" => Failed,
-    /// The provider did not accept the key.
+    /// The provider rejected the key.
     ProviderAuth = "provider_auth" => Failed,
-    /// The provider did not accept the request.
+    /// The provider rejected the request.
     ProviderRejected = "provider_rejected" => Failed,
-    /// The provider did not answer, or not in a usable way, after all retries.
+    /// The provider gave no usable reply after all retries.
     ProviderUnavailable = "provider_unavailable" => Failed,
     /// A person stopped the run.
     Cancelled = "cancelled" => Cancelled,
-    /// The daemon died while the run worked.
+    /// The daemon ended during the run.
     Interrupted = "interrupted" => Interrupted,
-    /// A fault of ours.
+    /// A fault in dutyd.
     InternalError = "internal_error" => Failed,
 }
 

@@ -1,4 +1,4 @@
-//! A change plan: what a run would have done, for a person to apply.
+//! A change plan: calls that a run recorded instead of making, for a person to apply.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -8,60 +8,61 @@ use serde_json::{Map, Value};
 use super::category::Category;
 use super::ids::CallId;
 
-/// A call that was planned and not made. Fields of `plan_step`.
+/// A call that was recorded instead of made. Fields of `plan_step`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanStep {
-    /// 1, 2 …
+    /// The number of the step, from 1.
     pub step: u64,
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool.
+    /// The tool's own name.
     pub name: String,
-    /// The category that was judged.
+    /// The category that the gate assigned to the call.
     pub category: Category,
-    /// The program with its arguments, exactly; empty for a built-in tool.
+    /// The exact program and arguments; empty for a built-in tool.
     pub argv: Vec<String>,
     /// The parsed arguments.
     pub arguments: Map<String, Value>,
-    /// Where it starts.
+    /// The directory in which the program starts.
     pub working_dir: String,
-    /// SHA-256 (hex) of everything that makes the call what it is: tool, arguments, argv, directory, program, and the files it would change.
+    /// SHA-256 (hex) of everything that identifies the call: tool, arguments, argv, directory,
+    /// program, and the files that the call would change.
     pub digest: String,
-    /// What the tool's dry run said, if it has one.
+    /// The output of the tool's dry run, if it has one.
     pub dry_run_output: Option<String>,
-    /// The reads that the model had seen by then.
+    /// The reads that the model had seen before this step.
     pub rests_on: Vec<CallId>,
 }
 
-/// A read that a plan rests on.
+/// A read on which a plan rests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanRead {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The tool.
+    /// The tool's own name.
     pub name: String,
     /// The parsed arguments.
     pub arguments: Map<String, Value>,
-    /// SHA-256 (hex) of its whole output.
+    /// SHA-256 (hex) of the read's whole answer.
     pub digest: String,
 }
 
-/// What became of a plan, or of a step of it.
+/// The state of a plan or of one of its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlanState {
-    /// A person has not decided.
+    /// A person has not decided yet.
     Waiting,
-    /// It was done.
+    /// The plan or step was applied.
     Applied,
-    /// It was tried and did not work, or nobody can say that it did.
+    /// The plan or step was tried and failed, or its effect is unknown.
     Failed,
-    /// A person does not want it.
+    /// A person discarded it.
     Discarded,
 }
 
 impl PlanState {
-    /// Returns the word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,31 +74,31 @@ impl PlanState {
     }
 }
 
-/// A plan as it is kept.
+/// A stored plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its id: that of the run that made it.
+    /// The id of the plan, which is the id of the run that made it.
     pub plan_id: String,
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
     /// When the run ended.
     pub created_at: DateTime<Utc>,
-    /// What became of it.
+    /// The state of the plan.
     pub state: PlanState,
     /// The steps, in order.
     pub steps: Vec<KeptStep>,
-    /// The reads that they rest on.
+    /// The reads on which the steps rest.
     pub reads: Vec<PlanRead>,
 }
 
-/// A step of a kept plan.
+/// A step of a stored plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeptStep {
-    /// The step.
+    /// The recorded call.
     #[serde(flatten)]
     pub step: PlanStep,
-    /// What became of it.
+    /// The state of the step.
     pub state: PlanState,
 }

@@ -11,16 +11,16 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
-    /// A slot came due.
+    /// The slot came due.
     Schedule,
     /// A person started it.
     Manual,
-    /// A slot that came due while the daemon was down.
+    /// The slot came due while the daemon was down.
     Catchup,
 }
 
 impl Trigger {
-    /// Returns the word that stands in files.
+    /// Returns the word used in files.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -31,31 +31,32 @@ impl Trigger {
     }
 }
 
-/// A person of this host, as the kernel names the peer of a socket or the user of a process.
+/// A user of this host, as the kernel identifies the peer of a socket or the owner of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Person {
-    /// The user's number.
+    /// The user id.
     pub uid: u32,
-    /// The user's name; `#UID` without an entry in the user database.
+    /// The user name; `#UID` if the user database has no entry.
     pub user: String,
 }
 
-/// What a person replaced for one run.
+/// Parts of the job that a person replaced for one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Overrides {
-    /// The prompt, in place of the job's.
+    /// The prompt that replaces the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
 }
 
-/// How the tools of a run are held by the kernel.
+/// How the kernel restricts the tools of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxFacts {
     /// `enforce`, `best_effort` or `off`.
     pub mode: String,
-    /// The Landlock version in force, or null.
+    /// The Landlock ABI version in effect, or null.
     pub landlock_abi: Option<u32>,
-    /// The control group of what the run starts, as `/proc` names it; null where none was left to the daemon.
+    /// The control group of the run's processes, as `/proc` names it; null if none was delegated to
+    /// the daemon.
     pub cgroup: Option<String>,
 }
 
@@ -64,7 +65,7 @@ pub struct SandboxFacts {
 /// *Shape*: `{"path":"/srv/web/AGENTS.md","digest":"9f86d081…"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectDocument {
-    /// Its absolute path.
+    /// The absolute path.
     pub path: String,
     /// SHA-256 (hex) of the file; null if it has more than 16 MiB.
     pub digest: Option<String>,
@@ -73,41 +74,42 @@ pub struct ProjectDocument {
 /// Fields of `session_start`.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SessionStart {
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// Why it runs.
+    /// Why the run began.
     pub trigger: Trigger,
-    /// The slot, if one made it run.
+    /// The due time of the slot that started the run, if any.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// 1, 2 …
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What replaced parts of the job.
+    /// The parts of the job that a person replaced.
     #[serde(default)]
     pub overrides: Overrides,
-    /// Who started it; null for the schedule.
+    /// The person who started the run; null for the schedule.
     #[serde(default)]
     pub by: Option<Person>,
-    /// The model as the provider knows it.
+    /// The model's name at the provider.
     pub model: String,
-    /// The provider.
+    /// The name of the provider.
     pub provider: String,
-    /// The profile.
+    /// The name of the profile.
     pub profile: String,
     /// The tools that the model sees.
     pub tools: Vec<String>,
     /// The job's effective policy.
     pub policy: Value,
-    /// SHA-256 (hex) of the configuration with its references unresolved.
+    /// SHA-256 (hex) of the configuration before its references are resolved.
     pub config_digest: String,
-    /// Where tools run.
+    /// The execution target of the tools.
     pub environment: String,
-    /// How tools are held.
+    /// How the kernel restricts the tools.
     pub sandbox: SandboxFacts,
-    /// Our version.
+    /// The version of dutyd.
     pub dutyd_version: String,
-    /// The host's name.
+    /// The host name.
     pub host: String,
-    /// The documents of the project that the model is given; null where no model is asked (`apply`), and in records of earlier versions.
+    /// The project's documents that the model gets. Null if no model is called (`apply`), and in
+    /// transcripts of earlier versions.
     #[serde(default)]
     pub documents: Option<Vec<ProjectDocument>>,
 }

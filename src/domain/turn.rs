@@ -1,4 +1,4 @@
-//! The history of a session: what was said, asked for and answered.
+//! The history of a session: inputs, replies and tool results.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use serde_json::Value;
 use super::call::ToolCall;
 use super::ids::CallId;
 
-/// Why a model stopped talking.
+/// Why a model stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// It was done.
+    /// The model finished its reply.
     Stop,
-    /// It waits for the results of its calls.
+    /// The model waits for the results of its calls.
     ToolCalls,
-    /// The token limit cut it.
+    /// The token limit cut the reply.
     Length,
-    /// It declined.
+    /// The model declined.
     Refusal,
-    /// The provider's filter cut it.
+    /// The provider's filter cut the reply.
     ContentFilter,
-    /// It wants the same history back, to go on.
+    /// The model wants the same history again, to continue.
     Pause,
-    /// The provider says that its model wrote a call that is none.
+    /// The provider reports that its model wrote an invalid call.
     InvalidToolCall,
 }
 
@@ -33,9 +33,9 @@ pub enum FinishReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Usage {
-    /// All input, cached included.
+    /// All input tokens, including cached ones.
     pub input_tokens: u64,
-    /// All output, reasoning included.
+    /// All output tokens, including reasoning.
     pub output_tokens: u64,
     /// The part of the input that came from the provider's cache.
     pub cached_input_tokens: u64,
@@ -44,13 +44,13 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns input and output together.
+    /// Returns the sum of input and output tokens.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.input_tokens.saturating_add(self.output_tokens)
     }
 
-    /// Adds another call's tokens; absurd numbers saturate.
+    /// Adds the tokens of another call. Saturates on overflow.
     pub fn add(&mut self, other: &Self) {
         self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
@@ -60,37 +60,37 @@ impl Usage {
     }
 }
 
-/// What a model answered, whole.
+/// The complete reply of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssistantTurn {
     /// The text, without reasoning.
     pub text: String,
-    /// The reasoning, where the provider shows it.
+    /// The reasoning, if the provider shows it.
     pub reasoning: Option<String>,
-    /// The calls it asks for, in order.
+    /// The calls that the model asks for, in order.
     pub tool_calls: Vec<ToolCall>,
-    /// Why it stopped.
+    /// Why the model stopped.
     pub finish_reason: FinishReason,
-    /// The provider's own word for that.
+    /// The stop reason in the provider's own word.
     pub stop_reason: Option<String>,
-    /// Tokens, where the provider counted them.
+    /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
-    /// The provider's id of this answer.
+    /// The provider's id of the reply.
     pub response_id: Option<String>,
-    /// What the provider needs back, untouched.
+    /// Data that later requests must return to the provider unchanged.
     pub provider_data: Option<Value>,
 }
 
-/// A picture that a tool gave back.
+/// An image that a tool returned.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Such as `image/png`.
+    /// The media type, such as `image/png`.
     pub media_type: &'static str,
-    /// Pixels.
+    /// The width in pixels.
     pub width: u32,
-    /// Pixels.
+    /// The height in pixels.
     pub height: u32,
-    /// The picture's file in base64, shared with the histories that hold it.
+    /// The image file in base64, shared by the histories that contain it.
     pub base64: Arc<str>,
 }
 
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Image {
 }
 
 impl Image {
-    /// Returns what it is, in words.
+    /// Describes the image in words: type and size.
     #[must_use]
     pub fn about(&self) -> String {
         format!("{}, {} x {} pixels", self.media_type, self.width, self.height)
@@ -111,27 +111,27 @@ impl Image {
 /// The one answer to a call, as the model sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolResult {
-    /// The call it answers.
+    /// The id of the call.
     pub call_id: CallId,
     /// The name as the model wrote it.
     pub name: String,
     /// The model's view of the output.
     pub content: String,
-    /// Pictures that belong to it, for models that see.
+    /// Images that belong to the result, for models that accept them.
     pub images: Vec<Image>,
-    /// Whether it failed.
+    /// Whether the call failed.
     pub is_error: bool,
 }
 
 /// One entry of a history.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
-    /// What the job or a person asked.
+    /// Input from the job or a person.
     User(String),
-    /// What the model answered.
+    /// A reply of the model.
     Assistant(Box<AssistantTurn>),
-    /// One result for each call of the turn before, in call order.
+    /// One result for each call of the previous turn, in call order.
     ToolResults(Vec<ToolResult>),
-    /// Text put in while the run works; a user message on the wire.
+    /// Text added while the run works; a user message on the wire.
     Steering(String),
 }

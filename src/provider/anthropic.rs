@@ -1,4 +1,4 @@
-//! Anthropic Messages.
+//! The Anthropic Messages API.
 //!
 //! *Source*: the API reference of Anthropic (read 2026-11-22) and recordings under `tests/fixtures/providers/anthropic-messages`.
 
@@ -44,7 +44,7 @@ impl Format for Anthropic {
     }
 }
 
-/// An answer as far as it has come.
+/// The answer received so far.
 #[derive(Debug, Default)]
 struct Answer {
     id: Option<String>,
@@ -56,7 +56,7 @@ struct Answer {
     done: bool,
 }
 
-/// A content block: how it began, and what was added to it.
+/// A content block: its first event and the deltas that followed.
 #[derive(Debug)]
 struct Block {
     index: u64,
@@ -65,7 +65,7 @@ struct Block {
     signature: String,
     input: String,
     citations: Vec<Value>,
-    /// Whether its end was seen.
+    /// Whether its `content_block_stop` arrived.
     is_stopped: bool,
 }
 
@@ -86,12 +86,12 @@ impl Block {
         text(&self.start, "type")
     }
 
-    /// Returns the text of the field `name`, which may have begun with the block.
+    /// Returns the field `name` of the first event, followed by the deltas in `added`.
     fn full(&self, name: &str, added: &str) -> String {
         format!("{}{added}", text(&self.start, name))
     }
 
-    /// Returns the arguments as they were sent; none are `{}`.
+    /// Returns the raw arguments; missing ones are `{}`.
     fn arguments(&self) -> String {
         match self.start.get("input").filter(|_| self.input.is_empty()) {
             None if self.input.is_empty() => "{}".to_owned(),
@@ -100,7 +100,7 @@ impl Block {
         }
     }
 
-    /// Returns the block as the provider needs it back.
+    /// Returns the complete block, in the form in which it is sent back.
     fn whole(&self) -> Value {
         let mut block = self.start.clone();
         match self.kind() {
@@ -127,7 +127,8 @@ impl Block {
     }
 }
 
-/// The event that comes most, read without a tree. Whatever does not look like it is read in full.
+/// Fast path for the most frequent event: borrows instead of building a [`Value`]. Any other event
+/// takes the slow path.
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(rename = "type")]
@@ -156,7 +157,7 @@ impl Answer {
         self.blocks.iter_mut().rev().find(|block| block.index == index)
     }
 
-    /// Takes what is added to a block; returns whether it was understood.
+    /// Applies a delta to its block; returns whether its type is known.
     fn add(&mut self, index: u64, delta: &DeltaBody<'_>, new: &mut String) -> bool {
         let Some(block) = self.block(index) else { return false };
         match delta.kind {
@@ -175,7 +176,7 @@ impl Answer {
     fn take_event(&mut self, event: Value, new: &mut String) -> Result<(), ModelError> {
         match text(&event, "type") {
             "message_start" => {
-                // Gateways that begin twice begin anew.
+                // Some gateways send the start twice; the second one starts over.
                 *self = Self::default();
                 self.take_head(event.get("message").unwrap_or(&Value::Null));
             }
@@ -221,7 +222,7 @@ impl Answer {
             _ if event.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(failure::of_body(None, &event, ""));
             }
-            // `ping`, the ends of blocks, and what is added to the format later.
+            // `ping`, and event types that the API adds later.
             _ => {}
         }
         Ok(())
@@ -244,7 +245,7 @@ impl Answer {
         self.explanation = explanation.map(str::to_owned).or_else(|| self.explanation.take());
     }
 
-    /// Later numbers replace earlier ones, each for itself.
+    /// Merges usage fields: a later number replaces the earlier one of the same name.
     fn take_usage(&mut self, usage: Option<&Value>) {
         let thinking =
             usage.and_then(|usage| usage.pointer("/output_tokens_details/thinking_tokens"));
@@ -288,7 +289,7 @@ impl Reader for Answer {
             return Err(failure::of_body(None, &body, ""));
         }
         if !body.get("content").is_some_and(Value::is_array) {
-            return Err(malformed("the answer has no content"));
+            return Err(malformed("the response has no `content` list"));
         }
         self.take_head(&body);
         self.done = true;
@@ -316,7 +317,7 @@ impl Reader for Answer {
 
     fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
         if self.stop_reason.is_none() && self.blocks.is_empty() {
-            return Err(malformed("the answer holds no message"));
+            return Err(malformed("the response contains no message"));
         }
         let of_kind =
             |kind: &'static str| self.blocks.iter().filter(move |block| block.kind() == kind);
@@ -330,7 +331,7 @@ impl Reader for Answer {
         let (no_reason, last) =
             (self.stop_reason.is_none(), self.blocks.last().map(|block| block.index));
         let arguments = |block: &Block| match block.arguments() {
-            // Nothing of them had come yet, so that they must not pass for none.
+            // The arguments had not started to arrive. They must not pass for an empty object.
             none if is_cut && none == "{}" && Some(block.index) == last => "{".to_owned(),
             none if no_reason && none == "{}" && !block.is_stopped => "{".to_owned(),
             arguments => arguments,
@@ -355,10 +356,10 @@ impl Reader for Answer {
             && calls.is_empty()
             && answer.is_empty()
         {
-            return Err(ModelError::new(ErrorClass::ContextLength, "the model's window is full"));
+            return Err(ModelError::new(ErrorClass::ContextLength, "the context window is full"));
         }
         let is_plain = self.blocks.iter().all(|block| matches!(block.kind(), "text" | "tool_use"));
-        // A call that gets no result is refused when it is sent back.
+        // The provider rejects a history in which a call has no result.
         let is_nameless =
             |block: &&Block| block.kind() == "tool_use" && !is_named(text(&block.start, "name"));
         let kept = self.blocks.iter().filter(|block| !is_nameless(block));

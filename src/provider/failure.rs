@@ -1,9 +1,9 @@
-//! What an answer that is an error means: its class, and how long to wait.
+//! Classifies error responses and reads how long to wait before a retry.
 //!
-//! Providers agree on little but the status code, so that codes, types and words of the body are looked at too. Unknown is never retryable
-//! without a status that says so.
+//! Providers agree on little beyond the status code, so we also inspect the codes, types and words
+//! in the body. An unknown error is retryable only if its status says so.
 //!
-//! A message is returned whole: [`super::remote`] removes the secrets before it cuts.
+//! Messages are returned uncut: [`super::remote`] removes secrets before it truncates.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::agent::{ErrorClass, ModelError};
 
-/// Returns what a failed response means.
+/// Returns the error that a response with a failure status describes.
 pub(super) fn of_response(
     status: u16,
     headers: &HeaderMap,
@@ -26,9 +26,10 @@ pub(super) fn of_response(
     error
 }
 
-/// Returns what an error inside of an answer means; its own code stands in for the status.
+/// Returns the error that a body describes. Without a failure status, the error's own code is used
+/// as the status.
 pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelError {
-    // A server that streams a list puts its error into one.
+    // A server that streams a list wraps its error in a list.
     let parsed = parsed.get(0).unwrap_or(parsed);
     let error = parsed.get("error").filter(|error| !error.is_null()).unwrap_or(parsed);
     let text = |field: &str| error.get(field).and_then(Value::as_str).unwrap_or_default();
@@ -45,10 +46,10 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
         (.., Some(detail)) => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
         _ => plain(body),
     };
-    // What a provider says beside its message, and what one behind it said.
+    // `code` beside the error, and the upstream provider's raw error.
     let outer = parsed.get("code").and_then(Value::as_str).unwrap_or_default();
     let raw = error.pointer("/metadata/raw").and_then(Value::as_str).unwrap_or_default();
-    // A list, an object or a text, inside of the error or beside it.
+    // `details` is a list, an object or a string, inside the error or beside it.
     let details = [error, parsed].map(|holder| holder.get("details").unwrap_or(&Value::Null));
     let details = details.map(Value::to_string).join(" ");
     let words = format!(
@@ -66,13 +67,13 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
     ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{message}")) }
 }
 
-/// Returns the wait that Google's details ask for: `"retryDelay": "48s"`.
+/// Returns the delay that Google's error details request: `"retryDelay": "48s"`.
 fn retry_delay(details: &Value) -> Option<Duration> {
     let delay = details.as_array()?.iter().find_map(|detail| detail.get("retryDelay")?.as_str())?;
     Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
 }
 
-/// Words of a prompt that is too long.
+/// Phrases that report a prompt that is too long.
 const OVERFLOW: &[&str] = &[
     "context_length",
     "exceed_context_size",
@@ -96,7 +97,7 @@ const OVERFLOW: &[&str] = &[
     "prompt token count of",
 ];
 
-/// Words of a quota that is spent, which waiting does not bring back.
+/// Phrases that report an exhausted quota, which waiting does not restore.
 const SPENT: &[&str] = &[
     "insufficient_quota",
     "exceeded your current quota",
@@ -113,14 +114,14 @@ const SPENT: &[&str] = &[
     "api usage limits",
 ];
 
-/// Words of a limit that lasts a day or longer, even if the provider names a short wait beside it.
+/// Phrases that report a limit of a day or longer, even if the provider also names a short delay.
 const LASTING: &[&str] = &["perday", "spend_limit", "spend limit", "spending limit"];
 
-/// Words of a limit that is over soon.
+/// Phrases that report a short-lived limit.
 const SOON: &[&str] =
     &["rate_limit", "rate limit", "per minute", "per_minute", "perminute", "per second"];
 
-/// Words of a call that the model wrote and the server could not read.
+/// Phrases that report a tool call that the model generated and the server could not parse.
 const MALFORMED: &[&str] = &[
     "tool_use_failed",
     "output_parse_failed",
@@ -134,7 +135,8 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     if has(MALFORMED) {
         return ErrorClass::BadToolGeneration;
     }
-    // A provider that names a wait means a limit by the minute, whatever it calls it, unless it also names a lasting one.
+    // A provider that names a delay means a per-minute limit, whatever it calls the limit, unless
+    // it also names a lasting one.
     let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
@@ -171,22 +173,23 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
         None if has(&["invalid_request", "invalid_prompt", "invalid_argument", "bad_request"]) => {
             ErrorClass::BadRequest
         }
-        // The request had been taken: whatever went wrong then is the server's.
+        // The server had accepted the request, so the failure is the server's.
         None => ErrorClass::Server,
     }
 }
 
-/// Returns a body that is not JSON as one short line; an HTML page as its title.
+/// Returns a non-JSON body as one line; for an HTML page, only its title.
 fn plain(body: &str) -> String {
     let title = body
         .split_once("<title>")
         .and_then(|(_, rest)| rest.split_once("</title>"))
         .map(|(title, _)| title);
     let text = title.unwrap_or(body).split_whitespace().collect::<Vec<_>>().join(" ");
-    if text.is_empty() { "the answer is empty".to_owned() } else { text }
+    if text.is_empty() { "the response is empty".to_owned() } else { text }
 }
 
-/// Returns how long the provider asks to wait: `retry-after-ms`, or `Retry-After` in seconds or as a date (PROV-1).
+/// Returns the requested delay: `retry-after-ms`, or `Retry-After` in seconds or as a date
+/// (PROV-1).
 fn retry_after(headers: &HeaderMap, now: DateTime<Utc>) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok()) {

@@ -1,6 +1,7 @@
-//! What a wire format is: how a request is written, and how an answer is read.
+//! Wire formats: how to write a request and how to read a response.
 //!
-//! A format knows fields and their meaning. Sending, framing, deadlines and sizes are the same for all and stand in `remote.rs` and `http.rs`.
+//! A format knows the fields and their meaning. Sending, framing, deadlines and size limits are the
+//! same for all formats and live in `remote.rs` and `http.rs`.
 
 use std::borrow::Cow;
 
@@ -11,120 +12,119 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCa
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
-/// Calls of one answer; more is no answer of a model.
+/// Maximum number of calls in one response; no model makes more on purpose.
 const MOST_CALLS: usize = 1000;
 
-/// Returns the pictures of a result that this model is shown.
+/// Returns the images of a result that are sent to this model: none if the model does not support
+/// images.
 pub(super) fn images<'a>(settings: &Remote, result: &'a ToolResult) -> &'a [Image] {
     if settings.sees_images { &result.images } else { &[] }
 }
 
-/// Returns the text of a result; where a picture is not shown, it says so.
+/// Returns the text of a result. If its images are withheld, a note tells the model.
 pub(super) fn content<'a>(settings: &Remote, result: &'a ToolResult) -> Cow<'a, str> {
     if settings.sees_images || result.images.is_empty() {
         return Cow::Borrowed(&result.content);
     }
-    Cow::Owned(format!("{}\n[You are not shown pictures: work without it.]", result.content))
+    Cow::Owned(format!(
+        "{}\n[Images omitted: you cannot view images. Continue without them.]",
+        result.content
+    ))
 }
 
-/// Returns a picture as an address that holds it.
+/// Returns an image as a `data:` URL.
 pub(super) fn data_url(image: &Image) -> String {
     format!("data:{};base64,{}", image.media_type, image.base64)
 }
 
-/// A request, as it goes out.
+/// A request that is ready to be sent.
 pub(super) struct Outgoing {
-    /// What follows the base address.
+    /// Appended to the base URL.
     pub(super) path: String,
     pub(super) body: Value,
 }
 
-/// How a streamed answer is cut into pieces.
+/// How a streamed response is split into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// Server-sent events.
     Events,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Lines,
 }
 
-/// A wire format.
 pub(super) trait Format: Send + Sync {
-    /// Returns the name that marks what is kept for the provider.
+    /// Returns the name that tags `provider_data`, so that only the same format gets it back.
     fn name(&self) -> &'static str;
 
-    /// Returns the headers, the key among them.
+    /// Returns the headers, including the API key.
     fn headers(&self, settings: &Remote) -> Vec<(&'static str, String)> {
         settings.api_key.iter().map(|key| ("authorization", format!("Bearer {key}"))).collect()
     }
 
-    /// Returns the request.
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing;
 
-    /// Returns a reader for one answer.
     fn reader(&self) -> Box<dyn Reader>;
 
     fn framing(&self) -> Framing {
         Framing::Events
     }
 
-    /// Tells whether the request is to be sent again at once, written in another way, because of what the server said.
+    /// Tells whether to resend the request at once in an adapted form because of this error.
     fn adapts_to(&self, _error: &ModelError) -> bool {
         false
     }
 }
 
-/// Reads one answer.
+/// Reads one response.
 pub(super) trait Reader: Send {
-    /// Takes the data of one event and adds new answer text to `text`.
+    /// Takes the data of one event and appends new answer text to `text`.
     ///
-    /// *Errors*: it is not JSON, or an error.
+    /// *Errors*: the data is not valid JSON, or reports an error.
     fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError>;
 
-    /// Takes an answer that came in one piece.
+    /// Takes a response that arrived as one JSON object.
     ///
-    /// *Errors*: it is an error.
+    /// *Errors*: the body is malformed, or reports an error.
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError>;
 
-    /// Returns about how many bytes of memory the answer takes so far.
+    /// Returns roughly how many bytes of memory the answer takes so far.
     fn size(&self) -> usize;
 
-    /// How far the answer is.
     fn progress(&self) -> Progress;
 
-    /// Returns the answer. Called only when it is whole.
+    /// Returns the answer. Call it only once the answer is complete.
     ///
-    /// *Errors*: it is none.
+    /// *Errors*: the response does not contain an answer.
     fn finish(self: Box<Self>) -> Result<ModelReply, ModelError>;
 }
 
-/// How far an answer is.
+/// How much of an answer has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Progress {
-    /// More must come.
+    /// The answer is incomplete.
     Open,
-    /// Nothing of it can be missing; usage may still come.
+    /// The answer is complete; usage data may still follow.
     Whole,
-    /// Nothing further will come.
+    /// Nothing else follows.
     Done,
 }
 
 /// Parses the data of an event.
 ///
-/// *Errors*: it is not JSON.
+/// *Errors*: the data is not valid JSON.
 pub(super) fn parse(data: &str) -> Result<Value, ModelError> {
     serde_json::from_str(data)
-        .map_err(|error| malformed(format!("a piece of the stream is not JSON: {error}")))
+        .map_err(|error| malformed(format!("an event of the stream is not JSON: {error}")))
 }
 
-/// Returns a named error for what cannot be understood.
+/// Returns a `MalformedResponse` error.
 pub(super) fn malformed(message: impl Into<String>) -> ModelError {
     ModelError::new(ErrorClass::MalformedResponse, message)
 }
 
-/// Tells that there are too many calls.
+/// Checks the number of calls in a response.
 ///
-/// *Errors*: always, over the limit.
+/// *Errors*: `count` exceeds [`MOST_CALLS`].
 pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
     if count > MOST_CALLS {
         return Err(malformed(format!("the answer has more than {MOST_CALLS} calls")));
@@ -132,20 +132,20 @@ pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Tells whether a candidate is the first of its answer: its `index` is 0, null or absent.
+/// Tells whether a candidate is the first one: its `index` is 0, null or absent.
 ///
-/// The text, the calls and the finish reason of another candidate belong to another answer.
+/// The text, calls and finish reason of other candidates are ignored.
 pub(super) fn is_first(candidate: &Value) -> bool {
     candidate.get("index").is_none_or(|index| index.is_null() || index.as_u64() == Some(0))
 }
 
-/// Tells whether a call has a name; without one it is not a call.
+/// Tells whether a call has a name. A call without one is ignored.
 pub(super) fn is_named(name: &str) -> bool {
     !name.trim().is_empty()
 }
 
-/// Removes the calls without a name. Returns whether the answer is then an invalid call: a removed call had arguments, and the answer has
-/// neither text nor another call.
+/// Removes the calls without a name. Returns whether that makes the whole answer an invalid call: a
+/// removed call had arguments, and the answer has neither text nor another call.
 pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>, text: &str) -> bool {
     let is_empty =
         |arguments: &str| matches!(arguments.trim(), "" | "{}" | "null" | r#"{"input":""}"#);
@@ -155,7 +155,7 @@ pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>, text: &str) -> bool 
     had_arguments && calls.is_empty() && text.trim().is_empty()
 }
 
-/// Returns the text of `value` at `field`, or nothing.
+/// Returns the string at `field`, or the empty string.
 pub(super) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
@@ -165,20 +165,20 @@ pub(super) fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
 }
 
-/// Returns the items of the list at `field`, or none.
+/// Returns the items of the list at `field`, or an empty slice.
 pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Sets a field of an object; what is none stays as it is.
+/// Sets a field of an object; does nothing if `object` is not one.
 pub(super) fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     if let Some(object) = object.as_object_mut() {
         object.insert(field.to_owned(), value.into());
     }
 }
 
-/// Returns the arguments of a call that is given back. Those that did not parse are left out: a server that parses its own history would
-/// refuse them.
+/// Returns the arguments of a call for the history. Arguments that did not parse become an empty
+/// object: a server that parses its history would reject them.
 pub(super) fn arguments(call: &ToolCall) -> Map<String, Value> {
     match &call.arguments {
         Arguments::Parsed(arguments) => arguments.clone(),
@@ -186,8 +186,8 @@ pub(super) fn arguments(call: &ToolCall) -> Map<String, Value> {
     }
 }
 
-/// Returns what `turn` holds for the provider, if it came from the same format and model: signatures and encrypted reasoning mean nothing to
-/// another.
+/// Returns the `provider_data` of `turn` if it came from the same format, model and base URL.
+/// Signatures and encrypted reasoning are meaningless to any other model.
 pub(super) fn kept<'a>(
     turn: &'a AssistantTurn,
     format: &str,
@@ -202,13 +202,13 @@ pub(super) fn kept<'a>(
     is_own.then_some(data)
 }
 
-/// Returns what is kept of a base address that holds a secret: enough to recognize it.
+/// Returns a digest that identifies a base URL which contains a secret.
 pub(super) fn digest_of(base_url: &str) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(base_url)))
 }
 
-/// Returns an id as the provider takes it: `most` letters, digits, `_` and `-` at the longest. One that does not fit is derived from ours, so
-/// that call and result still agree.
+/// Returns an id in the provider's alphabet: at most `most` letters, digits, `_` and `-`. An id
+/// that does not fit is replaced by a derived one; call and result derive the same id.
 pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
     let id = call_id.as_str();
     let fits = id.len() <= most
@@ -216,12 +216,12 @@ pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
     if fits { id.to_owned() } else { derived_id(call_id, most) }
 }
 
-/// Returns an id of at most 24 letters and digits that is derived from ours.
+/// Returns an id of at most `most` and at most 24 hex digits, derived from ours.
 pub(super) fn derived_id(call_id: &CallId, most: usize) -> String {
     hex::encode(Sha256::digest(call_id.as_str())).chars().take(most.min(24)).collect()
 }
 
-/// Returns the name of a tool that a model may have made up, as providers take it back.
+/// Returns a tool name that providers accept; the model may have invented the original.
 pub(super) fn wire_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' };
     let name: String = name.chars().take(64).map(plain).collect();

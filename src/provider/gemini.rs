@@ -1,4 +1,4 @@
-//! Gemini `generateContent` and `streamGenerateContent`.
+//! The Gemini API: `generateContent` and `streamGenerateContent`.
 //!
 //! *Source*: the API reference of Google (read 2026-11-22) and recordings under `tests/fixtures/providers/gemini`.
 
@@ -30,7 +30,7 @@ impl Format for Gemini {
         NAME
     }
 
-    /// The key goes in a header: an address ends up in logs.
+    /// Sends the key in a header, because URLs end up in logs.
     fn headers(&self, settings: &Remote) -> Vec<(&'static str, String)> {
         settings.api_key.iter().map(|key| ("x-goog-api-key", key.clone())).collect()
     }
@@ -50,15 +50,15 @@ impl Format for Gemini {
     }
 }
 
-/// An answer as far as it has come.
+/// The answer received so far.
 #[derive(Debug, Default)]
 struct Answer {
     id: Option<String>,
-    /// As they came; neighbouring texts of one kind are one.
+    /// The parts in their order; adjacent text parts of the same kind are merged.
     parts: Vec<Value>,
-    /// Where the call stands that has more arguments to come.
+    /// Index in `parts` of the call that still receives arguments.
     open: Option<usize>,
-    /// Where calls stand whose end never came.
+    /// Indexes in `parts` of the calls that are not finished.
     unclosed: BTreeSet<usize>,
     has_candidate: bool,
     finish: Option<String>,
@@ -67,7 +67,8 @@ struct Answer {
     usage: DeltaUsage,
 }
 
-/// The chunk that comes most, read without a tree. Whatever holds more than text is read in full.
+/// Fast path for the most frequent chunk: borrows instead of building a [`Value`]. A chunk with
+/// anything but text takes the slow path.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Delta<'a> {
@@ -124,7 +125,7 @@ impl Answer {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
-            return Err(malformed("the answer is not a JSON object"));
+            return Err(malformed("the response is not a JSON object"));
         }
         if !text(chunk, "responseId").is_empty() {
             self.id = Some(text(chunk, "responseId").to_owned());
@@ -156,7 +157,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Later numbers replace earlier ones, each for itself.
+    /// Merges usage fields: a later number replaces the earlier one of the same name.
     fn take_usage(&mut self, new: &DeltaUsage) {
         let known = &mut self.usage;
         for (known, new) in [
@@ -226,7 +227,7 @@ impl Answer {
         });
     }
 
-    /// Takes a call, or a part of one: without a name it goes on with the last.
+    /// Takes a call or a part of one: a part without a name continues the open call.
     fn take_call(&mut self, part: &Value, call: &Value) -> Result<(), ModelError> {
         let known = self.open.filter(|_| !is_named(text(call, "name")));
         if known.is_none() && call.as_object().is_none_or(Map::is_empty) {
@@ -298,9 +299,9 @@ impl Reader for Answer {
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
         self.take_chunk(&body, &mut String::new())?;
         if !self.has_candidate && !self.blocked {
-            return Err(malformed("the answer has no candidates"));
+            return Err(malformed("the response has no candidates"));
         }
-        // Whole as it is, with or without a word for its end.
+        // A response in one piece is complete, with or without a finish reason.
         self.finish.get_or_insert_default();
         Ok(())
     }
@@ -322,7 +323,8 @@ impl Reader for Answer {
             .map(|(at, call)| {
                 let mut arguments = call.get("args").unwrap_or(&Value::Null).to_string();
                 if self.unclosed.contains(&at) {
-                    // Its end never came, so that it must not parse.
+                    // The call never finished. Make its arguments invalid, so that they cannot be
+                    // executed.
                     arguments.pop();
                 }
                 RequestedCall {
@@ -334,7 +336,7 @@ impl Reader for Answer {
             .collect();
         let answer = self.texts(false);
         let is_invalid = drop_nameless(&mut calls, &answer);
-        // Parts and calls are paired by their order when they are sent back.
+        // Parts and calls are matched by position when they are sent back, so drop the same ones.
         let is_nameless = |call: &Value| !is_named(text(call, "name"));
         self.parts.retain(|part| !part.get("functionCall").is_some_and(is_nameless));
         let says_nothing = self
@@ -343,14 +345,14 @@ impl Reader for Answer {
             .all(|part| part.get("functionCall").is_none() && text(part, "text").is_empty());
         match self.finish.as_deref() {
             Some("MALFORMED_RESPONSE") => {
-                return Err(malformed("the model wrote a malformed answer"));
+                return Err(malformed("the model produced a malformed answer"));
             }
             Some("MISSING_THOUGHT_SIGNATURE") => {
-                let message = "a signature of an earlier thought is missing";
+                let message = "the history lacks a thought signature";
                 return Err(ModelError::new(ErrorClass::BadRequest, message));
             }
             Some(word @ ("OTHER" | "FINISH_REASON_UNSPECIFIED")) if says_nothing => {
-                let message = format!("the model stopped without an answer: {word}");
+                let message = format!("the model stopped without an answer (finish reason {word})");
                 return Err(ModelError::new(ErrorClass::Server, message));
             }
             _ => {}
@@ -380,7 +382,7 @@ impl Reader for Answer {
             _ => FinishReason::Stop,
         };
         let (reasoning, usage) = (self.texts(true), self.usage());
-        // Thoughts are the model's, not ours to send; what is signed goes back where it was.
+        // Do not send thoughts back, except signed parts, which must keep their place.
         let is_plain = self.parts.iter().all(|part| {
             part.get("thoughtSignature").is_none()
                 && part.pointer("/functionCall/id").is_none()

@@ -1,7 +1,9 @@
-//! One request and its answer, whole or as a stream of events, with deadlines and caps.
+//! One HTTP request and its response, complete or as a stream of events, with deadlines and size
+//! limits.
 //!
-//! No redirect is followed, so that no key goes where it was not meant to (SEC-6); certificates of remote hosts are always verified. Every
-//! size that a server decides has a limit with a name (PROV-4).
+//! We follow no redirects, so that a key goes only to the configured host (SEC-6), and always
+//! verify the certificates of remote hosts. Each size that a server controls has a named limit
+//! (PROV-4).
 
 use std::time::Duration;
 
@@ -15,21 +17,22 @@ use super::size::{ANSWER_BYTES, check_size, check_values, too_large};
 use crate::agent::{ErrorClass, ModelError};
 use crate::clock::Clock;
 
-/// Bytes of a stream, most of which are the names of fields around short pieces of text.
+/// Maximum bytes of a stream; field names around short pieces of text make up most of them.
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
-/// Bytes of an error's body that are read.
+/// Maximum bytes of an error body.
 const ERROR_BYTES: usize = 256 * 1024;
 
-/// Bytes of a body that is not JSON which its error quotes. The message is cut much shorter, but only after secrets were removed from it.
+/// Maximum bytes that an error quotes from a body that is not JSON. The message is truncated much
+/// further, but only after secrets are removed.
 const QUOTED_BYTES: usize = 64 * 1024;
 
-/// How long a connection may take to come about.
+/// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Returns the client that all formats share.
+/// Returns an HTTP client with the settings that all formats share.
 ///
-/// *Errors*: the system's certificates or proxies cannot be read.
+/// *Errors*: the system's certificates or proxy settings cannot be read.
 pub(super) fn client() -> Result<reqwest::Client, ModelError> {
     reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -39,21 +42,21 @@ pub(super) fn client() -> Result<reqwest::Client, ModelError> {
         .map_err(|error| {
             ModelError::new(
                 ErrorClass::Network,
-                format!("the HTTP client cannot be made: {}", sources(&error)),
+                format!("failed to build the HTTP client: {}", sources(&error)),
             )
         })
 }
 
-/// An answer that is none of an error.
+/// A response with a success status.
 pub(super) struct Answer {
     pub(super) is_stream: bool,
     response: reqwest::Response,
     idle: Duration,
 }
 
-/// Sends a request and waits for the head of its answer.
+/// Sends a request and waits for the response headers.
 ///
-/// *Errors*: no connection, no answer in time, or an answer that is an error.
+/// *Errors*: no connection, no response in time, or a response with an error status.
 pub(super) async fn send(
     request: reqwest::RequestBuilder,
     idle: Duration,
@@ -85,7 +88,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 impl Answer {
-    /// Returns the pieces of the answer as they come.
+    /// Returns the chunks of the body as they arrive.
     pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
         with_deadline(self.response, self.idle)
     }
@@ -123,7 +126,7 @@ fn with_deadline(
     }))
 }
 
-/// Gives the pieces on, up to the size of a stream.
+/// Passes the chunks on, up to [`STREAM_BYTES`] in total.
 pub(super) fn capped<E: std::fmt::Display>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
@@ -136,9 +139,9 @@ pub(super) fn capped<E: std::fmt::Display>(
     })
 }
 
-/// Returns all pieces in one.
+/// Joins all chunks.
 ///
-/// *Errors*: the first one, or that there are more than [`ANSWER_BYTES`].
+/// *Errors*: the stream's first error, or a total of more than [`ANSWER_BYTES`].
 pub(super) async fn collect(
     mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
 ) -> Result<Vec<u8>, ModelError> {
@@ -150,14 +153,14 @@ pub(super) async fn collect(
     Ok(body)
 }
 
-/// Cuts pieces into lines that end with LF or CR LF; in an event stream, also with CR alone.
+/// Splits chunks into lines that end with LF or CR LF; in an event stream, also with CR alone.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     of_events: bool,
-    /// Whether the last line ended with a CR, so that an LF after it belongs to it.
+    /// Whether the last line ended with a CR, so that a following LF is part of its line end.
     after_cr: bool,
     buffer: Vec<u8>,
-    /// Where the rest begins that was not looked at yet.
+    /// Offset up to which the buffer was searched for a line end.
     searched: usize,
     start: usize,
     seen: usize,
@@ -168,9 +171,9 @@ impl Lines {
         Self { of_events: true, ..Self::default() }
     }
 
-    /// Takes a piece.
+    /// Appends a chunk.
     ///
-    /// *Errors*: the line is too long.
+    /// *Errors*: the unfinished line exceeds [`ANSWER_BYTES`].
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), ModelError> {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
@@ -182,7 +185,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Returns the next whole line, without its end.
+    /// Returns the next complete line, without its line end.
     pub(super) fn next_line(&mut self) -> Option<&[u8]> {
         if self.after_cr && self.start < self.buffer.len() {
             self.after_cr = false;
@@ -205,25 +208,28 @@ impl Lines {
         self.buffer.get(start..end)
     }
 
-    /// Returns what stands after the last line end, and forgets it.
+    /// Takes the text after the last line end out of the buffer.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         let rest = self.buffer.get(self.start..).unwrap_or_default().to_vec();
         *self = Self { seen: self.seen, of_events: self.of_events, ..Self::default() };
         rest
     }
 
-    /// Returns how many whole lines there were.
+    /// Returns how many complete lines were read.
     pub(super) fn seen(&self) -> usize {
         self.seen
     }
 }
 
-/// Gives `take` the data of each server-sent event, in order, until it returns true or the stream ends.
+/// Passes the data of each server-sent event to `take`, in order, until `take` returns true or the
+/// stream ends.
 ///
-/// Fields that are not known are ignored, as the standard wants it; `error:`, which some servers write in their need, counts as data. What
-/// stands at the end without the blank line after it is an event too: whether it is whole, its JSON says.
+/// Unknown fields are ignored, as the standard requires. `error:`, which some servers send, counts
+/// as `data:`. A last event without the blank line that ends it is accepted if its data is complete
+/// JSON or `[DONE]`.
 ///
-/// *Errors*: the stream breaks off or is too large, or `take` says so. *Source*: the HTML standard, "Server-sent events".
+/// *Errors*: the stream is cut off or too large, or `take` fails. *Source*: the HTML standard,
+/// "Server-sent events".
 pub(super) async fn decode_events(
     mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
@@ -248,12 +254,12 @@ pub(super) async fn decode_events(
     let is_whole = data.trim_ascii() == b"[DONE]"
         || serde_json::from_slice::<serde::de::IgnoredAny>(&data).is_ok();
     if !is_whole && !data.is_empty() {
-        return Err(ModelError::new(ErrorClass::StreamInterrupted, "the stream broke off"));
+        return Err(ModelError::new(ErrorClass::StreamInterrupted, "the stream was cut off"));
     }
     dispatch(&data, &mut take).map(drop)
 }
 
-/// Adds what a line says to the data of its event; returns whether the event goes on.
+/// Adds a line to the data of its event; returns false at the blank line that ends the event.
 fn add_field(line: &[u8], data: &mut Vec<u8>) -> Result<bool, ModelError> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);
@@ -284,7 +290,7 @@ fn dispatch(
 }
 
 fn silent(idle: Duration) -> ModelError {
-    ModelError::new(ErrorClass::Timeout, format!("nothing came for {} s", idle.as_secs_f64()))
+    ModelError::new(ErrorClass::Timeout, format!("received no data for {} s", idle.as_secs_f64()))
 }
 
 fn of_transport(error: &reqwest::Error) -> ModelError {
@@ -296,17 +302,17 @@ fn of_transport(error: &reqwest::Error) -> ModelError {
         ErrorClass::Network
     };
     let text = sources(error);
-    // A certificate does not become valid by trying again (PROV-6).
+    // Retrying does not make a certificate valid (PROV-6).
     let class = if text.contains("certificate") { ErrorClass::BadRequest } else { class };
     ModelError::new(class, text)
 }
 
-/// Returns an error with its causes, without the address, which may hold a key.
+/// Returns the causes of an error, without the URL, which may contain a key.
 fn sources(error: &reqwest::Error) -> String {
     let mut text = if error.is_connect() {
         "no connection".to_owned()
     } else {
-        "the transport failed".to_owned()
+        "HTTP transport error".to_owned()
     };
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
@@ -318,14 +324,14 @@ fn sources(error: &reqwest::Error) -> String {
 
 /// Parses a JSON body.
 ///
-/// *Errors*: it is not JSON, or has too many values.
+/// *Errors*: the body is not valid JSON, or has too many values.
 pub(super) fn json(body: &[u8]) -> Result<Value, ModelError> {
     check_values(body)?;
     serde_json::from_slice(body).map_err(|error| {
         let start = String::from_utf8_lossy(body.get(..QUOTED_BYTES).unwrap_or(body));
         ModelError::new(
             ErrorClass::MalformedResponse,
-            format!("the answer is not JSON ({error}): {start}"),
+            format!("the response is not JSON ({error}): {start}"),
         )
     })
 }

@@ -1,7 +1,8 @@
-//! Models: one file or folder a wire format, and the scripted one.
+//! Models: one file or folder per wire format, plus the scripted model.
 //!
-//! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. What all formats share — sending, deadlines, caps, the
-//! event stream, the classes of errors — stands beside them once. Nothing here knows tools or jobs.
+//! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. The shared
+//! parts (sending, deadlines, size limits, the event stream, error classes) live once, in modules
+//! of their own. Nothing here knows tools or jobs.
 
 mod anthropic;
 mod failure;
@@ -18,9 +19,9 @@ mod size;
 pub use remote::RemoteModel;
 pub use scripted::{ScriptContext, ScriptedModel};
 
-/// Reads an answer as `format` does, for fuzz targets and benchmarks.
+/// Reads a response in the wire format `format`, for fuzz targets and benchmarks.
 ///
-/// *Errors*: as any answer.
+/// *Errors*: the same as for any response.
 #[doc(hidden)]
 pub use remote::read_as;
 

@@ -1,4 +1,4 @@
-//! Ollama's own chat.
+//! Ollama's native chat API.
 //!
 //! *Source*: Ollama's API document (read 2026-11-22) and recordings under `tests/fixtures/providers/ollama-chat`.
 
@@ -53,7 +53,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             })),
         }
     }
-    // Left alone, the server keeps a few thousand tokens and drops the rest of the prompt without a word.
+    // By default, the server keeps a few thousand tokens and silently drops the rest of the prompt.
     let mut options = Map::from_iter([("num_ctx".to_owned(), settings.context_window.into())]);
     if let Some(most) = settings.max_output_tokens {
         options.insert("num_predict".to_owned(), most.into());
@@ -70,7 +70,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             .collect::<Value>());
     }
     if let Some(effort) = settings.reasoning_effort {
-        // Only gpt-oss knows levels; the others think or do not.
+        // Only gpt-oss has levels; for other models thinking is on or off.
         set(
             &mut body,
             "think",
@@ -98,7 +98,7 @@ fn assistant(turn: &AssistantTurn) -> Value {
     message
 }
 
-/// An answer as far as it has come.
+/// The answer received so far.
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
@@ -110,7 +110,7 @@ struct Answer {
     usage: Option<Usage>,
 }
 
-/// The line that comes most, read without a tree.
+/// Fast path for the most frequent line: borrows instead of building a [`Value`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Delta<'a> {
@@ -204,13 +204,13 @@ impl Reader for Answer {
 
     fn finish(mut self: Box<Self>) -> Result<ModelReply, ModelError> {
         if !self.has_message {
-            return Err(malformed("the answer holds no message"));
+            return Err(malformed("the response contains no message"));
         }
         let is_invalid = drop_nameless(&mut self.calls, &self.text);
         let finish_reason = match self.done_reason.as_deref() {
             Some("length") => FinishReason::Length,
             Some("load" | "unload") => {
-                let message = "the server loaded or unloaded the model and answered nothing";
+                let message = "the server only loaded or unloaded the model";
                 return Err(ModelError::new(ErrorClass::Server, message));
             }
             _ if is_invalid => FinishReason::InvalidToolCall,

@@ -1,4 +1,4 @@
-//! OpenAI Responses, without state on the provider's side.
+//! The OpenAI Responses API, without state on the provider's side.
 //!
 //! *Source*: the API reference of OpenAI (read 2026-11-22) and recordings under `tests/fixtures/providers/openai-responses`.
 
@@ -22,15 +22,15 @@ use crate::text::json;
 
 const NAME: &str = "openai";
 
-/// The longest id.
+/// Maximum length of a call id.
 const ID: usize = 64;
 
-/// Beginnings of the names of models that reason; others refuse to be asked for their encrypted reasoning.
+/// Name prefixes of reasoning models; other models reject a request for encrypted reasoning.
 const REASONING: &[&str] = &["o1", "o3", "o4", "gpt-5", "gpt-6", "codex", "computer-use"];
 
 #[derive(Default)]
 pub(super) struct Openai {
-    /// Whether the server refused to give encrypted reasoning.
+    /// Whether the server rejected a request for encrypted reasoning.
     without_encrypted: AtomicBool,
 }
 
@@ -68,7 +68,7 @@ fn body(
     asks_encrypted: bool,
 ) -> Value {
     let mut input = Vec::new();
-    // Calls of free text are answered in a form of their own.
+    // Results of custom (free-text) tool calls have their own item type.
     let mut custom = BTreeSet::new();
     for turn in request.history {
         match turn {
@@ -108,7 +108,8 @@ fn body(
         body.insert("tools".to_owned(), tools.into());
         body.insert("parallel_tool_calls".to_owned(), request.parallel_calls.into());
     }
-    // Nothing is to stay with the provider; reasoning comes back to us, encrypted, and goes out again.
+    // Store nothing at the provider: encrypted reasoning comes back to us and is sent with the next
+    // request.
     body.insert("store".to_owned(), false.into());
     if asks_encrypted {
         body.insert("include".to_owned(), json!(["reasoning.encrypted_content"]));
@@ -143,7 +144,7 @@ fn assistant(
     match kept(turn, NAME, settings) {
         Some(data) => {
             let items = list(data, "items");
-            // Reasoning that led to nothing may not stand alone.
+            // The API rejects a reasoning item that no other item follows.
             let leads_on = |item: &Value| {
                 matches!(text(item, "type"), "function_call" | "custom_tool_call" | "message")
             };
@@ -157,7 +158,8 @@ fn assistant(
                             input.push(json!({"type": "custom_tool_call", "call_id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "input": text(item, "input")}));
                         }
                     }
-                    // Without its content the provider would look for it, and nothing is stored there.
+                    // Without encrypted content the provider would look the item up in its storage,
+                    // where nothing is kept.
                     "reasoning"
                         if encrypted
                             && at < last
@@ -180,11 +182,11 @@ fn assistant(
     input.extend(calls.map(function_call));
 }
 
-/// An answer as far as it has come.
+/// The answer received so far.
 #[derive(Debug, Default)]
 struct Answer {
     id: Option<String>,
-    /// By their place in the output: as they were announced, and then as they came.
+    /// Items by output index: first as announced, then as completed.
     items: BTreeMap<u64, Item>,
     status: Option<String>,
     incomplete: Option<String>,
@@ -194,14 +196,14 @@ struct Answer {
 #[derive(Debug, Default)]
 struct Item {
     value: Value,
-    /// What was added to its arguments since it was announced.
+    /// Argument deltas since the item was announced.
     added: String,
-    /// The text as it came; some servers never send the whole.
+    /// Text deltas; some servers never send the complete text.
     text: String,
     is_done: bool,
 }
 
-/// The event that comes most, read without a tree.
+/// Fast path for the most frequent events: borrows instead of building a [`Value`].
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(rename = "type")]
@@ -241,7 +243,7 @@ impl Answer {
             | "response.cancelled" => {
                 let response = event.get("response").unwrap_or(&Value::Null);
                 self.take_response(response)?;
-                // The event's own name is the better word where the response still says that it is being made.
+                // If the response still claims to be in progress, trust the name of the event.
                 self.status = self
                     .status
                     .take()
@@ -278,7 +280,8 @@ impl Answer {
         check_calls(output.len())?;
         let done = self.items.values().filter(|item| item.is_done).count();
         if !output.is_empty() && done != output.len() {
-            // The whole says it all again: some servers number nothing, or announce only a part.
+            // The final response repeats all items. Use them, because some servers omit the indexes
+            // or announce only some items.
             let whole =
                 |item: &Value| Item { value: item.clone(), is_done: true, ..Item::default() };
             self.items = (0..).zip(output.iter().map(whole)).collect();
@@ -301,10 +304,11 @@ impl Answer {
 }
 
 impl Item {
-    /// Returns the call that it is.
+    /// Returns the item as a call; `None` if it is not one.
     fn call(&self) -> Option<RequestedCall> {
         let is_cut = !self.is_done || text(&self.value, "status") == "incomplete";
-        // Where the end never came, what came is kept for the record, and must not parse.
+        // The item was cut. Keep the partial arguments for the transcript, but make them invalid so
+        // that they cannot be executed.
         let sent = |field: &str| match text(&self.value, field) {
             "" if is_cut => self.added.clone(),
             sent => sent.to_owned(),
@@ -361,7 +365,7 @@ impl Reader for Answer {
         if !has_output && body.get("error").is_none_or(Value::is_null) {
             return Err(match body.get("message").or_else(|| body.get("detail")) {
                 Some(_) => failure::of_body(None, &body, ""),
-                None => malformed("the answer has no output"),
+                None => malformed("the response has no `output` list"),
             });
         }
         self.take_response(&body)?;
@@ -402,7 +406,8 @@ impl Reader for Answer {
                 }
                 reasoning.push_str(text(part, "text"));
             }
-            // Items and calls are paired by their order when they are sent back.
+            // Items and calls are matched by position when they are sent back, so drop the same
+            // ones.
             let is_call = matches!(text(&item.value, "type"), "function_call" | "custom_tool_call");
             if !is_call || is_named(text(&item.value, "name")) {
                 items.push(item.value);
@@ -411,7 +416,7 @@ impl Reader for Answer {
         let is_invalid = drop_nameless(&mut calls, &answer);
         let finish_reason = match (self.status.as_deref(), self.incomplete.as_deref()) {
             (_, Some("content_filter")) => FinishReason::ContentFilter,
-            // Calls beside a refusal are not run.
+            // Do not run calls that accompany a refusal.
             (Some("completed" | "incomplete"), _) if !refusal.is_empty() => FinishReason::Refusal,
             (Some("incomplete"), _) => FinishReason::Length,
             (Some("completed"), _) if is_invalid => FinishReason::InvalidToolCall,
@@ -419,8 +424,8 @@ impl Reader for Answer {
             (Some("completed"), _) => FinishReason::Stop,
             (status, _) => {
                 let status = status.unwrap_or("nothing");
-                let message = format!("the answer is not complete; its status is {status}");
-                // An answer that is still being made would be paid for twice.
+                let message = format!("the answer is incomplete: status {status}");
+                // The provider is still generating: a retry would be paid for twice.
                 let class = match status {
                     "queued" | "in_progress" => ErrorClass::BadRequest,
                     _ => ErrorClass::Server,

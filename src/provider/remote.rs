@@ -1,7 +1,8 @@
-//! A model behind HTTP: one attempt, whatever the wire format.
+//! A model behind HTTP: makes one attempt, in any wire format.
 //!
-//! Every error leaves through `told`, which removes secrets before it cuts: half of a secret would not be recognized. An answer whose
-//! `provider_data` holds a secret does not leave at all, because that data may not be altered.
+//! Every error passes through `told`, which removes secrets before it truncates: a truncated secret
+//! would not be recognized. A response whose `provider_data` contains a secret is rejected as a
+//! whole, because that data must not be altered.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::clock::Clock;
 use crate::config::{Remote, WireFormat};
 use crate::text::redact::Redactor;
 
-/// Characters of an error's message that are kept, counted without secrets.
+/// Maximum length of an error message in characters, counted after secrets are removed.
 const MESSAGE_CHARACTERS: usize = 600;
 
 /// A model behind HTTP.
@@ -33,9 +34,10 @@ pub struct RemoteModel {
 }
 
 impl RemoteModel {
-    /// Returns the model. `redactor` knows the secrets that no error and no kept data may hold.
+    /// Returns the model. `redactor` knows the secrets that must not appear in errors or in
+    /// `provider_data`.
     ///
-    /// *Errors*: the HTTP client cannot be made.
+    /// *Errors*: the HTTP client cannot be built.
     pub fn new(
         settings: Remote,
         clock: Arc<dyn Clock>,
@@ -45,7 +47,7 @@ impl RemoteModel {
         Ok(Self { settings, format, http: http::client()?, clock, redactor })
     }
 
-    /// Returns the error without secrets, and then cut.
+    /// Removes secrets from the error message, then truncates it.
     fn told(&self, error: ModelError) -> ModelError {
         let clean = self.redactor.text(&error.message);
         let message = clean.chars().take(MESSAGE_CHARACTERS).collect();
@@ -56,13 +58,13 @@ impl RemoteModel {
         self.redactor.text(text) != text
     }
 
-    /// Adds where the kept data comes from, so that no other model is sent it.
+    /// Records which model and endpoint the data comes from, so that it is not sent to any other.
     ///
-    /// *Errors*: the data holds a secret; a copy without it would be worthless to the provider.
+    /// *Errors*: the data contains a secret; the provider would not accept a redacted copy.
     fn mark_origin(&self, data: &mut Value) -> Result<(), ModelError> {
         if self.holds_secret(&data.to_string()) {
-            let message = "the data that the provider wants back (provider_data) holds a \
-                           configured secret; the answer was discarded";
+            let message = "the answer was discarded: its provider_data, which must be sent back \
+                           unaltered, contains a configured secret";
             return Err(ModelError::new(ErrorClass::BadRequest, message));
         }
         let base_url = &self.settings.base_url;
@@ -97,7 +99,7 @@ impl RemoteModel {
         let outgoing = self.format.outgoing(&self.settings, request);
         let builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
-        // Without a stream the first byte comes with the last.
+        // Without streaming, the first byte arrives with the last one.
         let idle =
             if self.settings.stream { self.settings.idle_timeout } else { self.settings.timeout };
         let answer = http::send(builder.json(&outgoing.body), idle, self.clock.as_ref()).await?;
@@ -109,13 +111,13 @@ impl RemoteModel {
         Ok(reply)
     }
 
-    /// Asks the provider what it knows of the model, which costs nothing.
+    /// Asks the provider for its metadata on the model, which costs nothing.
     ///
-    /// *Errors*: as any call: no connection, a key that is not accepted, an unknown model.
+    /// *Errors*: as for any request: no connection, a rejected key, an unknown model.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
         let limit = self.settings.idle_timeout;
         let answer = tokio::time::timeout(limit, self.ask()).await.unwrap_or_else(|_| {
-            let message = format!("no answer within {} s", limit.as_secs_f64());
+            let message = format!("no response within {} s", limit.as_secs_f64());
             Err(ModelError::new(ErrorClass::Timeout, message))
         });
         answer.map_err(|error| self.told(error))
@@ -128,7 +130,7 @@ impl RemoteModel {
                 (format!("{base}/models/{}", model.trim_start_matches("models/")), None)
             }
             WireFormat::Anthropic | WireFormat::Openai => (format!("{base}/models/{model}"), None),
-            // Of compatible servers few answer for one model.
+            // Few compatible servers implement the endpoint for a single model.
             WireFormat::OpenaiChat => (format!("{base}/models"), None),
             WireFormat::Ollama => (format!("{base}/api/show"), Some(json!({"model": model}))),
         };
@@ -179,12 +181,12 @@ impl RemoteModel {
     }
 }
 
-/// What a provider says of a model.
+/// A provider's metadata on a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Whether it has the model; `None` if it does not say.
+    /// Whether the provider offers the model; `None` if unknown.
     pub is_known: Option<bool>,
-    /// Whether the model can call tools; `None` if nobody says.
+    /// Whether the model supports tool calls; `None` if unknown.
     pub tools: Option<bool>,
 }
 
@@ -210,15 +212,15 @@ impl Model for RemoteModel {
             Ok(result) => result.map_err(|error| self.told(error)),
             Err(_) => Err(ModelError::new(
                 ErrorClass::Timeout,
-                format!("the whole answer took more than {} s", limit.as_secs_f64()),
+                format!("the complete answer took more than {} s", limit.as_secs_f64()),
             )),
         }
     }
 }
 
-/// Reads an answer as a model of `format` does, without one.
+/// Reads a response in the wire format `format`, without a [`RemoteModel`].
 ///
-/// *Errors*: as any answer.
+/// *Errors*: the same as for any response.
 #[doc(hidden)]
 pub async fn read_as<E: std::fmt::Display>(
     format: WireFormat,
@@ -231,10 +233,10 @@ pub async fn read_as<E: std::fmt::Display>(
     read(true, pieces, of(format, "").as_ref(), &Nobody).await
 }
 
-/// Reads an answer: a stream of events, lines, one JSON array, or one JSON object. The first byte tells which; servers label and answer as
-/// they like.
+/// Reads a response: server-sent events, JSON lines, one JSON array, or one JSON object. The first
+/// byte decides which, because servers often mislabel the content or ignore the requested framing.
 ///
-/// *Errors*: it breaks off, stalls, is too large, is none, or is an error.
+/// *Errors*: the response is cut off, stalls, is too large, is malformed, or is an error.
 pub(super) async fn read<E: std::fmt::Display>(
     is_event_stream: bool,
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
@@ -248,7 +250,7 @@ pub(super) async fn read<E: std::fmt::Display>(
         if let Some(first) = head.iter().find(|byte| !is_blank(**byte)) {
             break Some(*first);
         }
-        // Blanks say nothing and are let go.
+        // Leading whitespace carries nothing; drop it.
         match pieces.next().await {
             Some(piece) => head = piece?,
             None => break None,
@@ -276,18 +278,18 @@ pub(super) async fn read<E: std::fmt::Display>(
             } else {
                 ErrorClass::MalformedResponse
             };
-            return Err(ModelError::new(class, "the answer is empty"));
+            return Err(ModelError::new(class, "the response is empty"));
         }
-        // No JSON and no stream: says so, with its beginning.
+        // Neither JSON nor a stream: the error quotes the beginning of the body.
         (Some(_), _) => {
             http::json(&http::collect(rest).await?)?;
-            return Err(malformed("the answer is not a JSON object"));
+            return Err(malformed("the response is not a JSON object"));
         }
     }
     if reader.progress() == Progress::Open {
         return Err(ModelError::new(
             ErrorClass::StreamInterrupted,
-            "the stream ended without its end",
+            "the stream ended before the answer was complete",
         ));
     }
     let reply = reader.finish()?;
@@ -295,7 +297,7 @@ pub(super) async fn read<E: std::fmt::Display>(
     Ok(reply)
 }
 
-/// Blanks, and the bytes of a byte order mark.
+/// Tells whether a byte is ASCII whitespace or part of a byte order mark.
 fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || matches!(byte, 0xEF | 0xBB | 0xBF)
 }
@@ -304,7 +306,7 @@ fn without_mark(body: &[u8]) -> &[u8] {
     body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body)
 }
 
-/// Gemini answers a request for a stream with one list, unless it is asked for events.
+/// Reads a JSON array of chunks. Gemini streams one array unless events are requested.
 fn read_list(
     body: &[u8],
     reader: &mut dyn Reader,
@@ -313,8 +315,8 @@ fn read_list(
     check_values(body)?;
     let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
         .map_err(|error| match error.is_eof() {
-            true => ModelError::new(ErrorClass::StreamInterrupted, "the answer broke off"),
-            false => malformed(format!("the answer is not JSON: {error}")),
+            true => ModelError::new(ErrorClass::StreamInterrupted, "the response was cut off"),
+            false => malformed(format!("the response is not JSON: {error}")),
         })?;
     let mut text = String::new();
     for chunk in chunks {
@@ -355,14 +357,14 @@ async fn read_lines(
         size.count(line)?;
         let mut text = String::new();
         if let Err(error) = reader.take(line, &mut text) {
-            // A server that does not stream may spread one object over lines.
+            // A server that does not stream may spread one object over several lines.
             let is_cut =
                 serde_json::from_str::<serde::de::IgnoredAny>(line).is_err_and(|e| e.is_eof());
             match (is_cut, ended) {
                 (true, true) => {
                     return Err(ModelError::new(
                         ErrorClass::StreamInterrupted,
-                        "the stream broke off",
+                        "the stream was cut off",
                     ));
                 }
                 (true, false) if lines.seen() == 1 => {
@@ -400,7 +402,7 @@ async fn read_events(
     })
     .await;
     match read {
-        // What is whole stays so; some servers then close without the rest, or do not close at all.
+        // The answer is complete: some servers then close the connection early, or never close it.
         Err(error)
             if matches!(error.class, ErrorClass::StreamInterrupted | ErrorClass::Timeout)
                 && reader.progress() >= Progress::Whole =>

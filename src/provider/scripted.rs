@@ -1,4 +1,5 @@
-//! The scripted model: plays a file, for demos, dry runs and tests. It is no model at all, and says so in every transcript.
+//! The scripted model: replays a file, for demos, dry runs and tests. No language model is
+//! involved, and every transcript of such a run says so.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,17 @@ use crate::agent::{
 use crate::config::{Script, ScriptStep};
 use crate::domain::{FinishReason, Turn, Usage};
 
-/// What the templates of a script see besides `results`.
+/// Values that the templates of a script can use, in addition to `results`.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptContext {
-    /// The job's name.
+    /// The name of the job.
     pub job: String,
-    /// Its variables.
+    /// The variables of the job.
     pub vars: BTreeMap<String, String>,
 }
 
-/// Plays a script: its n-th answer is its n-th step, whatever was said in between; after the last it repeats its last text.
+/// Replays a script: the n-th response is the n-th step, whatever the history says. After the last
+/// step, it repeats the script's last text.
 #[derive(Debug, Clone)]
 pub struct ScriptedModel {
     script: Script,
@@ -29,7 +31,7 @@ pub struct ScriptedModel {
 }
 
 impl ScriptedModel {
-    /// Returns a model that plays `script`.
+    /// Returns a model that replays `script`.
     #[must_use]
     pub fn new(script: Script, context: ScriptContext) -> Self {
         Self { script, context }
@@ -53,7 +55,7 @@ impl ScriptedModel {
             .flatten()
             .collect();
         let mut environment = Environment::new();
-        // A text is played as it is written, to its last line break.
+        // Render the text verbatim, including its final line break.
         environment.set_keep_trailing_newline(true);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let seen =
@@ -102,7 +104,7 @@ impl Model for ScriptedModel {
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         let reply = self.answer(request.history).map_err(|error| {
-            ModelError::new(ErrorClass::BadRequest, format!("the script cannot be played: {error}"))
+            ModelError::new(ErrorClass::BadRequest, format!("failed to render the script: {error}"))
         })?;
         if !reply.text.is_empty() {
             deltas.delta(&reply.text);
@@ -178,7 +180,7 @@ mod tests {
             history.push(Turn::ToolResults(vec![result]));
         }
         assert_eq!(said[0], (String::new(), Some(r#"{"ns":"shop","n":3}"#.into())));
-        assert_eq!(said[1].0, "j saw {{ vars.ns }} fine", "what a tool printed is not a template");
+        assert_eq!(said[1].0, "j saw {{ vars.ns }} fine", "tool output is not a template");
         assert_eq!(said[2].0, said[1].0);
     }
 }

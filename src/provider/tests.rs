@@ -1,4 +1,5 @@
-//! Every recording of the fixtures through its format, whole and in pieces of every size; and what is sent next.
+//! Plays every recording in the fixtures through its format, whole and in chunks of several sizes,
+//! and checks the next request.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -141,12 +142,13 @@ fn compare_calls(id: &Value, expected: &Value, reply: &ModelReply) {
     }
 }
 
-/// Tells whether the record is one of items; search results of others hold encrypted content too.
+/// Tells whether the recording is a list of OpenAI items; search results of other providers contain
+/// encrypted content too.
 fn record_is_openai(expected: &Value) -> bool {
     expected["items"].is_array()
 }
 
-/// What the provider needs back is there, and all of it.
+/// Checks that everything the provider needs back is kept.
 fn compare_kept(id: &Value, expected: &Value, reply: &ModelReply) {
     let kept = reply.provider_data.clone().unwrap_or_default().to_string();
     let count = |name: &str| usize::try_from(expected[name].as_u64().unwrap_or(0)).unwrap();
@@ -195,7 +197,7 @@ async fn every_recording_gives_what_is_expected_of_it() {
     }
 }
 
-/// Up to the first sign of an end, nothing comes out of a stream: neither text nor a call.
+/// A stream that is cut before the first sign of its end yields neither text nor a call.
 // proves LLM-5
 #[tokio::test]
 async fn a_stream_that_is_cut_anywhere_is_never_a_message() {
@@ -252,7 +254,7 @@ fn settings(format: WireFormat, model: &str) -> Remote {
     }
 }
 
-/// Returns the reply as a turn, as the loop takes it over.
+/// Converts the reply to a turn, as the loop does.
 fn turn(reply: ModelReply, format: WireFormat, model: &str) -> AssistantTurn {
     let calls = reply.calls.into_iter().enumerate().map(|(at, call)| ToolCall {
         call_id: CallId::parse(&call.id.unwrap_or_else(|| format!("call_1_{at}"))).unwrap(),
@@ -280,7 +282,8 @@ fn turn(reply: ModelReply, format: WireFormat, model: &str) -> AssistantTurn {
     }
 }
 
-/// Returns what the provider needs of a request after the first message of the user: made plain, so that two clients can be compared.
+/// Returns the parts of a request that the provider needs, after the first user message, normalized
+/// so that two clients can be compared.
 fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
     let texts = |content: &Value| match content {
         Value::Array(parts) => {
@@ -335,7 +338,7 @@ fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
                     let response =
                         part.get("functionResponse").or_else(|| part.get("function_response"));
                     if let Some(call) = call {
-                        // One client writes base64 in the other alphabet.
+                        // One client writes base64 in the URL-safe alphabet.
                         let signature = part["thoughtSignature"]
                             .as_str()
                             .map(|text| text.replace('-', "+").replace('_', "/"));
@@ -353,7 +356,7 @@ fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
                             Value::String(_) => parsed(arguments),
                             other => other.clone(),
                         };
-                        // One client says `null` for no arguments.
+                        // One client sends `null` for missing arguments.
                         let arguments = if arguments.is_null() { json!({}) } else { arguments };
                         let id = if format == WireFormat::Ollama {
                             Value::Null
@@ -377,7 +380,8 @@ fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
     out
 }
 
-/// Where another client's next request is on record, ours is equal in all that the provider needs.
+/// If the next request of another client is recorded, ours equals it in everything that the
+/// provider needs.
 #[tokio::test]
 async fn what_is_sent_next_is_what_the_provider_needs() {
     for (format, name, _) in FORMATS {
@@ -389,7 +393,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
             let theirs = needed(format, &json_file(&directory(name).join(next)));
             let model = "m";
             let mut turn = turn(reply, format, model);
-            // Where the provider gave no id, each client makes one up.
+            // If the provider sent no id, each client generates its own.
             if format == WireFormat::OpenaiChat {
                 let theirs = theirs.iter().rev().filter(|item| item[0] == "assistant");
                 for (call, theirs) in turn.tool_calls.iter_mut().rev().zip(theirs) {
@@ -409,7 +413,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                     is_error: false,
                 })
                 .collect();
-            // Their results, in their order.
+            // Use the recorded results, in their order.
             let contents = theirs.iter().filter(|item| match format {
                 WireFormat::Anthropic => item[0] == "user",
                 WireFormat::Openai => item[0] == "function_call_output",
@@ -435,7 +439,8 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
             };
             let ours = of(format, "").outgoing(&settings(format, model), request).body;
             let tool_names = |items: Vec<Value>| -> Vec<Value> {
-                // Another client of Ollama sends no id with a result; a chat server needs no name.
+                // The other client of Ollama sends no call id with a result; chat servers need no
+                // tool name.
                 items
                     .into_iter()
                     .map(|mut item| {
@@ -448,7 +453,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                     .collect()
             };
             let ours = tool_names(needed(format, &ours));
-            // What was said before this answer is not ours to repeat here.
+            // Our history begins with this answer, so skip what precedes it.
             let before = theirs.len() - ours.len();
             assert_eq!(ours, tool_names(theirs[before..].to_vec()), "{}", record["id"]);
             compared += 1;
@@ -493,7 +498,7 @@ async fn odd_answers_are_read_or_named() {
     }
 }
 
-/// Text is text, whatever it looks like.
+/// Text that looks like a tool call or an event stays text.
 // proves LLM-2
 #[tokio::test]
 async fn a_call_that_is_only_written_is_no_call() {
@@ -650,7 +655,7 @@ async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
 
 use futures_util::StreamExt as _;
 
-/// A line of 4 MiB in small pieces, and calls without end.
+/// Reads a line of 4 MiB in small chunks, and rejects a response with too many calls.
 #[tokio::test]
 async fn one_long_line_is_read_and_many_calls_are_not() {
     let long = "y".repeat(4 << 20);
@@ -674,7 +679,7 @@ async fn one_long_line_is_read_and_many_calls_are_not() {
     assert!(error.message.contains("calls"), "{error}");
 }
 
-/// Signatures and encrypted reasoning of one model are nothing to another.
+/// Signatures and encrypted reasoning of one model are meaningless to another.
 #[tokio::test]
 async fn what_was_kept_for_one_model_is_not_sent_to_another() {
     let record =
@@ -701,7 +706,7 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
         };
         let sent = of(format, "").outgoing(&settings(format, model), request).body.to_string();
         assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
-        assert!(sent.contains("fixed_version"), "{format:?}: the call itself goes along");
+        assert!(sent.contains("fixed_version"), "{format:?}: the call itself must be sent");
     }
 }
 
@@ -793,7 +798,7 @@ async fn words_and_numbers_of_other_servers_are_understood() {
     }
 }
 
-/// The text, the calls and the finish reason of another candidate are not of this answer.
+/// The text, calls and finish reason of other candidates are ignored.
 // proves LLM-2
 #[tokio::test]
 async fn only_the_first_candidate_is_taken() {
@@ -900,7 +905,7 @@ async fn a_call_without_a_name_is_no_call() {
         assert_eq!(reply.finish_reason, FinishReason::ToolCalls, "{name}");
         let names: Vec<&str> = reply.calls.iter().map(|call| call.name.as_str()).collect();
         assert_eq!(names, ["look"], "{name}");
-        // What is kept for the provider is sent back with the call that it belongs to.
+        // The data kept for the provider is sent back with the call to which it belongs.
         let history = [user(), Turn::Assistant(Box::new(turn(reply, format, "m")))];
         let sent = sent_body(&settings(format, "m"), &history).to_string();
         let is_kept = match format {
@@ -910,7 +915,7 @@ async fn a_call_without_a_name_is_no_call() {
         };
         assert!(is_kept && !sent.contains("unknown") && !sent.contains(r#""name":"""#), "{sent}");
     }
-    // A server that fills in the old field beside an answer.
+    // A server that fills in the deprecated field in addition to the answer.
     let legacy = json!({"choices": [{"message": {"content": "done", "function_call": {"name": "", "arguments": ""}}, "finish_reason": "stop"}]});
     let reply = answer(WireFormat::OpenaiChat, legacy.to_string().as_bytes(), 9).await.unwrap();
     assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
@@ -960,7 +965,7 @@ async fn calls_beside_a_refusal_are_not_run() {
     assert_eq!(reply.finish_reason, FinishReason::ContentFilter);
 }
 
-/// Answers one request with this status and body; returns what the model makes of it.
+/// Serves one request with this status and body; returns the model's result.
 async fn served(
     format: WireFormat,
     status: u16,
@@ -982,7 +987,7 @@ async fn served(
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-        // The rest of the request is read, so that the close does not reset the connection.
+        // Read the rest of the request, so that closing does not reset the connection.
         stream.shutdown().await.unwrap();
         while stream.read_buf(&mut seen).await.is_ok_and(|count| count > 0) {}
     });
@@ -1027,7 +1032,7 @@ async fn kept_data_with_a_secret_rejects_the_answer() {
     assert!(error.message.contains("provider_data") && !error.message.contains("hunter2"));
     let reply = served(WireFormat::Anthropic, 200, body("fine"), "").await.unwrap();
     assert!(reply.provider_data.unwrap()["base_url"].as_str().unwrap().starts_with("http://"));
-    // A secret in the address is known again, but not kept.
+    // A base URL with a secret is recognized, but only its digest is kept.
     let reply = served(WireFormat::Anthropic, 200, body("fine"), "/hunter2hunter2").await.unwrap();
     let data = reply.provider_data.unwrap();
     assert!(!data.to_string().contains("hunter2"), "{data}");
@@ -1039,7 +1044,7 @@ async fn kept_data_with_a_secret_rejects_the_answer() {
     assert!(sent_body(&remote, &history).to_string().contains("fine"));
 }
 
-/// What the standard lets pass, and what servers write in their need.
+/// Covers input that the standard permits, and deviations of real servers.
 #[tokio::test]
 async fn events_are_framed_as_the_standard_has_it() {
     let read = |text: String| async move {
@@ -1104,7 +1109,7 @@ async fn a_call_that_was_cut_never_parses() {
             "{status} {arguments}"
         );
     }
-    // A gateway that closes a stream in order, behind a server that is gone.
+    // A gateway closes the stream in order after its server died.
     let closed = vec![head(), start(0), json!({"type": "message_stop"})];
     assert_eq!(calls(closed, WireFormat::Anthropic).await, [false]);
     let half = json!({"choices": [{"message": {"tool_calls": [{"id": "i", "custom": {"name": "sql", "input": "DELETE FROM t WHERE"}}]}, "finish_reason": "length"}]});
@@ -1121,7 +1126,7 @@ async fn a_call_that_was_cut_never_parses() {
         json!({"candidates": [{"finishReason": "STOP"}]}),
     ];
     let reply = answer(WireFormat::Gemini, sse(&gemini).as_bytes(), 50).await.unwrap();
-    assert!(parse_arguments(&reply.calls[0].arguments).is_err(), "the first was never closed");
+    assert!(parse_arguments(&reply.calls[0].arguments).is_err(), "the first call is unfinished");
     assert_eq!(reply.calls[1].arguments, r#"{"a":"v"}"#);
     assert!(reply.provider_data.unwrap().to_string().contains("late"));
 }
@@ -1178,7 +1183,7 @@ fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
 fn user() -> Turn {
     Turn::User("u".into())
 }
-/// Each provider wants pictures elsewhere; a model that sees none is told so.
+/// Each provider takes images in a different place; a model without image support gets a note.
 #[test]
 fn pictures_are_sent_where_each_provider_looks_for_them() {
     let Turn::ToolResults(mut results) = result("c1") else { return };
@@ -1208,7 +1213,7 @@ fn pictures_are_sent_where_each_provider_looks_for_them() {
         let remote = settings(format, "m");
         let sent = sent_body(&remote, &history);
         assert_eq!(sent.pointer(pointer), Some(&expected), "{sent:#}");
-        // A result that is an error, with a picture of it, is refused where it would be sent along.
+        // Anthropic rejects an image in a result that is an error.
         let mut failed = history.clone();
         if let Turn::ToolResults(results) = &mut failed[2] {
             results[0].is_error = true;
@@ -1216,11 +1221,11 @@ fn pictures_are_sent_where_each_provider_looks_for_them() {
         let has_picture = sent_body(&remote, &failed).to_string().contains("QUJD");
         assert_eq!(has_picture, format != WireFormat::Anthropic);
         let blind = sent_body(&Remote { sees_images: false, ..remote }, &history).to_string();
-        assert!(!blind.contains("QUJD") && blind.contains("You are not shown pictures"), "{blind}");
+        assert!(!blind.contains("QUJD") && blind.contains("Images omitted"), "{blind}");
     }
 }
 
-/// A history that some provider refused, and what it takes.
+/// A history that some provider rejected is sent in a form that each provider accepts.
 #[test]
 fn a_history_is_sent_as_each_provider_takes_it() {
     let history = [
@@ -1269,7 +1274,7 @@ fn thoughts_of_another_model_are_neither_sent_nor_missed() {
     let foreign = [user(), said("", &[("c", "x")], Value::Null), result("c")];
     assert!(
         sent_body(&thinks, &foreign).get("thinking").is_none(),
-        "calls of another model stand without thoughts"
+        "calls of another model have no thinking"
     );
     assert!(sent_body(&thinks, &[user()]).get("thinking").is_some());
     let signed = json!({"format": "gemini", "model": "gemini-2.5-flash", "base_url": WireFormat::Gemini.base_url(), "parts": [{"functionCall": {"name": "x", "args": {}}, "thoughtSignature": "old"}]});
@@ -1292,7 +1297,7 @@ fn thoughts_of_another_model_are_neither_sent_nor_missed() {
     ];
     assert!(
         sent_body(&thinks, &going_on).get("thinking").is_some(),
-        "thoughts stand before the first call only"
+        "thinking precedes the first call only"
     );
     let opus = Remote {
         reasoning_effort: Some(crate::config::Effort::High),

@@ -1,6 +1,8 @@
-//! Applying a change plan: the reads that it rests on are made again, and only if they answer as they did, exactly the planned calls are made.
+//! Applies a change plan: repeats the reads that it rests on and, only if all answer as before,
+//! makes exactly the planned calls.
 //!
-//! It is a run of its own without a model, with its own transcript; every call passes the gate as it is today.
+//! Applying is a run of its own, with a transcript but without a model. Every call passes the gate,
+//! under today's rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,20 +27,22 @@ use crate::domain::{
 use crate::gate::{CallFacts, Decision, GateRules, Spent, decide};
 use crate::store::{Ledger, SharedLedger};
 
-/// How applying went.
+/// The result of applying a plan.
 #[derive(Debug)]
 pub struct Applied {
-    /// The run that it was.
+    /// The end of the run that applied it.
     pub ended: Ended,
-    /// The plan as it is kept now.
+    /// The plan as the ledger keeps it now.
     pub plan: Plan,
-    /// Why nothing was done, if nothing was.
+    /// Why the plan was refused, if it was; then nothing was done.
     pub refused: Option<String>,
 }
 
-/// Applies the waiting steps of a plan, or one of them, as the run `spec`. `stop` holds a stop reason as soon as the run is to end.
+/// Applies the waiting steps of a plan, or only the step `only`, as the run `spec`. `stop` holds a
+/// stop reason once the run must end.
 ///
-/// *Errors*: the run cannot begin; then nothing was done. A refusal and a step that fails are told in the result.
+/// *Errors*: the run cannot start; then nothing was done. A refusal or a failed step is part of the
+/// result.
 pub async fn apply(
     spec: RunSpec,
     host: Host,
@@ -48,7 +52,7 @@ pub async fn apply(
 ) -> Result<Applied, RunError> {
     let spec = RunSpec { mode: Mode::Act, ..spec };
     let mut scope = RunScope::begin(spec, host, stop).await?;
-    // Where it cannot be reached, the steps say so.
+    // If the target is unreachable, the steps report it.
     let _ = scope.connect().await;
     scope.record_start(None).await?;
     scope.record_server_warnings().await?;
@@ -56,7 +60,7 @@ pub async fn apply(
     scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
     let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.paths.clone());
     let mut work = Apply {
-        // Whoever applies a plan has seen all of its calls; the rate is for models.
+        // The person who applies a plan has seen all of its calls. The rate limit is for models.
         rules: GateRules { rate: None, ..rules },
         toolbox: scope.toolbox.clone(),
         executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new()),
@@ -79,7 +83,7 @@ pub async fn apply(
             (StopReason::PreflightFailed, Some(why.clone()), Some(why))
         }
         (Ok(Done::Cancelled), None) => {
-            (StopReason::Interrupted, Some("it was stopped".to_owned()), None)
+            (StopReason::Interrupted, Some("the run was stopped".to_owned()), None)
         }
         (Ok(Done::Failed(why)), None) => (StopReason::ErrorThreshold, Some(why), None),
         (Err(error), _) => (StopReason::RecordFailed, Some(error.to_string()), None),
@@ -113,7 +117,8 @@ struct Apply {
 }
 
 impl Apply {
-    /// Does the work; also returns why it was stopped from outside, if it was. A step that runs then ends within its grace.
+    /// Applies the plan; also returns why it was stopped from outside, if it was. A step that is
+    /// running then ends within its grace period.
     async fn run_until_stopped(
         &mut self,
         stop: &StopSignal,
@@ -133,18 +138,19 @@ impl Apply {
         }
     }
 
-    /// Records the limit that stopped the work, if it was one; returns what the end tells the operator.
+    /// Records the limit that stopped the run, if it was a limit; returns the reason for the
+    /// operator.
     async fn stop(&self, reason: StopReason, failure: Option<String>, limits: &Limits) -> String {
         let why = match outer_limit(reason, limits) {
             Some((event, why)) => {
-                // The end tells it too, so that a record that cannot be written is noticed there.
+                // The last line repeats the reason, so a failed write is noticed there.
                 let _ = self.sink.record(event).await;
                 why
             }
-            None => "it was stopped".to_owned(),
+            None => "the run was stopped".to_owned(),
         };
         let failure = failure.map(|failure| format!("; {failure}")).unwrap_or_default();
-        format!("{why}; what was done is in the plan{failure}")
+        format!("{why}; the plan shows what was done{failure}")
     }
 
     async fn run(&mut self, ledger: &SharedLedger, only: Option<u64>) -> Result<Done, RecordError> {
@@ -154,7 +160,7 @@ impl Apply {
         let steps: Vec<KeptStep> =
             self.plan.steps.iter().filter(|kept| is_wanted(kept)).cloned().collect();
         if steps.is_empty() {
-            return Ok(Done::Refused("no such step waits".to_owned()));
+            return Ok(Done::Refused("no such step is waiting".to_owned()));
         }
         let needed: BTreeSet<&CallId> = steps.iter().flat_map(|kept| &kept.step.rests_on).collect();
         let reads: Vec<PlanRead> =
@@ -163,7 +169,8 @@ impl Apply {
         for read in &reads {
             items.push(self.read_again(read).await?);
         }
-        // Before anything is done, every step must be what it was, and be allowed together with those before it.
+        // Before doing anything, check that each step is unchanged and that the gate allows it
+        // together with the steps before it.
         let mut spent = self.spent.clone();
         for kept in &steps {
             let checked = self.ready(kept, &mut spent).await;
@@ -181,7 +188,7 @@ impl Apply {
         if let Some(wrong) = wrong {
             return Ok(Done::Refused(wrong));
         }
-        let unkept = |error: &dyn std::fmt::Display| format!("the plan cannot be claimed: {error}");
+        let unkept = |error: &dyn std::fmt::Display| format!("cannot claim the plan: {error}");
         let ledger = match ledger.get().await {
             Ok(ledger) => ledger,
             Err(error) => return Ok(Done::Refused(unkept(&error))),
@@ -192,30 +199,30 @@ impl Apply {
         match ledger.claim_plan(self.plan.plan_id.clone(), PlanState::Failed).await {
             Ok(Some(claimed)) if claimed.steps == self.plan.steps => {}
             Ok(Some(claimed)) => {
-                // Somebody did a part of it since it was read.
+                // Somebody applied a part of it after we read it.
                 let _ = ledger.keep_plan(Plan { state: PlanState::Waiting, ..claimed }).await;
-                return Ok(Done::Refused("the plan was changed meanwhile".to_owned()));
+                return Ok(Done::Refused("the plan has changed in the meantime".to_owned()));
             }
             Ok(None) => {
-                return Ok(Done::Refused("the plan was decided about meanwhile".to_owned()));
+                return Ok(Done::Refused("the plan is no longer waiting".to_owned()));
             }
             Err(error) => return Ok(Done::Refused(unkept(&error))),
         }
         self.make(&steps, ledger).await
     }
 
-    /// Makes the steps of a plan that is claimed. What becomes of each is kept before the next begins.
+    /// Makes the steps of a claimed plan. Saves the state of each before the next begins.
     async fn make(&mut self, steps: &[KeptStep], ledger: &Ledger) -> Result<Done, RecordError> {
         let (mut failed, mut record) = (None, None);
         for kept in steps {
             if self.executor.cancel().is_cancelled() {
                 break;
             }
-            // If nothing more is ever written, nobody can say whether it was done.
+            // Assume failure first: if we crash, the effect of the step is unknown.
             self.mark(&kept.step.call_id, PlanState::Failed);
             let tried = Plan { state: PlanState::Failed, ..self.plan.clone() };
             if let Err(error) = ledger.keep_plan(tried).await {
-                failed = Some(format!("what is done cannot be kept: {error}"));
+                failed = Some(format!("cannot save the state of the plan: {error}"));
                 self.mark(&kept.step.call_id, PlanState::Waiting);
                 break;
             }
@@ -230,7 +237,7 @@ impl Apply {
         }
         self.plan.state = self.state();
         if let Err(error) = ledger.keep_plan(self.plan.clone()).await {
-            failed.get_or_insert_with(|| format!("what was done cannot be kept: {error}"));
+            failed.get_or_insert_with(|| format!("cannot save the state of the plan: {error}"));
         }
         match (record, failed) {
             (Some(error), _) => Err(error),
@@ -255,7 +262,7 @@ impl Apply {
         }
     }
 
-    /// Makes a read again and compares.
+    /// Repeats a read and compares the answers.
     async fn read_again(&mut self, read: &PlanRead) -> Result<PreflightItem, RecordError> {
         let item = |ok, detail: &str| PreflightItem {
             name: format!("read {} ({})", read.call_id, read.name),
@@ -272,20 +279,20 @@ impl Apply {
         };
         let same = output.read_digest().as_ref() == Some(&read.digest);
         Ok(if same {
-            item(true, "answers as it did")
+            item(true, "answers as before")
         } else {
             item(false, "answers differently now")
         })
     }
 
-    /// Returns a step as it would be made now, and counts what it uses up.
+    /// Prepares a step as it would be made now, and counts what it uses up.
     ///
-    /// *Errors*: it is not what was planned any more, or not allowed.
+    /// *Errors*: the step differs from the plan, or the gate denies it.
     async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<AcceptedCall, CallError> {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
         let prepared = tool.prepare(&step.arguments)?;
-        // What an earlier step of this plan writes cannot be as it was.
+        // A file that an earlier step of this plan writes has changed by then.
         let is_touched =
             self.rules.written(&prepared.resources).any(|path| spent.files.contains(&path));
         let state = tool.state(&prepared).await?;
@@ -301,7 +308,8 @@ impl Apply {
         Ok(call)
     }
 
-    /// Returns the gate's decision about a call, and whether it is made; `most` is the category that the plan gave it.
+    /// Returns the gate's decision on a call, and whether the call may be made. `most` is its
+    /// category in the plan.
     ///
     /// *Errors* (inside): the refusal.
     fn judge(
@@ -323,16 +331,16 @@ impl Apply {
         let allowed = if decision.kind == DecisionKind::Deny {
             Err(denied(format!("refused by the rule `{}`: {}", decision.rule, decision.reason)))
         } else if decision.category > most {
-            Err(denied(format!("it is a call of category {} now", decision.category)))
+            Err(denied(format!("its category is now {}", decision.category)))
         } else {
             Ok(())
         };
         (decision, allowed)
     }
 
-    /// Does a step; returns why it failed.
+    /// Makes a step; returns why it failed.
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
-        // Compared once more, at the last moment; what it uses up is counted when it is done.
+        // Compare again at the last moment. What the step uses up is counted when it is done.
         let ready = self.ready(kept, &mut self.spent.clone()).await;
         let step = &kept.step;
         let failed = match self.call(&step.call_id, &step.name, ready, step.category).await? {
@@ -344,7 +352,8 @@ impl Apply {
         Ok(failed.map(|why| format!("step {} ({}): {why}", step.step, step.name)))
     }
 
-    /// Makes a call through the gate and records its end, also that of one that is not made; `Err` inside is why it is not.
+    /// Makes a call through the gate and records its end, even if it is not made. The inner `Err`
+    /// says why it is not.
     async fn call(
         &mut self,
         call_id: &CallId,
@@ -382,7 +391,7 @@ impl Apply {
             rule: decision.rule.to_owned(),
             reason: decision.reason,
         };
-        // Who applies a plan has said yes to what it asks.
+        // The person who applies a plan has approved its calls.
         if decision.kind == DecisionKind::Ask {
             decided.decision = DecisionKind::Allow;
             decided.rule = "approved".to_owned();
@@ -400,7 +409,7 @@ impl Apply {
 }
 
 fn tool_is_gone() -> CallError {
-    CallError::new(ErrorKind::UnknownTool, "the tool is gone")
+    CallError::new(ErrorKind::UnknownTool, "the tool no longer exists")
 }
 
 fn denied(why: impl Into<String>) -> CallError {

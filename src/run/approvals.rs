@@ -1,6 +1,7 @@
 //! Approvals that wait for an answer over the control socket.
 //!
-//! Each is good for one answer; an answer that comes late, twice or for something else is refused (WEB-8).
+//! Each takes one answer. An answer that comes late, twice or for an unknown id is rejected
+//! (WEB-8).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,21 +14,21 @@ use tokio::sync::oneshot;
 use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
 use crate::clock::Clock;
 
-/// Decided ids that are remembered, so that a late answer can be told from a wrong one.
+/// Ids of decided approvals that are kept, to tell a late answer from an unknown id.
 const REMEMBERED: usize = 1000;
 
-/// Why an answer does not count.
+/// Why an answer is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// Nobody asked.
-    #[error("there is no such approval")]
+    /// No approval has this id.
+    #[error("no such approval")]
     Unknown,
-    /// It was answered before, or its time was up.
-    #[error("it was decided already, or its time was up")]
+    /// The approval was already decided, or it has expired.
+    #[error("the approval was already decided or has expired")]
     Decided,
 }
 
-/// The approvals that wait in this process.
+/// The pending approvals of this process.
 #[derive(Debug, Default)]
 pub struct Approvals {
     state: Mutex<State>,
@@ -53,13 +54,13 @@ impl Approvals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what waits, oldest first.
+    /// Returns the pending requests, oldest first.
     #[must_use]
     pub fn waiting(&self) -> Vec<ApprovalRequest> {
         self.lock().waiting.values().map(|(request, _)| request.clone()).collect()
     }
 
-    /// Answers one.
+    /// Answers a pending request.
     ///
     /// *Errors*: [`AnswerError`].
     pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<(), AnswerError> {
@@ -73,21 +74,21 @@ impl Approvals {
     }
 }
 
-/// Asks whoever answers over the control socket.
+/// Asks for approvals over the control socket.
 pub struct SocketApprover {
     approvals: Arc<Approvals>,
     clock: Arc<dyn Clock>,
 }
 
 impl SocketApprover {
-    /// Returns one that puts its requests into `approvals`.
+    /// Returns an approver that adds its requests to `approvals`.
     #[must_use]
     pub fn new(approvals: Arc<Approvals>, clock: Arc<dyn Clock>) -> Self {
         Self { approvals, clock }
     }
 }
 
-/// Takes a request away whose asker has gone.
+/// Removes a pending request when the future that waits for its answer is dropped.
 struct PendingGuard<'a>(&'a Approvals, String);
 
 impl Drop for PendingGuard<'_> {
@@ -112,7 +113,7 @@ impl Approver for SocketApprover {
         let _pending = PendingGuard(&self.approvals, id);
         match answer.await {
             Ok(answer) => answer,
-            // Nobody can answer any more.
+            // The sender is gone, so an answer can no longer come.
             Err(_) => std::future::pending().await,
         }
     }
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(approvals.answer("a", yes()), Ok(()));
         assert_eq!(approvals.answer("a", yes()), Err(AnswerError::Decided));
         assert!(asked.await.approved);
-        // One that is given up cannot be answered any more.
+        // A request whose asker is gone cannot be answered any more.
         {
             let late = approver.ask(request("b"));
             tokio::pin!(late);

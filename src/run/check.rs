@@ -1,4 +1,4 @@
-//! The checklist of a job without a run: everything that a run would start is started, looked at and ended.
+//! The checklist of a job without a run: starts, checks and ends everything that a run would start.
 
 use std::io;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::text::redact::Redactor;
 /// An item of a checklist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckItem {
-    /// What was looked at.
+    /// The name of the check.
     pub name: String,
-    /// Whether it is as it should be; null where this process cannot tell.
+    /// Whether the check passed; null if this process cannot tell.
     pub ok: Option<bool>,
-    /// What was found.
+    /// What the check found.
     pub detail: String,
 }
 
@@ -30,7 +30,7 @@ impl From<PreflightItem> for CheckItem {
     }
 }
 
-/// What `check` prints.
+/// The report of `check`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Whether no item failed.
@@ -40,7 +40,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Returns the report of these items.
+    /// Returns the report on `items`.
     #[must_use]
     pub fn of(items: Vec<CheckItem>) -> Self {
         Self { ok: items.iter().all(|item| item.ok != Some(false)), items }
@@ -76,7 +76,7 @@ pub async fn check(
         connection.end().await;
     }
     if let Err(error) = host.state.remove_temporary(run_id).await {
-        tracing::warn!(%run_id, %error, "the temporary directory of a check stays");
+        tracing::warn!(%run_id, %error, "failed to remove the temporary directory of a check");
     }
     Ok(CheckReport::of(items.into_iter().map(CheckItem::from).collect()))
 }

@@ -1,4 +1,4 @@
-//! The documents of a project that say how it is worked on, such as `AGENTS.md`.
+//! Project documents: files with instructions for work on a project, such as `AGENTS.md`.
 //!
 //! Anyone with write access, an earlier run included, may have changed them. The transcript records their digests, and a run warns of each
 //! document that differs from the previous run. A document is a plain file in a directory between the repository root and the working directory,
@@ -19,21 +19,22 @@ use crate::store::{ReadEvent, RunFilter, known, read_lines};
 use crate::text::escape;
 use crate::text::redact::Redactor;
 
-/// Bytes of all documents together.
+/// Limit of all documents together, in bytes.
 const DOCUMENT_BYTES: usize = 32 * 1024;
 
 const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
 
-/// Bytes that are hashed after the shown part; a longer document has no digest.
+/// Limit of the part that is hashed after the first read, in bytes; a longer document has no
+/// digest.
 const DIGEST_BYTES: u64 = 16 << 20;
 
-/// Runs of the job that are looked through for the last one with documents.
+/// How many runs of the job are searched for the last one with documents.
 const MOST_RUNS: u32 = 20;
 
 /// The documents of one run.
 #[derive(Debug, Default)]
 pub(super) struct Documents {
-    /// Their texts, each below its path, without secrets.
+    /// Their texts, each below its path, with secrets removed.
     pub(super) text: String,
     pub(super) found: Vec<ProjectDocument>,
 }
@@ -87,14 +88,15 @@ pub(super) fn documents(
     documents
 }
 
-/// A document without secrets.
+/// A document with secrets removed.
 struct Read {
     text: String,
     is_whole: bool,
     digest: Option<String>,
 }
 
-/// Returns SHA-256 (hex) of a file that begins with `start`; `None` if it is too large or cannot be read on.
+/// Returns the SHA-256 (hex) of a file that begins with `start`; `None` if the rest is too large or
+/// cannot be read.
 fn digest_of(start: &[u8], rest: std::fs::File) -> Option<String> {
     let mut digest = Sha256::new_with_prefix(start);
     let mut rest = rest.take(DIGEST_BYTES + 1);
@@ -108,8 +110,8 @@ fn digest_of(start: &[u8], rest: std::fs::File) -> Option<String> {
     (rest.limit() > 0).then(|| hex::encode(digest.finalize()))
 }
 
-/// Returns a plain file below `directory`. Links are not followed, so that none leads to
-/// what the daemon can read and the model must not.
+/// Reads a plain file below `directory`. Does not follow links: one could lead to a file that the
+/// daemon can read but the model must not see.
 fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redactor) -> Option<Read> {
     let directory = std::fs::File::open(directory).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -127,17 +129,18 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     let digest = digest_of(&bytes, file);
     let mut stream = redactor.stream();
     let mut clean = stream.push(&bytes);
-    // At the end of a cut file, the stream holds back what may be the beginning of a secret.
+    // Do not finish the stream of a truncated file: it holds back what may be the start of a
+    // secret.
     if is_whole {
         clean.extend(stream.finish());
     }
-    // Make invisible characters visible, and do not let the text close the block around it.
+    // Make invisible characters visible, and keep the text from closing the block around it.
     let text = escape::for_model(&String::from_utf8_lossy(&clean));
     let text = text.replace("</project_documents", "<\\/project_documents");
     (!text.trim().is_empty()).then_some(Read { text, is_whole, digest })
 }
 
-/// Returns a sentence for each document that is new or has changed since the last run of the job.
+/// Returns a warning for each document that is new or has changed since the last run of the job.
 pub(super) async fn change_warnings(
     spec: &RunSpec,
     host: &Host,
@@ -149,18 +152,18 @@ pub(super) async fn change_warnings(
     let sentence = |document: &ProjectDocument| {
         let path = escape::one_line(&document.path);
         match before.iter().any(|known| known.path == document.path) {
-            true => format!(
-                "`{path}` has changed since the run {run_id}; the model is given the new text"
-            ),
+            true => {
+                format!("`{path}` has changed since the run {run_id}; the model gets the new text")
+            }
             false => {
-                format!("`{path}` is new since the run {run_id}; the model is given its text")
+                format!("`{path}` is new since the run {run_id}; the model gets its text")
             }
         }
     };
     found.iter().filter(is_new).map(sentence).collect()
 }
 
-/// Returns the documents of the last run of the job that has them on record.
+/// Returns the documents of the last run of the job that recorded them.
 async fn last_documents(spec: &RunSpec, host: &Host) -> Option<(String, Vec<ProjectDocument>)> {
     let job = Some(spec.job.name.to_string());
     let filter = RunFilter { job, limit: MOST_RUNS, ..RunFilter::default() };
@@ -198,14 +201,14 @@ mod tests {
             Redactor::new(&[Secret { name: "KEY".into(), value: "hunter2hunter2".into() }]);
         let read = || super::documents(None, temp.path(), &[], &redactor).text;
         let head = format!("{}:\n", temp.path().join("AGENTS.md").display()).len();
-        // A secret over the cut of what is shown, and one over the cut of what is read.
+        // One secret across the limit of the shown text, and one across the limit of the read.
         for before in [DOCUMENT_BYTES - head - 7, DOCUMENT_BYTES - 7] {
             let text = format!("{}hunter2hunter2 end", "x".repeat(before));
             write(&temp.path().join("AGENTS.md"), &text);
             let shown = read();
             assert!(!shown.contains("hunter2") && shown.ends_with(TRUNCATED), "{before}");
         }
-        // What was read shrinks below the limit, but it is not the whole file.
+        // Redaction shrinks the part that was read below the limit, but it is not the whole file.
         write(&temp.path().join("AGENTS.md"), &"hunter2hunter2hunter2hunter2".repeat(2000));
         let shown = read();
         let plain = shown.replace("[redacted:KEY]", "");

@@ -1,4 +1,4 @@
-//! How a run ended: its last line, without secrets.
+//! The end of a run: its last line, with secrets removed.
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -9,24 +9,24 @@ use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
 
-/// Values in an answer that is recorded as a JSON object.
+/// An answer is recorded as a JSON object if it has at most this many values, else as text.
 const ANSWER_VALUES: usize = 100_000;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
-    /// What its last line says.
+    /// Its last line.
     pub end: Redacted<SessionEnd>,
-    /// Whether that line is in the transcript.
+    /// Whether the last line is in the transcript.
     pub recorded: bool,
-    /// The run as it stands in lists; `None` if its first line was never written.
+    /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
 }
 
 impl Ended {
-    /// Returns the end of a run that another process left behind.
+    /// Returns the end of a run whose process died.
     #[must_use]
     pub fn interrupted_end(error: &str) -> SessionEnd {
         SessionEnd {
@@ -57,7 +57,7 @@ pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResu
     }
 }
 
-/// Returns the last line of a run without secrets: it is printed and logged, not only written.
+/// Returns the last line of a run with secrets removed, because it is also printed and logged.
 pub(super) fn session_end(
     result: &SessionResult,
     started: Instant,
@@ -96,7 +96,7 @@ pub(super) fn session_end(
     })
 }
 
-/// Returns an answer as an object if it is one, with a code fence around it taken off; else as text.
+/// Returns an answer as a JSON object if it is one, without a code fence around it; else as text.
 fn answer_value(text: &str) -> Value {
     let inner = text.trim();
     let inner = inner

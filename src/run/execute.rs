@@ -1,6 +1,6 @@
 //! A run from its first line to its last.
 //!
-//! Whatever happens in between — a panic included — the transcript ends with `session_end`, as long as it can be written at all.
+//! Even after a panic, the transcript ends with `session_end`, as long as it can be written at all.
 
 use tokio::sync::watch;
 
@@ -23,7 +23,7 @@ use crate::domain::{
 };
 use crate::gate::GateRules;
 
-/// Runs `spec` to its end. `stop` holds a stop reason as soon as the run is to end.
+/// Runs `spec` to its end. `stop` holds a stop reason once the run must end.
 ///
 /// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through `stop`.
 pub async fn execute(
@@ -44,7 +44,7 @@ pub async fn execute(
     if let (crate::config::SandboxMode::BestEffort, Err(error)) =
         (scope.spec.job.sandbox, crate::process::sandbox_support())
     {
-        let message = format!("tools are not held by the kernel: {error}");
+        let message = format!("the kernel cannot fully sandbox tools: {error}");
         scope.record(Event::warning("sandbox", message)).await?;
     }
     let found = scope.connect().await;
@@ -67,7 +67,7 @@ pub async fn execute(
     let queued = scope.spec.is_queued.then(|| (scope.spec.run_id.clone(), scope.host.clone()));
     let ended = scope.end(result).await;
     if let Some((run_id, host)) = queued {
-        // Where it could not leave at its start, as on a full disk.
+        // It may have failed to leave the queue at its start, for example on a full disk.
         leave_queue(&run_id, &host).await;
     }
     Ok(ended)
@@ -84,7 +84,7 @@ async fn leave_queue(run_id: &RunId, host: &Host) {
     }
 }
 
-/// Keeps what the run planned, before its last line says that a plan waits.
+/// Saves the plan of a run, before the last line says that a plan waits.
 async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> SessionResult {
     if result.end.stop_reason != StopReason::Planned {
         return result;
@@ -106,7 +106,7 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
     match kept {
         Ok(()) => result,
         Err(error) => {
-            let error = format!("the plan cannot be kept: {error}");
+            let error = format!("cannot save the plan: {error}");
             let end =
                 End { stop_reason: StopReason::RecordFailed, error: Some(error), ..result.end };
             SessionResult { end, ..result }
@@ -126,7 +126,7 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
     let marker = match scope.directory.secret() {
         Ok(secret) => Marker::new(secret),
         Err(error) => {
-            let error = format!("the secret of the run cannot be kept: {error}");
+            let error = format!("cannot read or create the secret of the run: {error}");
             return ended_early(StopReason::RecordFailed, error);
         }
     };
@@ -155,14 +155,14 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         approver: host.approver.clone(),
         stop: scope.stop.clone(),
     };
-    // A task of its own, so that a fault of ours ends this run and no other.
+    // A separate task, so that a bug in dutyd ends only this run.
     match tokio::spawn(Session::new(parts).run(spec.task.clone())).await {
         Ok(result) => result,
         Err(error) => {
             tracing::error!(run_id = %spec.run_id, %error, "a run panicked");
             ended_early(
                 StopReason::InternalError,
-                "a fault of dutyd ended the run; its log says more".to_owned(),
+                "a bug in dutyd ended the run; see its log".to_owned(),
             )
         }
     }

@@ -1,4 +1,4 @@
-//! What all runs of this process share: the machine they run on.
+//! The resources that all runs of this process share.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,22 +12,22 @@ use crate::process::{ControlGroups, ForkServer};
 use crate::sinks::Observers;
 use crate::store::{SharedIndex, SharedLedger, StateDir};
 
-/// What runs share with each other: the machine they run on.
+/// The resources that all runs of this process share.
 #[derive(Clone)]
 pub struct Host {
-    /// Where they are kept.
+    /// The directory of runs, index and ledger.
     pub state: StateDir,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The daemon's environment.
     pub environment: Environment,
     /// Starts the processes of tools.
     pub fork_server: Arc<ForkServer>,
-    /// Where what a run starts is kept together, if the system leaves that to this process.
+    /// The control groups of runs, if the system delegates a cgroup to this process.
     pub groups: Option<Arc<ControlGroups>>,
-    /// Who watches.
+    /// The live subscribers.
     pub observers: Observers,
-    /// Asks a person.
+    /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
     /// The one writer of the ledger.
     pub ledger: SharedLedger,
@@ -36,7 +36,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Returns a host of this process; approvals wait in `approvals`.
+    /// Returns the host of this process. Pending approvals wait in `approvals`.
     #[must_use]
     pub fn new(
         state: StateDir,
@@ -59,21 +59,21 @@ impl Host {
     }
 }
 
-/// Why a run could not begin.
+/// Why a run could not start, or broke.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its directory, lock file or transcript cannot be made.
-    #[error("the run cannot be recorded in {path}: {error}")]
+    /// The directory, lock file or transcript of the run cannot be created.
+    #[error("cannot record the run in {path}: {error}")]
     State {
         /// The state directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// Its first line cannot be written.
+    /// A line from before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
-    /// A fault of ours.
-    #[error("a fault of dutyd ended it; the log says more")]
+    /// The run panicked: a bug in dutyd.
+    #[error("a bug in dutyd ended the run; see the log")]
     Panicked,
 }

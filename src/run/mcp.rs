@@ -1,4 +1,5 @@
-//! The MCP servers of a run: which are needed, what was accepted of them, and their end.
+//! The MCP servers of a run: starts those that it needs, checks their tools against the accepted
+//! pins, and ends them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +11,22 @@ use crate::domain::Category;
 use crate::store::DbError;
 use crate::tools::{McpWarning, RunningServer, ToolContext};
 
-/// What a server may need beyond the run itself.
+/// How long a server may outlive the run or the call that it serves.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// The servers of a run, at work.
+/// The running servers of a run.
 #[derive(Default)]
 pub struct Servers {
     running: Vec<RunningServer>,
-    /// Their tools.
+    /// The tools that they offer.
     pub tools: Vec<Arc<dyn AgentTool>>,
-    /// What the record says of them.
+    /// The warnings about them, for the transcript.
     pub warnings: Vec<McpWarning>,
 }
 
 impl Servers {
-    /// Starts the servers that a job could use a tool of, side by side; one that cannot be used is told and left out.
+    /// Starts, in parallel, the servers whose tools the job may use. A server that cannot be used
+    /// is left out, with a warning.
     pub async fn start(
         config: &Config,
         job: &Job,
@@ -52,7 +54,7 @@ impl Servers {
         servers
     }
 
-    /// Starts one server, whatever a job may use of it.
+    /// Starts one server with these rights, whatever a job may use.
     pub async fn start_one(
         server: &McpServer,
         rights: Category,
@@ -85,7 +87,7 @@ impl Servers {
             Err(error) => self.warnings.push(McpWarning {
                 code: "mcp_pin",
                 message: format!(
-                    "what was accepted of the MCP server `{}` cannot be read, so that none of its tools is used: {error}",
+                    "cannot read the pins of the MCP server `{}`, so its tools are not offered: {error}",
                     server.name
                 ),
             }),
@@ -93,20 +95,20 @@ impl Servers {
         self.running.push(running);
     }
 
-    /// Tells whether none runs.
+    /// Tells whether no server is running.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Ends them; returns what could not be killed.
+    /// Ends the servers; returns the number of processes that could not be killed.
     pub async fn end(self) -> u64 {
         let ends = self.running.into_iter().map(RunningServer::end);
         futures_util::future::join_all(ends).await.into_iter().sum()
     }
 }
 
-/// Returns what was accepted of a server; what is seen for the first time is.
+/// Returns the accepted pins of a server. At first contact, accepts what the server offers.
 async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins, DbError> {
     let ledger = host.ledger.get().await?;
     let name = running.name.clone();
@@ -120,7 +122,8 @@ async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins
     }
 }
 
-/// Returns the job that gives a server the least, and what it gives: a server that starts with that starts in every run.
+/// Returns the job that gives a server the lowest rights, with those rights. A server that starts
+/// with them starts in every run.
 #[must_use]
 pub fn least_rights<'a>(
     config: &'a Config,
@@ -131,7 +134,8 @@ pub fn least_rights<'a>(
         .min_by_key(|(_, rights)| *rights)
 }
 
-/// Returns the highest category that the job lists of a server's tools; `None` if it can use none.
+/// Returns the highest category that the job may use on a server; `None` if it may not use any tool
+/// of the server.
 fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option<Category> {
     let only_reads = mode == Mode::Plan || job.policy.autonomy == Autonomy::ReadOnly;
     let is_of = |name: &str| {
@@ -143,13 +147,13 @@ fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option
     };
     let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
         (true, _) => Some(Category::Admin),
-        // With a person there, what is not listed may be used too.
+        // An attached person can also approve tools that are not listed.
         (false, true) => Some(Category::Write),
         (false, false) if has_person && !only_reads => Some(Category::Write),
         (false, false) => None,
     };
     if let Some(category) = highest {
-        // Where nothing can be changed, nothing needs the right to.
+        // A run that cannot change anything needs no right to change anything.
         return Some(if only_reads { Category::Read } else { category });
     }
     let reads = match &job.policy.read {

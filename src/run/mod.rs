@@ -1,6 +1,7 @@
 //! One run: wires session, gate, tools and store from a frozen [`RunSpec`].
 //!
-//! A run is immutable once it began: it keeps the configuration that it was given. It does not know schedules.
+//! A run is immutable once it has started: it keeps the configuration that it started with. This
+//! module does not know schedules.
 
 mod apply;
 mod approvals;

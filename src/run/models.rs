@@ -11,7 +11,7 @@ use crate::text::redact::Redactor;
 
 /// Returns the model of a job and its fallbacks, in order; empty if none is configured.
 ///
-/// *Errors*: an HTTP client cannot be made.
+/// *Errors*: an HTTP client cannot be built.
 pub(super) fn models(spec: &RunSpec, host: &Host) -> Result<Vec<ModelInUse>, ModelError> {
     let Some(first) = spec.config.model_of(&spec.job) else { return Ok(Vec::new()) };
     let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));

@@ -1,4 +1,5 @@
-//! The checklist before the first model call: what would make the run fail at night is said before a token is spent.
+//! The checklist before the first model call: reports what would make the run fail, before a token
+//! is spent.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -33,7 +34,7 @@ pub fn preflight(
     items.extend(config.model_of(job).and_then(|model| credentials(model)));
     items.push(match &job.schedule {
         Some(schedule) => item("schedule", true, schedule.as_written()),
-        None => item("schedule", true, "none: by hand".to_owned()),
+        None => item("schedule", true, "none: manual runs only".to_owned()),
     });
     let is_local = ctx.execution.is_local();
     items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
@@ -49,9 +50,9 @@ pub fn preflight(
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
                 Ok(()) => item("writable", true, shown.to_string()),
-                // It may be made.
+                // The tool may create it.
                 Err(rustix::io::Errno::NOENT) => {
-                    item("writable", true, format!("{shown}, which is not there yet"))
+                    item("writable", true, format!("{shown} (does not exist yet)"))
                 }
                 Err(error) => {
                     item("writable", false, format!("{shown}: {}", std::io::Error::from(error)))
@@ -66,8 +67,8 @@ pub fn preflight(
     items
 }
 
-/// Decides whether a run begins. A person who is attached may begin it although an item failed, as long as nothing ends the run meanwhile; a run that
-/// is to end begins, and its session ends at once with the reason.
+/// Decides whether a run starts. An attached person may start it even if an item failed. A run that
+/// must end meanwhile starts anyway, and its session ends at once with the stop reason.
 pub(super) async fn may_begin(
     spec: &RunSpec,
     host: &Host,
@@ -87,7 +88,8 @@ pub(super) async fn may_begin(
     }
 }
 
-/// Tells of every tool that the job names whether it can be used, and of every other that it may use whether a sandbox lets its program start.
+/// Reports whether each tool that the job names can be used. Of the other tools that the job may
+/// use, reports those whose program the sandbox would keep from starting.
 fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
     let is_local = ctx.execution.is_local();
     let named = job.policy.named();
@@ -101,17 +103,18 @@ fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Ve
             (Some(_), _) if !is_local => return None,
             (Some(declared), _) => program(declared, ctx),
             (None, Some(known)) if !known.is_available() => {
-                (false, "it cannot be used in this job".to_owned())
+                (false, "not available in this job".to_owned())
             }
             (None, Some(_)) => match tool.split_once(MCP_SEPARATOR) {
                 Some((server, _)) => (true, format!("of the MCP server `{server}`")),
                 None => (true, "built in".to_owned()),
             },
-            (None, None) => (false, "it cannot be used on this host".to_owned()),
+            (None, None) => (false, "not available on this host".to_owned()),
         };
         Some(item(tool, found))
     });
-    // One that is not named and not there is not offered; one that would fail at each call is reported.
+    // An unnamed tool without a program is not offered, so skip it. Report one that would fail at
+    // each call.
     let others = config.tools.values().filter(|tool| {
         let name = tool.name.as_str();
         is_local
@@ -143,21 +146,22 @@ fn program(tool: &Tool, ctx: &ToolContext) -> (bool, String) {
     }
 }
 
-/// Tells whether there is what the model's provider asks for; `None` where it asks for nothing.
+/// Tells whether the model has the credentials that its provider requires; `None` for a scripted
+/// model.
 fn credentials(model: &Model) -> Option<PreflightItem> {
     let Provider::Remote(remote) = &model.provider else { return None };
     let is_own = remote.base_url == remote.format.base_url();
     let (ok, detail) = match &remote.api_key {
         Some(_) => (true, format!("a key for `{}`", model.name)),
         None if is_own && remote.format != WireFormat::Ollama => {
-            (false, format!("no `api_key` for `{}`, which its provider asks for", model.name))
+            (false, format!("no `api_key` for `{}`, but its provider requires one", model.name))
         }
         None => (true, format!("none for `{}`", model.name)),
     };
     Some(PreflightItem { name: "credentials".to_owned(), ok, detail })
 }
 
-/// Connects to where the job's tools work, and looks for their programs there.
+/// Connects to the execution target of the job and looks for the programs of its tools there.
 pub async fn connect(
     config: &Config,
     job: &Job,
@@ -204,12 +208,12 @@ pub async fn connect(
     (connection, items)
 }
 
-/// Tells whether the kernel can hold the job's tools to what they may touch.
+/// Tells whether the kernel can enforce the sandbox of the job.
 fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
     if !ctx.execution.is_local() {
         let (mode, place) = (job.sandbox.as_str(), ctx.execution.name());
-        return item(true, format!("{mode}: nothing here holds what runs on {place}"));
+        return item(true, format!("{mode}: this host cannot sandbox processes on {place}"));
     }
     let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
     if let Some((root, closed)) = ctx.paths.closed_in_writable().filter(|_| acts) {
@@ -221,14 +225,14 @@ fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     }
     let mode = job.sandbox.as_str();
     match (job.sandbox, sandbox_support()) {
-        (SandboxMode::Off, _) => item(true, "off: tools have every right of this user".to_owned()),
+        (SandboxMode::Off, _) => item(true, "off: tools have all rights of this user".to_owned()),
         (_, Ok(abi)) => item(true, format!("{mode}, Landlock {abi}{}", sandbox_gaps(abi))),
         (SandboxMode::BestEffort, Err(error)) => {
             let abi = landlock_abi().unwrap_or(0);
             item(true, format!("{mode}, Landlock {abi}: {error}"))
         }
         (SandboxMode::Enforce, Err(error)) => {
-            item(false, format!("{error}; `sandbox: best_effort` runs without it"))
+            item(false, format!("{error}; set `sandbox: best_effort` to run without it"))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The repository that the working directory is in.
+//! Facts about the repository that contains the working directory.
 //!
 //! The repository is untrusted: we do not follow its links or execute its files. We run only git commands that do not start a program that the
 //! repository can name.
@@ -15,22 +15,22 @@ use crate::agent::GitFacts;
 use crate::process::{ProcessSpec, Spawner};
 use crate::text::redact::Redactor;
 
-/// Characters of a commit's line.
+/// Characters per line of the log.
 const SUBJECT_CHARACTERS: usize = 120;
 
-/// How long one question to git may take.
+/// Timeout of one git command.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer of git that are read.
+/// Limit of the output of one git command, in bytes; longer output is discarded.
 const GIT_BYTES: usize = 16 * 1024 * 1024;
 
-/// Commits that are named.
+/// How many commits the prompt lists, as an option of `git log`.
 const COMMITS: &str = "-5";
 
 /// Returns the root of the repository that `directory` is in.
 ///
-/// What lies above `directory` counts only as far as it belongs to whom `directory` belongs to, to us or to root, and nobody else can write
-/// there: a stranger's `/tmp/.git` is no repository of ours.
+/// A directory above `directory` counts only if it belongs to the owner of `directory`, to us or to
+/// root, and is not world-writable: a stranger's `/tmp/.git` is not our repository.
 pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
     let owner = Owner::of(directory)?;
     directory
@@ -40,7 +40,7 @@ pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
-/// Whose files around a working directory are taken at their word.
+/// The user whose files around a working directory are trusted, beside ours and root's.
 pub(super) struct Owner(u32);
 
 impl Owner {
@@ -62,7 +62,7 @@ impl Owner {
     }
 }
 
-/// Returns what git says of the repository at `root`; `None` if it says nothing.
+/// Returns the state of the repository at `root`; `None` if git cannot list its files.
 pub(super) async fn git_facts(
     spawner: &Spawner,
     git: &Path,
@@ -70,7 +70,8 @@ pub(super) async fn git_facts(
     redactor: &Redactor,
 ) -> Option<GitFacts> {
     let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
-    // Neither `status` nor `diff-files`: both run the filters of files that changed. The index alone is asked, and we compare.
+    // Not `status` or `diff-files`: both run the filters of changed files. We list the index and
+    // compare the files ourselves.
     let (branch, index, untracked, commits) = tokio::join!(
         ask(&["symbolic-ref", "--short", "-q", "HEAD"]),
         ask(&["ls-files", "--debug", "-z"]),
@@ -89,20 +90,20 @@ pub(super) async fn git_facts(
     })
 }
 
-/// Returns the lines of a log without secrets, each of at most [`SUBJECT_CHARACTERS`].
+/// Returns the lines of a log with secrets removed, each cut to [`SUBJECT_CHARACTERS`].
 fn subjects(log: &str, redactor: &Redactor) -> Vec<String> {
     let clean = redactor.text(log);
     clean.lines().map(|line| line.chars().take(SUBJECT_CHARACTERS).collect()).collect()
 }
 
-/// Counts the files that differ from the index in time or size, or are gone. `index` is what `ls-files --debug -z` prints: each path, NUL, and
-/// lines of what the index knows of it.
+/// Counts the files that are gone or differ from the index in time or size. `index` is the output
+/// of `ls-files --debug -z`: each path, NUL, and indented lines with its fields.
 fn modified(root: &Path, index: &[u8]) -> usize {
     let mut count = 0;
     let mut pieces = index.split(|byte| *byte == 0);
     let mut path = pieces.next().unwrap_or_default().to_vec();
     for piece in pieces {
-        // The lines of this path are indented; what follows the last is the next path.
+        // The lines of this path are indented; after the last of them comes the next path.
         let known = String::from_utf8_lossy(piece);
         let field = |name: &str| {
             known.lines().find_map(|line| {
@@ -113,11 +114,11 @@ fn modified(root: &Path, index: &[u8]) -> usize {
         let size = field("size: ");
         let meta = std::fs::symlink_metadata(root.join(OsStr::from_bytes(&path)));
         let is_same = meta.is_ok_and(|meta| {
-            // A link to another repository has no size of its own.
+            // A directory is a submodule, which has no size of its own.
             meta.is_dir()
                 || size == Some(meta.len().to_string().as_str())
                     && time.is_some_and(|(seconds, nanos)| {
-                        // Some builds of git do not keep the nanoseconds.
+                        // Some builds of git do not store the nanoseconds.
                         seconds == meta.mtime().to_string()
                             && (nanos == "0" || nanos == meta.mtime_nsec().to_string())
                     })
@@ -129,7 +130,7 @@ fn modified(root: &Path, index: &[u8]) -> usize {
     count
 }
 
-/// Asks git one question. A repository can name programs in its configuration; none of them is run.
+/// Runs one git command. The repository can name programs in its configuration; none of them runs.
 async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -> Option<Vec<u8>> {
     const HARMLESS: &[&str] = &[
         "git",
@@ -178,7 +179,7 @@ async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -
         })
         .await
         .ok()?;
-    // Half of a long list would be a wrong count.
+    // A truncated list would give a wrong count.
     (exit.code == Some(0) && output.len() < GIT_BYTES).then_some(output)
 }
 
@@ -209,7 +210,7 @@ pub(super) mod tests {
         std::fs::write(path, text).unwrap();
     }
 
-    /// Anybody can write to `/tmp`.
+    /// Every user can write to `/tmp`.
     #[test]
     fn a_repository_of_strangers_is_not_ours() {
         use std::os::unix::fs::PermissionsExt as _;
@@ -223,7 +224,7 @@ pub(super) mod tests {
         assert_eq!(git_root(&work), None);
     }
 
-    /// A document is a way from a directory that tools write to into the prompt.
+    /// A document brings text into the prompt from a directory that tools can write to.
     // proves FS-2, FS-4
     #[test]
     fn a_link_does_not_lead_into_the_prompt() {
@@ -242,6 +243,6 @@ pub(super) mod tests {
         std::os::unix::fs::symlink(temp.path().join("dir"), work.join(".codex")).unwrap();
         assert_eq!(documents(None, &work, &[".codex/instructions.md"]), "");
         nix::unistd::mkfifo(&work.join("CLAUDE.md"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(documents(None, &work, &["CLAUDE.md"]), "", "a pipe is not waited for");
+        assert_eq!(documents(None, &work, &["CLAUDE.md"]), "", "reading does not wait for a FIFO");
     }
 }

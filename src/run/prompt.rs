@@ -8,7 +8,7 @@ use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt}
 use crate::config::{Autonomy, Job, Model};
 use crate::tools::ToolContext;
 
-/// Returns the system prompt of a run and, apart from it, the untrusted text of the repository.
+/// Returns the system prompt of a run and, separately, the untrusted text of the repository.
 pub(super) async fn prompt(
     scope: &RunScope,
     model: &Model,
@@ -23,7 +23,7 @@ pub(super) async fn prompt(
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
     let working_dir = &ctx.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
-    // Whatever lies at that path here is not what the tools work with.
+    // The tools of a remote job do not work with this host's files at that path.
     let is_local = ctx.execution.is_local();
     let root = project::git_root(&directory).filter(|_| is_local);
     let git = match (&root, host.environment.find_program("git")) {
@@ -54,7 +54,7 @@ pub(super) async fn prompt(
     (prompt, git.map(|git| git.untrusted_text()))
 }
 
-/// Returns the documents of the project that the job works on; empty for one on another host.
+/// Returns the documents of the job's project; empty if the job works on another host.
 pub(super) fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
     let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.execution.is_local()) else {
         return Documents::default();

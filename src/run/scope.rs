@@ -1,5 +1,5 @@
-//! What a run holds from its first line to its last, whether a session works in it or `apply`: the record, the directory, the tools, the
-//! connection, and what ends it from outside.
+//! The resources of a run from its first line to its last, for a session and for `apply`: the
+//! record, the directory, the tools, the connection, and the signal that ends the run from outside.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use crate::store::{RunDir, RunLock, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
 
-/// A run that has begun. [`RunScope::end`] gives back what it holds.
+/// A run that has started. [`RunScope::end`] releases its resources.
 pub(super) struct RunScope {
     pub(super) spec: RunSpec,
     pub(super) host: Host,
@@ -35,7 +35,8 @@ pub(super) struct RunScope {
     pub(super) ctx: Arc<ToolContext>,
     pub(super) toolbox: Arc<Toolbox>,
     pub(super) started: Instant,
-    /// Tells when the run is to end: somebody stops it, `max_duration` is over, or its temporary directory is too large.
+    /// Signals that the run must end: somebody stopped it, `max_duration` has passed, or its
+    /// temporary directory is too large.
     pub(super) stop: StopSignal,
     lock: RunLock,
     servers: Servers,
@@ -44,7 +45,8 @@ pub(super) struct RunScope {
 }
 
 impl RunScope {
-    /// Makes everything that a run needs before its first line, and starts its MCP servers. `stop` holds a stop reason as soon as the run is to end.
+    /// Creates what a run needs before its first line, and starts its MCP servers. `stop` holds a
+    /// stop reason once the run must end.
     ///
     /// *Errors*: [`RunError::State`].
     pub(super) async fn begin(
@@ -93,7 +95,7 @@ impl RunScope {
         let modes = (spec.mode, spec.is_answered());
         let mut servers = tokio::select! {
             servers = Servers::start(&spec.config, &spec.job, modes, &host, &ctx) => servers,
-            // Whoever works in the run notices that it is to end.
+            // The caller notices that the run must end.
             _ = stop.reason() => Servers::default(),
         };
         let of_servers = std::mem::take(&mut servers.tools);
@@ -126,7 +128,7 @@ impl RunScope {
         self.record(Event::SessionStart(Box::new(start))).await
     }
 
-    /// Records what the MCP servers could not do.
+    /// Records the warnings about MCP servers.
     ///
     /// *Errors*: [`RunError::Record`].
     pub(super) async fn record_server_warnings(&self) -> Result<(), RunError> {
@@ -136,14 +138,15 @@ impl RunScope {
         Ok(())
     }
 
-    /// Records an event of the time before the work begins.
+    /// Records an event from before the work starts.
     ///
     /// *Errors*: [`RunError::Record`].
     pub(super) async fn record(&self, event: Event) -> Result<(), RunError> {
         self.sink.record(event).await.map_err(|error| RunError::Record(error.0))
     }
 
-    /// Connects to where the tools run, if that is another place, until the run is to end. Returns what is to be said of it in the checklist.
+    /// Connects to the execution target, if the tools do not run on this host. Gives up once the
+    /// run must end. Returns items for the checklist.
     pub(super) async fn connect(&mut self) -> Vec<PreflightItem> {
         let connected = connect(&self.spec.config, &self.spec.job, &self.ctx, &self.toolbox);
         let (connection, items) = tokio::select! {
@@ -154,7 +157,7 @@ impl RunScope {
         items
     }
 
-    /// Ends servers, connection and whatever is left of processes, then the record.
+    /// Ends the servers, the connection and all remaining processes, then the record.
     pub(super) async fn end(self, mut result: SessionResult) -> Ended {
         drop(self.toolbox);
         result.survivors += self.servers.end().await;
@@ -170,8 +173,9 @@ impl RunScope {
     }
 }
 
-/// Ends a run: writes its last line, its end into the ledger and its row into the index, then removes its lock file. If one of the first two
-/// fails, the lock file stays, and the next start fills in what is missing.
+/// Ends a run: writes its last line, its end into the ledger and its row into the index, then
+/// removes its lock file. If the last line or its end in the ledger cannot be written, the lock
+/// file stays, and the next start fills in what is missing.
 async fn finish(
     run_id: &RunId,
     host: &Host,
@@ -180,12 +184,12 @@ async fn finish(
     end: Redacted<SessionEnd>,
 ) -> Ended {
     if let Err(error) = host.state.remove_temporary(run_id).await {
-        tracing::warn!(%run_id, %error, "the temporary directory of a run stays; the next start takes it away");
+        tracing::warn!(%run_id, %error, "failed to remove the temporary directory of a run; the next start removes it");
     }
     let (record_end, row) = match sink.record_end(&end).await {
         Ok(written) => written,
         Err(error) => {
-            tracing::error!(%run_id, error = %error.0, "the end of a run is not in its transcript");
+            tracing::error!(%run_id, error = %error.0, "failed to write the end of a run to its transcript");
             return Ended { run_id: run_id.clone(), end, recorded: false, row: None };
         }
     };
@@ -199,23 +203,23 @@ async fn finish(
             Err(error) => Err(error),
         };
         if let Err(error) = taken {
-            tracing::warn!(%run_id, %error, "the run is not in the index; `dutyd reindex` brings it in");
+            tracing::warn!(%run_id, %error, "failed to add the run to the index; `dutyd reindex` adds it");
         }
     }
     match kept {
         Ok(()) => {
             if let Err(error) = lock.close() {
-                tracing::warn!(%run_id, %error, "cannot remove the lock file of an ended run; the next start removes it");
+                tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run; the next start removes it");
             }
         }
         Err(error) => {
-            tracing::error!(%run_id, %error, "the ledger does not know where the record of a run ends; the next start tries again");
+            tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger; the next start tries again");
         }
     }
     Ended { run_id: run_id.clone(), end, recorded: true, row }
 }
 
-/// Returns the moment that names a run's directory: that of its id.
+/// Returns the date for the directory of a run: the moment in its id, else `now`.
 fn run_date(run_id: &RunId, now: DateTime<Utc>) -> DateTime<Utc> {
     let millis = run_id
         .as_str()

@@ -1,4 +1,4 @@
-//! The one way of a run's events: into the transcript, and to whoever watches.
+//! The event sink of a run: appends events to the transcript and shows them to live subscribers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,15 +10,15 @@ use crate::sinks::{Observed, Observers};
 use crate::store::{RecordEnd, RunSummary, Transcript};
 use crate::text::redact::{Redacted, Redactor, StreamRedactor};
 
-/// The one entry point of a run's events.
+/// The only entry point for the events of a run.
 pub(super) struct RunSink {
     pub(super) transcript: Transcript,
     pub(super) observers: Observers,
     pub(super) run_id: RunId,
     pub(super) redactor: Redactor,
-    /// Of the answer that is being made.
+    /// Redacts the answer that is being streamed.
     pub(super) deltas: Mutex<StreamRedactor>,
-    /// The run as it stands in lists, from its first line on.
+    /// The summary of the run, from its first line on.
     pub(super) row: Mutex<Option<RunSummary>>,
 }
 
@@ -52,9 +52,9 @@ impl RunSink {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the last line; returns where the record ends, and the run as it stands in lists.
+    /// Writes the last line. Returns where the record ends, and the summary of the run.
     ///
-    /// *Errors*: the line is not in the record.
+    /// *Errors*: the line cannot be written.
     pub(super) async fn record_end(
         &self,
         end: &Redacted<SessionEnd>,
@@ -68,8 +68,9 @@ impl RunSink {
         Ok((RecordEnd { lines: appended.seq + 1, hash: appended.hash }, row))
     }
 
-    /// Takes secrets out of text that is shown as it is made, also where they are split over pieces. What could be the beginning of one is
-    /// held back; the whole text stands in `assistant_text_end`.
+    /// Redacts text that is shown while it is streamed, including a secret that is split between
+    /// pieces. Holds back text that may be the beginning of a secret; `assistant_text_end` has the
+    /// whole text.
     fn redacted(&self, event: LiveEvent) -> LiveEvent {
         let mut deltas = self.deltas.lock().unwrap_or_else(PoisonError::into_inner);
         match event {

@@ -1,4 +1,4 @@
-//! What a run is: the configuration, the job and the task, frozen at its start.
+//! The specification of a run, frozen at its start: configuration, job and task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,61 +11,62 @@ use crate::domain::{Overrides, Person, RunId, Trigger};
 /// Why a run began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerFacts {
-    /// The kind.
+    /// The kind of the trigger.
     pub trigger: Trigger,
-    /// The slot, if one made it run.
+    /// The due time of the slot, if a schedule started the run.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// 1, 2 …
+    /// The number of the attempt, counted from 1.
     pub attempt: u32,
     /// Who started it; `None` for the schedule.
     pub by: Option<Person>,
 }
 
 impl TriggerFacts {
-    /// Returns those of a run that a person starts.
+    /// Returns the facts of a run that a person starts.
     #[must_use]
     pub fn manual(by: Option<Person>) -> Self {
         Self { trigger: Trigger::Manual, scheduled_for: None, attempt: 1, by }
     }
 }
 
-/// One run before it begins.
+/// A run before it starts.
 #[derive(Debug, Clone)]
 pub struct RunSpec {
-    /// Its id.
+    /// The id of the run.
     pub run_id: RunId,
-    /// The configuration that it keeps.
+    /// The configuration that the run keeps until its end.
     pub config: Arc<Config>,
     /// The job.
     pub job: Arc<Job>,
     /// Why it runs.
     pub trigger: TriggerFacts,
-    /// The task, with its variables filled in.
+    /// The task, with variables filled in.
     pub task: String,
-    /// What replaced parts of the job.
+    /// The parts of the job that the caller replaced.
     pub overrides: Overrides,
-    /// The variables.
+    /// The values of the variables.
     pub vars: BTreeMap<String, String>,
-    /// Whether changes are made or planned.
+    /// Whether changes are made or only planned.
     pub mode: Mode,
-    /// Whether a person is attached to it.
+    /// Whether a person is attached.
     pub has_person: bool,
-    /// Whether the queue of the ledger holds it until its first line is written.
+    /// Whether the run stays in the queue of the ledger until its first line is written.
     pub is_queued: bool,
 }
 
 impl RunSpec {
-    /// Tells whether that person can allow what the job does not list. Who applies a plan cannot: so it is not planned either.
+    /// Tells whether the attached person can allow calls that the job does not list. A person who
+    /// applies a plan cannot, so such calls are not planned either.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.has_person && self.mode == Mode::Act
     }
 }
 
-/// Why a task cannot be made.
+/// Why the task of a run cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {
-    /// A variable that the job does not have.
+    /// The job has no such variable.
     #[error("the job `{job}` has no variable `{name}` in `vars`")]
     UnknownVariable {
         /// The job.
@@ -76,7 +77,8 @@ pub enum PromptError {
 }
 
 impl RunSpec {
-    /// Returns a run of `job`; `overrides` replace entries of its `vars`, `prompt` replaces its prompt.
+    /// Returns a run of `job`. `overrides` replace entries of its `vars`, and `prompt` replaces its
+    /// prompt.
     ///
     /// *Errors*: [`PromptError`].
     pub fn new(
@@ -120,7 +122,7 @@ impl RunSpec {
         })
     }
 
-    /// Returns the same run, planned if `plan` says so, whatever the job says.
+    /// Returns the run in plan mode if `plan` is true, whatever the mode of the job.
     #[must_use]
     pub fn planned(self, plan: bool) -> Self {
         Self { mode: if plan { Mode::Plan } else { self.mode }, ..self }

@@ -1,5 +1,5 @@
-//! Ends a run whose temporary directory takes more than `limits.max_tmp_bytes`: the directory shares the file system of the
-//! state.
+//! Ends a run whose temporary directory exceeds `limits.max_tmp_bytes`: the directory shares a file
+//! system with the state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,10 +19,10 @@ const CHECKS_PER_MEASUREMENT: u32 = 30;
 /// The directory is measured again once the free space fell by the limit divided by this number.
 const REMEASURE_DIVISOR: u64 = 16;
 
-/// Watches a run until it is dropped.
+/// Watches the temporary directory of a run until dropped.
 pub(super) struct TemporaryWatch {
     task: AbortHandle,
-    /// The reason to stop: that of the run, or the directory.
+    /// The reason to stop: from outside, or because the directory is too large.
     pub(super) stop: watch::Receiver<Option<Stop>>,
 }
 
@@ -44,7 +44,7 @@ impl TemporaryWatch {
             let given = tokio::select! {
                 given = outer.wait_for(Option::is_some) => match given {
                     Ok(stop) => stop.clone(),
-                    // Who could stop the run is gone, and with it the daemon.
+                    // The sender is gone, and so is the daemon.
                     Err(_) => Some(StopReason::Interrupted.into()),
                 },
                 () = wait_until_over(state, run_id, most) => {
@@ -53,14 +53,14 @@ impl TemporaryWatch {
             };
             // The receiver is gone if the run has ended.
             let _ = sender.send(given);
-            // The channel stays open as long as the run looks at it.
+            // Keep the channel open as long as the run watches it.
             sender.closed().await;
         });
         Self { task: task.abort_handle(), stop }
     }
 }
 
-/// Returns as soon as the directory takes more than `most` bytes, or cannot be measured twice in a row.
+/// Returns once the directory exceeds `most` bytes, or cannot be measured twice in a row.
 async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
     let (mut measured_at, mut checks, mut has_failed) = (u64::MAX, 0, false);
     let mut interval = tokio::time::interval(CHECK_INTERVAL);

@@ -1,4 +1,5 @@
-//! The tools of a configuration without a run: what each takes, whether it can be used here, and what the gate says of a call.
+//! The tools of a configuration without a run: what each takes, whether it is available here, and
+//! how the gate decides on a call.
 
 use std::sync::Arc;
 
@@ -17,36 +18,37 @@ use crate::gate::{CallFacts, Decision, GateRules, PathRules, Spent, decide, is_v
 use crate::text::suggest::nearest;
 use crate::tools::{JudgedCall, declared_resources, prepare_builtin};
 
-/// There is no tool of this name.
+/// No tool has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no tool `{name}`")]
 pub struct UnknownTool {
-    /// What was asked for.
+    /// The name that was asked for.
     pub name: String,
-    /// The nearest name that is known.
+    /// The nearest known name.
     pub near: Option<String>,
 }
 
-/// A tool without a run.
+/// A tool outside of a run.
 #[derive(Debug, Clone, Copy)]
 pub enum KnownTool<'a> {
-    /// Of `tools.yaml`.
+    /// Declared in `tools.yaml`.
     Declared(&'a Arc<Tool>),
-    /// One of ours.
+    /// Built-in.
     Builtin(&'static Builtin),
-    /// Known only by its name, until its server runs.
+    /// Offered by an MCP server. Only its name is known until the server runs.
     Mcp {
-        /// Its whole name.
+        /// The full name, with the prefix of the server.
         name: &'a str,
         /// Its server.
         server: &'a Arc<McpServer>,
-        /// Its category by the configuration.
+        /// Its category, according to the configuration.
         category: Category,
     },
 }
 
 impl<'a> KnownTool<'a> {
-    /// Returns every tool of a configuration and those of `of_servers` (server, whole name), by name.
+    /// Returns every tool of a configuration and the tools in `of_servers` (server, full name), by
+    /// name.
     pub fn all(config: &'a Config, of_servers: &'a [(Arc<McpServer>, String)]) -> Vec<Self> {
         let builtins = Builtin::all().filter(|tool| !config.tools.contains_key(tool.name));
         let declared = config.tools.values().map(Self::Declared);
@@ -62,7 +64,7 @@ impl<'a> KnownTool<'a> {
 
     /// Returns the tool of exactly this name.
     ///
-    /// *Errors*: there is none.
+    /// *Errors*: no tool has this name.
     pub fn find(config: &'a Config, name: &'a str) -> Result<Self, UnknownTool> {
         let builtin = || Builtin::find(name).map(Self::Builtin);
         let of_server = || {
@@ -78,7 +80,7 @@ impl<'a> KnownTool<'a> {
         })
     }
 
-    /// Returns why the tool cannot be used here, by `job` if one is named; `None` if it can.
+    /// Returns why the tool is not available here, and to `job` if one is given; `None` if it is.
     #[must_use]
     pub fn unavailable(
         &self,
@@ -135,7 +137,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// The name that a model calls.
+    /// Returns the name under which a model calls it.
     pub fn name(&self) -> &'a str {
         match self {
             Self::Declared(tool) => tool.name.as_str(),
@@ -144,7 +146,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// What a call may change.
+    /// Returns the category of its calls, before a call raises it.
     pub fn category(&self) -> Category {
         match self {
             Self::Declared(tool) => tool.category,
@@ -153,16 +155,16 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// What it is for.
+    /// Returns the description for the model.
     pub fn description(&self) -> &'a str {
         match self {
             Self::Declared(tool) => &tool.description,
             Self::Builtin(tool) => &tool.description,
-            Self::Mcp { .. } => "what its server says of it, `dutyd mcp` shows",
+            Self::Mcp { .. } => "run `dutyd mcp` to see how its server describes it",
         }
     }
 
-    /// Returns what it takes, as far as that is known.
+    /// Returns the parameters, if they are known.
     #[must_use]
     pub fn parameters(&self) -> Option<&'a Parameters> {
         match self {
@@ -172,7 +174,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// `declared`, `builtin` or `mcp:SERVER`.
+    /// Returns `declared`, `builtin` or `mcp:SERVER`.
     pub fn source(&self) -> String {
         match self {
             Self::Declared(_) => "declared".to_owned(),
@@ -188,7 +190,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns a call as it is judged.
+    /// Returns a call in the form that the gate decides on.
     ///
     /// *Errors*: `invalid_arguments`.
     pub fn prepare(&self, arguments: &Map<String, Value>) -> Result<JudgedCall, CallError> {
@@ -206,7 +208,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns what the gate says of the first call of a run.
+    /// Returns the gate's decision on the first call of a run.
     pub fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
         let facts = CallFacts {
             tool: self.name(),
@@ -220,23 +222,23 @@ impl<'a> KnownTool<'a> {
     }
 }
 
-/// What the gate says of a call, and why.
+/// The gate's decision on a call, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The answer.
+    /// The decision.
     pub decision: DecisionKind,
-    /// The rule that decided; `unavailable` for a tool that cannot be used here.
+    /// The deciding rule; `unavailable` for a tool that is not available here.
     pub rule: String,
-    /// The category that was judged.
+    /// The category that the gate decided on.
     pub category: Category,
-    /// A sentence for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
 /// Why a call cannot be explained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
-    /// There is no such tool.
+    /// No tool has this name.
     #[error(transparent)]
     Unknown(#[from] UnknownTool),
     /// The arguments are not valid.
@@ -244,7 +246,7 @@ pub enum ExplainError {
     Arguments(#[from] CallError),
 }
 
-/// Decides about a call as a run of `job` would; without arguments, about the tool.
+/// Decides on a call as a run of `job` would; without arguments, on the tool.
 ///
 /// *Errors*: [`ExplainError`].
 pub fn explain(
@@ -279,7 +281,7 @@ pub fn explain(
     })
 }
 
-/// A tool as `tools` prints it.
+/// A row of `tools`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolRow {
     /// Its name.
@@ -290,18 +292,18 @@ pub struct ToolRow {
     pub source: String,
     /// What it does.
     pub description: String,
-    /// The JSON Schema of its arguments; null while only its server knows it.
+    /// The JSON Schema of its arguments; null if only its server knows it.
     pub parameters: Option<Value>,
-    /// The program that it starts, if it starts one.
+    /// The program that it starts; null for tools that are not declared.
     pub program: Option<String>,
-    /// Why it cannot be used here; null if it can.
+    /// Why it is not available here; null if it is.
     pub unavailable: Option<String>,
-    /// Whether the job may use it.
+    /// Whether the job may use it; absent without a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<bool>,
 }
 
-/// Returns every tool by name; `of_servers` are the tools that servers were seen to have.
+/// Returns a row for each tool. `of_servers` are the tools that servers have offered before.
 #[must_use]
 pub fn tool_rows(
     config: &Config,
@@ -335,7 +337,8 @@ pub fn tool_rows(
     KnownTool::all(config, of_servers).into_iter().map(row).collect()
 }
 
-/// Returns the whole names of the tools that a server was seen to have, but for those that a run would leave out.
+/// Returns the full names of the tools that a server has offered before, except those that a run
+/// would leave out.
 pub fn names_of_server<'a>(
     config: &'a Config,
     server: &'a Arc<McpServer>,

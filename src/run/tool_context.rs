@@ -1,4 +1,4 @@
-//! What a run gives its tools: where they work, what they may touch, and what they see of the daemon.
+//! Builds what a run gives its tools: a working directory, rights, and an environment.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,9 +22,9 @@ use crate::tools::{
     Remote, SandboxProfiles, ToolContext, WebFetchTool, WebSearchTool,
 };
 
-/// Returns what the tools of a run are given. `outputs` is where whole outputs are kept.
+/// Returns the context of the tools of a run. `outputs` is the directory for full outputs.
 ///
-/// *Errors*: the temporary directory cannot be made.
+/// *Errors*: a directory of the run cannot be created.
 pub fn tool_context(
     config: &Config,
     job: &Job,
@@ -36,7 +36,7 @@ pub fn tool_context(
     let is_local = job.environment.is_local();
     let working_dir = working_dir(job, host);
     if job.working_dir.is_none() {
-        // If this fails, the preflight says so.
+        // The preflight reports a failure.
         let _ = create_private_dir(&working_dir);
     }
     let working_dir = match is_local {
@@ -45,7 +45,7 @@ pub fn tool_context(
     };
     let temporary = host.state.make_temporary(run_id)?;
     if let Some(run) = &outputs {
-        // Before the first sandbox is built, which allows what is there.
+        // Create it before the first sandbox is built: a sandbox allows only what exists.
         create_private_dir(&run.outputs())?;
     }
     let mut env: BTreeMap<String, String> = config
@@ -54,12 +54,12 @@ pub fn tool_context(
         .iter()
         .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
         .collect();
-    // Without a PATH, a program looks in the working directory.
+    // Without `PATH`, a program searches the working directory.
     env.remove("PATH");
     env.extend(host.environment.search_path().map(|path| ("PATH".to_owned(), path)));
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
-    // What runs on this host for a job whose tools work elsewhere has nothing to write here.
+    // In a remote job, the processes on this host may write only to the temporary directory.
     let sandboxed = match is_local {
         true => rules.clone(),
         false => PathRules {
@@ -99,9 +99,9 @@ pub fn tool_context(
     }))
 }
 
-/// Returns where the programs of a run's tools are started.
+/// Returns the environment in which the programs of a run's tools start.
 ///
-/// *Errors*: the directory of shared connections cannot be made.
+/// *Errors*: the directory for shared connections cannot be created.
 fn execution(
     config: &Config,
     job: &Job,
@@ -109,9 +109,9 @@ fn execution(
     run_id: &RunId,
 ) -> io::Result<Arc<dyn ExecutionEnvironment>> {
     let Some(client) = Remote::client_of(&job.environment) else { return Ok(Arc::new(Local)) };
-    // One that is not installed fails at its start, with its name.
+    // A client that is not installed fails when it starts; the error names it.
     let path = host.environment.find_program(client).unwrap_or_else(|| client.into());
-    // A server on this host could talk to the other one through a connection that is shared.
+    // An MCP server on this host could reach the remote host through a shared connection.
     let mut servers = config.mcp_servers.values();
     let is_alone = !servers.any(|server| matches!(server.transport, McpTransport::Stdio { .. }));
     let socket = match is_alone && matches!(job.environment, ExecutionTarget::Ssh(_)) {
@@ -125,7 +125,7 @@ fn working_dir(job: &Job, host: &Host) -> PathBuf {
     job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()))
 }
 
-/// Returns where the files of a run may lie.
+/// Returns the rules for the paths that a run may access.
 #[must_use]
 pub fn path_rules(
     config: &Config,
@@ -137,7 +137,7 @@ pub fn path_rules(
     let is_local = job.environment.is_local();
     let real = |path: &Path| match is_local {
         true => resolved(path).unwrap_or_else(|_| path.to_path_buf()),
-        // What it leads to over there is not known here.
+        // We cannot resolve symlinks on the remote host.
         false => path.to_path_buf(),
     };
     let security = &config.settings.security;
@@ -164,13 +164,14 @@ pub fn path_rules(
     }
 }
 
-/// Returns what of ours is closed to every tool: configuration, state, the key of the control socket, credentials and key files.
+/// Returns our own paths, which are closed to every tool: configuration, state, the key of the
+/// control socket, credentials and key files.
 fn own_paths(config: &Config, host: &Host) -> Vec<PathBuf> {
     let of_systemd = ["RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY"]
         .into_iter()
         .filter_map(|name| host.environment.get(name))
         .flat_map(|paths| paths.split(':').filter(|path| path.starts_with('/')));
-    // A daemon may run beside this process, which then has no such variable.
+    // The daemon may run beside this process, which then lacks these variables.
     let of_systemd = of_systemd.chain([SYSTEM_RUNTIME_DIRECTORY]).map(PathBuf::from);
     [config.directory.clone(), host.state.root().to_path_buf()]
         .into_iter()
@@ -179,7 +180,7 @@ fn own_paths(config: &Config, host: &Host) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where systemd looks for units, first what wins.
+/// The directories where systemd looks for units, highest precedence first.
 pub const UNIT_DIRECTORIES: [&str; 4] = [
     "/etc/systemd/system",
     "/run/systemd/system",
@@ -187,7 +188,7 @@ pub const UNIT_DIRECTORIES: [&str; 4] = [
     "/lib/systemd/system",
 ];
 
-/// Returns our log, our program and our unit, whether they are there yet or not (FS-5).
+/// Returns our log, program and unit, even if they do not exist yet (FS-5).
 fn ourselves(host: &Host) -> Vec<PathBuf> {
     let logs = host.environment.get("LOGS_DIRECTORY").unwrap_or_default();
     let logs = logs.split(':').filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -197,7 +198,7 @@ fn ourselves(host: &Host) -> Vec<PathBuf> {
     logs.chain(std::env::current_exe()).chain(units).collect()
 }
 
-/// Returns what the gate holds a run to.
+/// Returns the rules that the gate applies to a run.
 #[must_use]
 pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
     let security = &config.settings.security;
@@ -218,7 +219,7 @@ pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
     }
 }
 
-/// Returns what a run may fetch.
+/// Returns the hosts from which a run may fetch.
 fn domain_rules(config: &Config, job: &Job) -> DomainRules {
     let general = &config.settings.security.allowed_domains;
     DomainRules {
@@ -231,7 +232,8 @@ fn profile_of(config: &Config, job: &Job) -> &'static Profile {
     config.model_of(job).map_or_else(Profile::generic, |model| model.profile)
 }
 
-/// Returns every tool of a run, so that a refusal can be told from an unknown name.
+/// Returns every tool of a run, including those that it may not use: a refusal must differ from an
+/// unknown name.
 #[must_use]
 pub fn tools(
     config: &Config,
@@ -246,16 +248,18 @@ pub fn tools(
     let bash = BashTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
     let fetch = WebFetchTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
     let search = WebSearchTool::new(ctx).map(|tool| Arc::new(tool) as Arc<dyn AgentTool>);
-    // A declared tool may take the place of a built-in one.
+    // A declared tool replaces a built-in tool of the same name.
     let is_free =
         |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
-    // Names of servers' tools hold a separator; one that is taken all the same stays the declared tool's (MCP-2).
+    // The name of an MCP tool contains a separator. If a declared tool has the same name, it wins
+    // (MCP-2).
     declared
         .chain(files.chain(bash).chain(fetch).chain(search).chain(of_servers).filter(is_free))
         .collect()
 }
 
-/// Returns the tools of a run; the model is shown those that it could use, under the names that its family knows.
+/// Returns the tools of a run. The model sees those that it could use, under the names that its
+/// family knows.
 #[must_use]
 pub fn toolbox(
     config: &Config,
@@ -277,7 +281,7 @@ pub fn toolbox(
             Some(Shown { name, parameters, .. }) => {
                 Some(ShownAs { name: (*name).to_owned(), parameters })
             }
-            // One that the job names is shown whatever the family is.
+            // A tool that the job names is shown to every model family.
             None => job.policy.names(name).then(|| ShownAs::itself(name)),
         }
     })

@@ -1,4 +1,5 @@
-//! When a job is due: one or more cron expressions in a zone, or an interval counted from the epoch.
+//! When a job is due: one or more cron expressions in a zone, or an interval counted from the Unix
+//! epoch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,36 +24,36 @@ const FIELDS: [(&str, u32, u32); 7] = [
 /// Why an expression cannot be a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// Neither 5, 6 nor 7 fields.
+    /// The expression does not have 5, 6 or 7 fields.
     #[error(
         "`{expression}` has {count} fields: write 5 (minute hour day month weekday), 6 (second first) or 7 (year last)"
     )]
     FieldCount {
-        /// What was written.
+        /// The expression as written.
         expression: String,
-        /// How many fields it has.
+        /// The number of its fields.
         count: usize,
     },
-    /// A field that is not understood.
+    /// The expression cannot be parsed.
     #[error("`{expression}` is not a cron expression: {reason}")]
     Malformed {
-        /// What was written.
+        /// The expression as written.
         expression: String,
-        /// What is wrong with it.
+        /// The reason, for the operator.
         reason: String,
     },
-    /// A date that never comes, such as the 30th of February.
+    /// The expression describes a date that never comes, such as the 30th of February.
     #[error("`{expression}` never comes due")]
     NeverFires {
-        /// What was written.
+        /// The expression as written.
         expression: String,
     },
-    /// An interval under a second.
+    /// The interval is shorter than a second.
     #[error("an interval must be at least 1s")]
     IntervalTooShort,
 }
 
-/// When a job is due.
+/// The schedule of a job, with its time zone.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     zone: Tz,
@@ -65,7 +66,7 @@ enum Rule {
     Every(Duration),
 }
 
-/// A parsed cron expression. Its copies share their memory, which is 5 KB.
+/// A parsed cron expression. Clones share its 5 KB of memory.
 #[derive(Debug, Clone)]
 pub struct Expression(Arc<(String, Cron)>);
 
@@ -78,9 +79,11 @@ impl Expression {
         Ok(Self(Arc::new((text.to_owned(), parse(text)?))))
     }
 
-    /// Tells whether the expression comes due in `zone` at `now` or later; `false` if its years are over (CRON-7).
+    /// Tells whether the expression comes due in `zone` at `now` or later. Returns `false` if all
+    /// its due times have passed (CRON-7).
     ///
-    /// *Errors*: [`ScheduleError::NeverFires`] if it never came due either, [`ScheduleError::Malformed`] if that cannot be told.
+    /// *Errors*: [`ScheduleError::NeverFires`] if it has no past due time either,
+    /// [`ScheduleError::Malformed`] if the search fails.
     pub fn comes_due(&self, zone: Tz, now: DateTime<Utc>) -> Result<bool, ScheduleError> {
         let from = (now - TimeDelta::seconds(1)).with_timezone(&zone);
         match self.cron().find_next_occurrence(&from, false) {
@@ -121,7 +124,7 @@ impl Schedule {
         Self { zone, rule: Rule::Cron(expressions) }
     }
 
-    /// Returns a schedule that is due at every multiple of `interval` since the beginning of 1970 in UTC.
+    /// Returns a schedule that is due at every multiple of `interval` since the Unix epoch.
     ///
     /// *Errors*: [`ScheduleError::IntervalTooShort`].
     pub fn every(interval: Duration, zone: Tz) -> Result<Self, ScheduleError> {
@@ -131,13 +134,13 @@ impl Schedule {
         Ok(Self { zone, rule: Rule::Every(interval) })
     }
 
-    /// Returns the zone.
+    /// Returns the time zone.
     #[must_use]
     pub fn zone(&self) -> Tz {
         self.zone
     }
 
-    /// Returns the first due time after `after`, exclusive; `None` if there is none.
+    /// Returns the first due time later than `after`, if any.
     #[must_use]
     pub fn next_after(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match &self.rule {
@@ -153,12 +156,12 @@ impl Schedule {
         }
     }
 
-    /// Returns the due times after `after`, exclusive, in order.
+    /// Returns the due times later than `after`, in order.
     pub fn iter_after(&self, after: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> + '_ {
         std::iter::successors(self.next_after(after), |due| self.next_after(*due))
     }
 
-    /// Returns the schedule as it was written, for people.
+    /// Returns the schedule as the operator wrote it, for people.
     #[must_use]
     pub fn as_written(&self) -> String {
         match &self.rule {
@@ -167,7 +170,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the rule as it is kept in the ledger: `{"cron":["0 7 * * *"]}` or `{"every_ms":600000}`.
+    /// Serializes the rule for the ledger: `{"cron":["0 7 * * *"]}` or `{"every_ms":600000}`.
     #[must_use]
     pub fn to_record(&self) -> String {
         match &self.rule {
@@ -177,7 +180,8 @@ impl Schedule {
         .to_string()
     }
 
-    /// Returns the schedule that [`Self::to_record`] wrote, in `zone`; `None` if it was written otherwise. It may never fire again.
+    /// Parses a rule that [`Self::to_record`] serialized. Returns `None` if `record` or `zone` is
+    /// invalid. The schedule may never come due again.
     #[must_use]
     pub fn from_record(record: &str, zone: &str) -> Option<Self> {
         let zone: Tz = zone.parse().ok()?;
@@ -193,7 +197,8 @@ impl Schedule {
         Some(Self::cron(crons, zone))
     }
 
-    /// Tells whether every due time is a time of day, so that it must not come twice when the clock is set back (CRON-3).
+    /// Tells whether every due time is a fixed time of day. Such a time must not come due twice
+    /// when the clock is set back (CRON-3).
     #[must_use]
     pub fn is_fixed_time(&self) -> bool {
         match &self.rule {
@@ -227,10 +232,11 @@ fn parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Optional).year(Year::Optional).dom_and_dow(false).build()
 }
 
-/// Returns the field, the value and the bounds, where one value is what is wrong; else the parser's words.
+/// Names the field, the value and the bounds if a single value is wrong; otherwise returns the
+/// parser's message.
 fn reason(text: &str, error: &CronError) -> String {
     if text.starts_with('@') {
-        return "known are @yearly, @annually, @monthly, @weekly, @daily and @hourly".to_owned();
+        return "use @yearly, @annually, @monthly, @weekly, @daily or @hourly".to_owned();
     }
     let fields: Vec<&str> = text.split_whitespace().collect();
     let facts = FIELDS.iter().skip(usize::from(fields.len() == 5));
@@ -259,7 +265,7 @@ enum Problem {
     Field(String),
 }
 
-/// Checks the number of fields and the steps, and writes `N/S` as `N-max/S`.
+/// Checks the number of fields and the steps, and rewrites `N/S` as `N-max/S`.
 fn plain_fields(text: &str) -> Result<String, Problem> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let first = match fields.len() {

@@ -1,11 +1,12 @@
-//! A spread that is the same for the same job and due time, so that it survives restarts.
+//! Jitter that depends only on the job and the due time, so that it survives restarts.
 
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sha2::{Digest as _, Sha256};
 
-/// Returns how long after `due_at` a run of `job` starts: at least 0, less than `spread`, to the millisecond.
+/// Returns the delay after `due_at` at which a run of `job` starts, in whole milliseconds. The
+/// delay is at least 0 and less than `spread`; it is 0 if `spread` is 0.
 #[must_use]
 pub fn jitter(job: &str, due_at: DateTime<Utc>, spread: Duration) -> Duration {
     let digest = Sha256::new()

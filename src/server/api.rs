@@ -1,4 +1,4 @@
-//! What the routes work on, and the form of an answer.
+//! The state that the routes share, and the form of their responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
 
-/// What the routes work on.
+/// The state that the routes share.
 #[derive(Clone)]
 pub struct Api {
-    /// What waits for a person.
+    /// Pending approvals.
     pub approvals: Arc<Approvals>,
-    /// To the supervisor.
+    /// The connection to the supervisor.
     pub handle: Handle,
-    /// Runs.
+    /// The index of runs.
     pub index: Index,
-    /// The machine.
+    /// The resources that all runs share.
     pub host: Host,
-    /// Transcripts.
+    /// The state directory, with the transcripts.
     pub state: StateDir,
-    /// Loads the files as they are now.
+    /// Loads the configuration from disk.
     pub disk: Arc<dyn Fn() -> Loaded + Send + Sync>,
-    /// What happens.
+    /// The source of live events.
     pub observers: Observers,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Ends open streams.
+    /// Ends open streams at shutdown.
     pub stop: CancellationToken,
 }
 
-/// A list.
+/// A complete list: `next` is always null.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct List<T> {
     pub(super) items: Vec<T>,
@@ -69,8 +69,7 @@ impl Api {
         &self,
         make: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, Problem> {
-        let gone =
-            |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is being stopped");
+        let gone = |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
         let (reply, answer) = oneshot::channel();
         self.handle.commands.send(make(reply)).await.map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))
@@ -89,7 +88,7 @@ impl Api {
         Ok(rows)
     }
 
-    /// Refuses the name of a job that neither the configuration nor the ledger knows.
+    /// Rejects the name of a job that neither the configuration nor the ledger knows.
     pub(super) async fn must_know(&self, job: &str) -> Result<(), Problem> {
         let name = job.to_owned();
         let is_configured = self.handle.config.borrow().jobs.contains_key(job);
@@ -107,7 +106,7 @@ impl Api {
         self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
     }
 
-    /// Queries the ledger beside its writer, so that nobody who only looks holds up a claim.
+    /// Queries the ledger beside its writer, so that a read does not delay a claim.
     pub(super) async fn ledger<T: Send + 'static>(
         &self,
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -116,7 +115,7 @@ impl Api {
         let read = tokio::task::spawn_blocking(move || Ledger::read_file(state.root(), query))
             .await
             .map_err(internal)?;
-        read.map_err(internal)?.ok_or_else(|| internal("there is no ledger"))
+        read.map_err(internal)?.ok_or_else(|| internal("the ledger does not exist"))
     }
 
     pub(super) fn run_id(&self, text: &str) -> Result<RunId, Problem> {

@@ -1,4 +1,4 @@
-//! A run's lines as a stream of events: those that are written, then those that come.
+//! Streams the lines of a run as events: first those already written, then new ones.
 
 use std::convert::Infallible;
 
@@ -16,18 +16,19 @@ use crate::domain::{Event, RunId};
 use crate::sinks::Observed;
 use crate::store::{StateDir, known, raw_lines};
 
-/// How often a follower of a silent run asks whether anybody still works on it.
+/// How often a follower of a silent run checks whether the run is still alive.
 const RECHECK: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// From where on.
+/// The position where a stream starts.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EventsQuery {
-    /// The first line.
+    /// The number of the first line.
     pub from_seq: u64,
 }
 
-/// Streams a run's lines: those that are written, then those that come, and ends after the last.
+/// Streams the lines of a run, first those already written, then new ones. Ends after the last
+/// line.
 pub(super) async fn events(
     State(api): State<Api>,
     Path(id): Path<String>,
@@ -35,10 +36,10 @@ pub(super) async fn events(
     Query(query): Query<EventsQuery>,
 ) -> Result<Sse<impl Stream<Item = Result<SseEvent, Infallible>>>, Problem> {
     let run_id = api.run_id(&id)?;
-    // The client has that one already.
+    // The client already has the line with this number.
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let from = seen.map_or(query.from_seq, |seen| seen.saturating_add(1));
-    // Watching begins before reading, so that nothing falls between.
+    // Watch before reading, so that no line is lost in between.
     let watcher = api.observers.watch();
     if api.state.find_run(&run_id).is_none() && !api.is_known(&run_id).await {
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`")));
@@ -58,7 +59,7 @@ pub(super) async fn events(
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-/// Sends a run's lines until the last; ends too when nobody works on the run any more.
+/// Sends the lines of a run up to the last. Also ends when no process works on the run any more.
 async fn follow(
     api: Api,
     run_id: RunId,
@@ -68,7 +69,7 @@ async fn follow(
 ) {
     let mut next = from;
     loop {
-        // Asked before reading: what was written by then is read below.
+        // Check before reading: the read below then returns everything that the run has written.
         let at_work = api.state.is_live(&run_id) || api.is_known(&run_id).await;
         let (state, id) = (api.state.clone(), run_id.clone());
         let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
@@ -85,7 +86,8 @@ async fn follow(
         if ended || !at_work {
             return;
         }
-        // The file is the truth: what is watched only says that there is more of it. Lines that come together are read together.
+        // The file is the truth: an observed line only tells that the file has grown. Lines that
+        // arrive together are read together.
         let more = async {
             loop {
                 match watcher.recv().await {
@@ -94,7 +96,7 @@ async fn follow(
                     {
                         return true;
                     }
-                    // Shown while it happens, and never in the file.
+                    // A live event is sent as it happens; the file never contains it.
                     Ok(Observed::Live { run_id: other, event }) if other == run_id => {
                         let data = serde_json::to_string(&event).unwrap_or_default();
                         if sender.send(SseEvent::default().data(data)).await.is_err() {
@@ -112,7 +114,8 @@ async fn follow(
     }
 }
 
-/// Returns the lines of a transcript from `from` on, each with its number and whether it is the last of the run.
+/// Returns the lines of a transcript from `from` on, each with its number and whether it is the
+/// last line of the run.
 fn written(state: &StateDir, run_id: &RunId, from: u64) -> Vec<(u64, String, bool)> {
     let Some(lines) = state.find_run(run_id).and_then(|run| raw_lines(&run.transcript()).ok())
     else {

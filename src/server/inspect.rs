@@ -1,4 +1,5 @@
-//! Routes that look into runs, plans, jobs and tools: what the command line of a group member shows without the rights of the service user.
+//! Routes that inspect runs, plans, jobs and tools, for a group member who lacks the rights of the
+//! service user.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::run::{
 };
 use crate::store::{RecordFacts, RunDir, VerifyReport, verify};
 
-/// Bytes of a file that are sent at once.
+/// Bytes of a file per chunk of the response.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 impl Api {
@@ -34,7 +35,7 @@ impl Api {
         job.map(|job| (config, job)).ok_or_else(|| missing(format!("there is no job `{name}`")))
     }
 
-    /// Returns the tools of servers that were seen before.
+    /// Returns the tools that servers have offered before.
     async fn of_servers(
         &self,
         config: &Arc<Config>,
@@ -109,9 +110,10 @@ pub(super) async fn check_job(
     Path(name): Path<String>,
 ) -> Answer<CheckReport> {
     let (config, job) = api.job(&name)?;
-    tracing::info!(job = name, uid = peer.uid, "check asked for");
+    tracing::info!(job = name, uid = peer.uid, "check requested");
     let (host, run_id) = (api.host.clone(), RunId::from_ulid(ulid::Ulid::generate()));
-    // A task of its own: a client that leaves must not leave servers and a directory behind.
+    // A separate task: if the client leaves, the check still cleans up its servers and its
+    // directory.
     let checked = tokio::spawn(async move { check(&config, &job, &host, &run_id).await });
     checked.await.map_err(internal)?.map_err(internal).map(Json)
 }

@@ -1,8 +1,10 @@
-//! The control socket: HTTP over a Unix socket, for the command line and for programs of the same host.
+//! The control socket: HTTP over a Unix socket, for the command line and other programs on this
+//! host.
 //!
-//! Root, the service user and the socket's group may use it (mode 0660), with the key beside it, which tools cannot read. The peer's uid is logged
-//! with everything that changes something.
-//! What a verb does with an answer is not known here.
+//! Root, the service user and the group of the socket may use it (mode 0660). Each request must
+//! carry the key beside the socket, which tools cannot read. The log has the peer's uid for
+//! everything that changes something. This module does not know what a CLI verb does with a
+//! response.
 
 mod api;
 mod follow;

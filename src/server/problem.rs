@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 /// *Shape*: `{"title":"not found","status":404,"detail":"there is no job `x`"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// The kind, in words.
+    /// The name of the status code, in lower case.
     pub title: String,
     /// The status code.
     pub status: u16,
-    /// What is wrong this time.
+    /// What is wrong with this request.
     pub detail: String,
 }
 

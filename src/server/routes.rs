@@ -1,4 +1,4 @@
-//! The routes: `/api/v1/…`, JSON in and out.
+//! The routes below `/api/v1`, with JSON requests and responses.
 
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
@@ -22,43 +22,43 @@ use crate::process::person;
 use crate::run::AnswerError;
 use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
-/// Rows of a list, where the caller names no number.
+/// Rows of a list, unless the caller sets a limit.
 const DEFAULT_LIMIT: u32 = 50;
 
-/// Rows of a list at most.
+/// Rows of a list, at most.
 const MOST_ROWS: u32 = 10_000;
 
-/// Which runs.
+/// Selects runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunsQuery {
-    /// Of this job.
+    /// Runs of this job.
     pub job: Option<String>,
-    /// With this outcome, or `queued` or `running`.
+    /// Runs with this outcome, or `queued` or `running`.
     pub outcome: Option<String>,
-    /// With this verdict.
+    /// Runs with this verdict.
     pub verdict: Option<String>,
-    /// Only with a call that was denied.
+    /// Only runs with a denied call.
     pub refused: Option<bool>,
-    /// Begun then or later.
+    /// Runs that started at this time or later.
     pub since: Option<String>,
-    /// Begun then or earlier.
+    /// Runs that started at this time or earlier.
     pub until: Option<String>,
-    /// With an id that begins so.
+    /// Runs with an id that starts with this prefix.
     pub prefix: Option<String>,
-    /// At most so many.
+    /// The number of runs, at most.
     pub limit: Option<u32>,
 }
 
 impl RunsQuery {
-    /// Returns what it asks for.
+    /// Returns the filter for the index.
     ///
-    /// *Errors*: there is no such outcome.
+    /// *Errors*: the outcome is unknown.
     pub fn filter(self) -> Result<RunFilter, String> {
         let state = self.outcome.map(|word| {
             RunState::parse(&word).ok_or_else(|| {
                 let known: Vec<&str> = RunState::words().collect();
-                format!("there is no outcome `{word}`: write {}", known.join(", "))
+                format!("unknown outcome `{word}`: use one of {}", known.join(", "))
             })
         });
         Ok(RunFilter {
@@ -74,15 +74,15 @@ impl RunsQuery {
     }
 }
 
-/// Which slots.
+/// Selects slots.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SlotsQuery {
-    /// Of this job.
+    /// Slots of this job.
     pub job: Option<String>,
-    /// Due then or later.
+    /// Slots due at this time or later.
     pub since: Option<DateTime<Utc>>,
-    /// Due then or earlier.
+    /// Slots due at this time or earlier.
     pub until: Option<DateTime<Utc>>,
 }
 
@@ -121,7 +121,7 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/audit", get(audit_slots));
     Router::new()
         .nest("/api/v1", routes)
-        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "there is no such address") })
+        .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "no such route") })
         .with_state(api)
         .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
 }
@@ -134,11 +134,11 @@ async fn status(State(api): State<Api>) -> Answer<StatusReport> {
     Ok(Json(report))
 }
 
-/// What a reload has brought.
+/// Reloads the configuration and reports what changed.
 ///
 /// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
 async fn reload(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<Value> {
-    tracing::info!(uid = peer.uid, "reload asked for");
+    tracing::info!(uid = peer.uid, "reload requested");
     let before = api.handle.config.borrow().digest.clone();
     let config = api.ask(Command::Reload).await?;
     if !config.valid {
@@ -181,7 +181,7 @@ async fn next(State(api): State<Api>, Query(query): Query<NextQuery>) -> Answer<
     )))
 }
 
-/// Who answers an approval, and how.
+/// The answer to an approval.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AnswerBody {
@@ -190,7 +190,7 @@ struct AnswerBody {
     reason: Option<String>,
 }
 
-/// Refuses a request without the key: a tool must not start, stop or approve anything (WEB-1).
+/// Rejects a request without the key: a tool must not start, stop or approve anything (WEB-1).
 async fn ask_for_key(
     State(key): State<ControlKey>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -199,7 +199,7 @@ async fn ask_for_key(
 ) -> axum::response::Response {
     let given = request.headers().get(KEY_HEADER).map(axum::http::HeaderValue::as_bytes);
     if !given.is_some_and(|given| key.is(given)) {
-        tracing::warn!(uid = peer.uid, "a request to the control socket came without its key");
+        tracing::warn!(uid = peer.uid, "rejected a request to the control socket without its key");
         return Problem::new(
             StatusCode::FORBIDDEN,
             "the request does not carry the key of the control socket (control.key)",
@@ -224,7 +224,7 @@ async fn answer_approval(
     let (uid, approved) = (peer.uid, body.approved);
     let answer = ApprovalAnswer { approved, by, reason: body.reason };
     let answered = api.approvals.answer(&id, answer);
-    // One that comes too late or twice is told as well (WEB-8).
+    // Also log an answer that comes too late or twice (WEB-8).
     let refused = answered.as_ref().err().map(ToString::to_string);
     tracing::info!(approval_id = id, uid, approved, refused, "an approval was answered");
     answered.map_err(|error| {
@@ -245,7 +245,7 @@ async fn start_run(
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let body = body.map(|Json(request)| request).unwrap_or_default();
     let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
-    tracing::info!(job = request.job, uid = peer.uid, "run asked for");
+    tracing::info!(job = request.job, uid = peer.uid, "run requested");
     let started = api
         .ask(|reply| Command::Run(request, reply))
         .await?
@@ -259,18 +259,18 @@ async fn cancel(
     Path(id): Path<String>,
 ) -> Answer<Value> {
     let run_id = api.run_id(&id)?;
-    tracing::info!(%run_id, uid = peer.uid, "cancel asked for");
+    tracing::info!(%run_id, uid = peer.uid, "cancel requested");
     let by = peer.uid.map(person);
     let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
     answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
     Ok(Json(json!({ "run_id": run_id })))
 }
 
-/// Whose runs are cancelled.
+/// Which runs to cancel.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CancelBody {
-    /// Those of this job; all if not set.
+    /// Runs of this job; all runs if absent.
     #[serde(default)]
     job: Option<String>,
 }
@@ -283,7 +283,7 @@ async fn cancel_all(
     if let Some(job) = &body.job {
         api.must_know(job).await?;
     }
-    tracing::info!(job = body.job, uid = peer.uid, "cancel asked for");
+    tracing::info!(job = body.job, uid = peer.uid, "cancel requested");
     let by = peer.uid.map(person);
     let cancelled = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
     Ok(Json(json!({ "run_ids": cancelled })))

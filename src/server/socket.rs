@@ -1,7 +1,11 @@
-//! The control socket itself: made private, of this daemon alone, taken away at the end; and who may hold a connection to it.
+//! The control socket itself: private, used by this daemon alone, removed at the end. Also limits
+//! who may hold a connection.
 //!
-//! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every sandbox profile closes the folder of the key. As
-//! a second look, a peer that descends from a process of ours is turned away when it connects. *Source*: `docs/design/gate.md`, "Control socket".
+//! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every
+//! sandbox profile closes the directory of the key. As a second check, a peer that descends from
+//! one of our processes is rejected when it connects.
+//!
+//! *Source*: `docs/design/gate.md`, "Control socket".
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,61 +26,63 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 
-/// How long open answers may finish at the end.
+/// How long open responses may take to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Connections at once.
+/// Open connections, in total.
 const MOST_CONNECTIONS: usize = 64;
 
-/// Connections at once of one user that is not root.
+/// Open connections of one user, except root.
 const MOST_OF_ONE_USER: usize = 8;
 
-/// How long a connection may take until a request with the key has come over it.
+/// How long a connection may take to send a request with the key.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// After an `accept` that failed, the next is tried so much later: descriptors may be scarce for a moment.
+/// Delay after a failed `accept`: file descriptors may be scarce for a moment.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Random bytes of the key.
+/// Random bytes in the key.
 const KEY_BYTES: usize = 32;
 
 /// The header that carries the key.
 pub const KEY_HEADER: &str = "dutyd-key";
 
-/// Why the socket cannot be made.
+/// Why the socket cannot be created.
 #[derive(Debug, thiserror::Error)]
-#[error("the control socket {path} cannot be made: {error}")]
+#[error("cannot create the control socket {path}: {error}")]
 pub struct SocketError {
     path: PathBuf,
     error: io::Error,
 }
 
-/// Returns where the socket of a state directory lies; systemd's runtime directory goes before.
+/// Returns the path of the control socket: in systemd's runtime directory, else in the state
+/// directory.
 #[must_use]
 pub fn socket_path(state: &Path, runtime_directory: Option<&str>) -> PathBuf {
     runtime_directory.map_or(state, Path::new).join("control.sock")
 }
 
-/// Returns where the key of a socket lies.
+/// Returns the path of the key for a socket.
 #[must_use]
 pub fn key_path(socket: &Path) -> PathBuf {
     socket.with_file_name("control.key")
 }
 
-/// What every request must carry.
+/// The key that every request must carry.
 #[derive(Clone)]
 pub struct ControlKey(Arc<str>);
 
 impl ControlKey {
-    /// Makes a key, different at each start, and writes it beside `socket`.
+    /// Creates a key, a new one at each start, and writes it beside `socket`.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: an I/O error.
     fn make(socket: &Path) -> io::Result<(Self, OwnFile)> {
         let mut random = [0; KEY_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         let text = hex::encode(random);
         let path = key_path(socket);
-        // The name of a daemon that died is taken over at once, with the right mode from the start.
+        // Rename a complete file over the key of a dead daemon: the key has the right mode from the
+        // start.
         let fresh = path.with_extension("key.new");
         remove_if_there(&fresh)?;
         let mut file = File::options().write(true).create_new(true).mode(0o640).open(&fresh)?;
@@ -86,14 +92,15 @@ impl ControlKey {
         Ok((Self(text.into()), OwnFile::of(path)?))
     }
 
-    /// Tells whether `given` is the key, in a time that does not depend on where they differ.
+    /// Compares `given` with the key, in a time that does not depend on where they differ.
     pub(super) fn is(&self, given: &[u8]) -> bool {
         let differ = self.0.bytes().zip(given).fold(0, |all, (own, given)| all | (own ^ given));
         self.0.len() == given.len() && differ == 0
     }
 }
 
-/// A file that this daemon made. It is removed only while it is still this one: another daemon may have put its own in its place.
+/// A file that this daemon created. It is removed only if it is still the same file: another daemon
+/// may have replaced it.
 struct OwnFile {
     path: PathBuf,
     identity: (u64, u64),
@@ -121,12 +128,12 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    /// The user.
+    /// `None` if the kernel does not tell.
     pub(super) uid: Option<u32>,
-    /// Whether a request with the key has come.
+    /// Whether a request with the key has arrived.
     has_key: Arc<AtomicBool>,
 }
 
@@ -142,17 +149,17 @@ impl Connected<IncomingStream<'_, Guard>> for Peer {
     }
 }
 
-/// The open connections, by user.
+/// The number of open connections, by user.
 type Open = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
 
-/// The listener: turns away who must not come in, before anything of a request is read.
+/// The listener. Rejects a peer before it reads any part of a request.
 struct Guard {
     listener: UnixListener,
     open: Open,
 }
 
 impl Guard {
-    /// Returns the connection of a peer that may come in.
+    /// Returns the connection of a peer, or `None` if the peer is rejected.
     fn admit(&self, stream: UnixStream) -> Option<(Connection, Peer)> {
         let credentials = stream.peer_cred().ok();
         let uid = credentials.as_ref().map(tokio::net::unix::UCred::uid);
@@ -193,7 +200,7 @@ impl axum::serve::Listener for Guard {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to the control socket was not accepted");
+                    tracing::warn!(%error, "failed to accept a connection to the control socket");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -205,7 +212,7 @@ impl axum::serve::Listener for Guard {
     }
 }
 
-/// A place among the open connections; given back when it is dropped.
+/// A share of the connection limits, released on drop.
 struct Place {
     open: Open,
     uid: Option<u32>,
@@ -221,7 +228,7 @@ impl Drop for Place {
     }
 }
 
-/// A connection that ends by itself if no request with the key comes in time.
+/// A connection that times out if no request with the key arrives.
 struct Connection {
     stream: UnixStream,
     #[expect(dead_code, reason = "held until the connection ends")]
@@ -270,8 +277,8 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Serves what `router` makes of the key until `stop`; the caller holds the lock of the state directory, so that a socket that is there is not in
-/// use.
+/// Serves the routes that `router` builds with the key, until `stop`. The caller holds the lock of
+/// the state directory, so an existing socket is not in use.
 ///
 /// *Errors*: [`SocketError`], before anything is served.
 pub fn serve(
@@ -293,7 +300,7 @@ pub fn serve(
         tokio::select! {
             result = async { serving.await } => {
                 if let Err(error) = result {
-                    tracing::error!(%error, "the control socket has ended");
+                    tracing::error!(%error, "the control socket failed");
                 }
             }
             () = async { ended.cancelled().await; tokio::time::sleep(GRACE).await } => {}
@@ -327,7 +334,7 @@ mod tests {
         assert_eq!(mode, 0o640);
         let (second, _) = ControlKey::make(&socket).unwrap();
         assert!(!second.is(first.0.as_bytes()));
-        // What another daemon has put there stays.
+        // The key of another daemon stays.
         file.remove();
         assert!(second.is(&std::fs::read(key_path(&socket)).unwrap()));
     }

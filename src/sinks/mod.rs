@@ -1,4 +1,4 @@
-//! What is derived from events. None of it can slow or fail a run.
+//! Sinks derived from events. They can neither slow down nor fail a run.
 
 mod observers;
 

@@ -1,4 +1,4 @@
-//! Those who watch runs as they happen.
+//! Live subscribers, which watch runs as they happen.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use tokio::sync::broadcast;
 
 use crate::domain::{LiveEvent, RunId};
 
-/// Events that a slow watcher may be behind; past that it loses the oldest and is told so.
+/// How many events a watcher may lag behind. Beyond that it loses the oldest and gets an error.
 const QUEUE: usize = 1024;
 
-/// What a watcher sees.
+/// An item that a watcher receives.
 #[derive(Debug, Clone)]
 pub enum Observed {
-    /// A line that is in the transcript.
+    /// A line that is already in the transcript.
     Line {
-        /// The run.
+        /// The id of the run.
         run_id: RunId,
-        /// Its number.
+        /// The number of the line.
         seq: u64,
         /// The line without its newline.
         line: Arc<str>,
     },
-    /// What is never written.
+    /// An event that is never written.
     Live {
-        /// The run.
+        /// The id of the run.
         run_id: RunId,
-        /// What happens.
+        /// The event.
         event: LiveEvent,
     },
 }
@@ -43,13 +43,13 @@ impl Default for Observers {
 }
 
 impl Observers {
-    /// Returns a watcher that sees what happens from now on.
+    /// Returns a watcher that receives every item from now on.
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<Observed> {
         self.sender.subscribe()
     }
 
-    /// Shows something to whoever watches; nobody need to.
+    /// Sends an item to all watchers, if any.
     pub fn show(&self, observed: Observed) {
         let _ = self.sender.send(observed);
     }

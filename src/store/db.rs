@@ -1,7 +1,8 @@
-//! SQLite: one writer thread for each database, fed by messages.
+//! SQLite: one writer thread per database, which receives its work as messages.
 //!
-//! Migrations are ordered SQL strings and `PRAGMA user_version`, each step in one transaction. A damaged file is set aside, never deleted
-//! (STATE-3); one of a newer version is refused (STATE-5).
+//! Migrations are ordered SQL strings, counted in `PRAGMA user_version` and applied in one
+//! transaction. A damaged file is moved aside, never deleted (STATE-3); a file of a newer version
+//! is rejected (STATE-5).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,54 +12,54 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::reserve::Reserve;
 
-/// How long a writer waits for another process.
+/// How long a connection waits for a lock of the database.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Orders that wait for the writer.
+/// Maximum number of orders that wait for the writer.
 const QUEUE: usize = 256;
 
 /// Why a database cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DbError {
-    /// SQLite says no.
+    /// SQLite returned an error.
     #[error("{path}: {error}")]
     Sqlite {
-        /// The file.
+        /// The database file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: rusqlite::Error,
     },
-    /// It exists, and this process may not read it.
+    /// The file exists, but this process must not read it.
     #[error("{path} cannot be read: {error}")]
     Unreadable {
-        /// The file.
+        /// The database file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// Made by a newer version.
-    #[error("{path} was made by a newer version of dutyd (schema {found}, known is {known})")]
+    /// A newer version created the file.
+    #[error("{path} was created by a newer dutyd (schema {found}, supported up to {known})")]
     Newer {
-        /// The file.
+        /// The database file.
         path: PathBuf,
-        /// Its schema.
+        /// The schema version of the file.
         found: i64,
-        /// Ours.
+        /// The newest schema version that this build supports.
         known: i64,
     },
-    /// It was damaged, and set aside.
-    #[error("it was damaged and set aside as {0}")]
+    /// The file was damaged and has been moved to this path.
+    #[error("the database was damaged and has been moved to {0}")]
     SetAside(PathBuf),
-    /// The writer thread has ended.
-    #[error("{0}: its writer has ended")]
+    /// The writer thread has stopped.
+    #[error("{0}: the writer thread has stopped")]
     Closed(PathBuf),
 }
 
-/// How a database is kept.
+/// The migrations and the durability of a database.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Schema {
     pub(super) migrations: &'static [&'static str],
-    /// `FULL` where a committed row must outlive a power cut, else `NORMAL`.
+    /// `FULL` if a committed row must survive a power cut, otherwise `NORMAL`.
     pub(super) synchronous: &'static str,
 }
 
@@ -70,17 +71,18 @@ impl Schema {
 
 type Order = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// A database with its writer.
+/// A handle to a database and its writer thread.
 #[derive(Debug, Clone)]
 pub(super) struct Db {
     path: PathBuf,
-    /// Whether its schema was brought up to date when it was opened.
+    /// Whether opening the database migrated its schema.
     pub(super) was_upgraded: bool,
     queue: mpsc::Sender<Order>,
 }
 
 impl Db {
-    /// Opens a database, brings its schema up to date and starts its writer; a damaged one is set aside, and its new name returned.
+    /// Opens a database, migrates its schema and starts its writer. A damaged file is moved aside;
+    /// its new path is returned.
     ///
     /// *Errors*: [`DbError`].
     pub(super) fn open(
@@ -106,7 +108,8 @@ impl Db {
                     if let Some(reserve) = &mut reserve {
                         reserve.adapt();
                     }
-                    // A fault in one order ends that order: its transaction is rolled back and its sender sees no answer.
+                    // A panic in one order ends only that order: its transaction is rolled back,
+                    // and its sender gets no answer.
                     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                         order(&mut connection)
                     }));
@@ -119,9 +122,10 @@ impl Db {
         Ok((Self { path: path.to_path_buf(), was_upgraded, queue }, aside))
     }
 
-    /// Runs `work` in the writer, in one transaction.
+    /// Runs `work` in the writer thread, in one transaction.
     ///
-    /// *Errors*: [`DbError`]; then nothing of it is there. *Cancel*: it may be done all the same.
+    /// *Errors*: [`DbError`]; the transaction is then rolled back. *Cancel*: the transaction may be
+    /// committed nonetheless.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -143,18 +147,20 @@ impl Db {
     }
 }
 
-/// A connection that only reads.
+/// A read-only connection.
 pub(super) struct Reading {
     pub(super) connection: Connection,
-    /// Whether the file has an older schema, so that this is a copy in memory which was brought up to date: its writer will do so with the file.
+    /// Whether the file has an older schema. The connection is then to a migrated copy in memory;
+    /// the writer migrates the file itself.
     pub(super) was_upgraded: bool,
 }
 
-/// Returns a connection that only reads; `None` if there is no such database yet.
+/// Returns a read-only connection; `None` if the database does not exist yet.
 ///
 /// *Errors*: [`DbError`].
 pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, DbError> {
-    // Not by opening it: closing the descriptor would drop the locks that SQLite holds in this process.
+    // Do not test this by opening the file: closing the descriptor would release the locks that
+    // SQLite holds in this process.
     match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
         Ok(()) => {}
         Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -186,7 +192,7 @@ pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, 
         .map_err(failed)
 }
 
-/// Returns a database of the newest schema in memory; with the rows of `of`.
+/// Returns a database in memory with the newest schema, and the rows of `of` if given.
 pub(super) fn in_memory(of: Option<&Connection>, schema: Schema) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     if let Some(of) = of {
@@ -201,7 +207,7 @@ fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-/// Brings a database to the newest schema, in whatever transaction the caller holds.
+/// Migrates a database to the newest schema, within the caller's transaction.
 fn migrate(connection: &Connection, schema: Schema) -> rusqlite::Result<()> {
     let found = usize::try_from(version(connection)?).unwrap_or(0);
     for migration in schema.migrations.iter().skip(found) {
@@ -210,14 +216,16 @@ fn migrate(connection: &Connection, schema: Schema) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", schema.version())
 }
 
-/// A database with a write-ahead log fails at its first read, not when it is opened.
+/// Runs a first query: a database with a write-ahead log fails at its first read, not when it is
+/// opened.
 fn probed(connection: Connection) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
     Ok(connection)
 }
 
-/// Tells whether nothing can change the file, and no row waits in a write-ahead log, which `immutable=1` would not see.
+/// Tells whether nothing can change the file and its write-ahead log is empty; `immutable=1` would
+/// ignore rows in that log.
 fn is_immutable(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
@@ -240,10 +248,11 @@ fn immutable_uri(path: &Path) -> String {
     uri + "?immutable=1"
 }
 
-/// Returns the connection, and whether an older schema was brought up to date.
+/// Returns the connection and whether an older schema was migrated.
 fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
     let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
-    // Made by us first, so that it is private from birth; SQLite gives its helpers the same mode.
+    // Create the file ourselves, so that it is private from the start; SQLite gives its auxiliary
+    // files the same mode.
     super::files::append_private(path)
         .map_err(|error| failed(rusqlite::Error::ToSqlConversionFailure(Box::new(error))))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -257,7 +266,7 @@ fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
     if found > 0 && found < known {
-        // What was is kept beside it (STATE-5).
+        // Keep a copy of the old version (STATE-5).
         let backup = path.with_extension(format!("v{found}.db"));
         if !backup.exists() {
             connection.execute("VACUUM INTO ?1", [backup.to_string_lossy()]).map_err(failed)?;
@@ -265,7 +274,7 @@ fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
     }
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-    // Another process may have been quicker.
+    // Another process may have migrated the file in the meantime.
     let found = version(&transaction).map_err(failed)?;
     migrate(&transaction, schema).map_err(failed)?;
     transaction.commit().map_err(failed)?;

@@ -7,16 +7,17 @@ use std::os::unix::fs::{
 };
 use std::path::Path;
 
-/// Makes a directory and those above it, 0700 each; one that is there is left as it is.
+/// Creates a directory and its missing parents with mode 0700. Existing directories are left
+/// unchanged.
 ///
-/// *Errors*: what the kernel says.
+/// *Errors*: any I/O error.
 pub fn create_private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Takes the rights of others from a directory that belongs to this user.
+/// Removes the permissions of group and others from a directory of this user.
 ///
-/// *Errors*: what the kernel says; the directory belongs to another user.
+/// *Errors*: any I/O error; another user owns the directory and others can access it.
 pub(super) fn make_private(path: &Path) -> io::Result<()> {
     let meta = std::fs::metadata(path)?;
     if meta.permissions().mode() & 0o077 == 0 {
@@ -24,16 +25,17 @@ pub(super) fn make_private(path: &Path) -> io::Result<()> {
     }
     if meta.uid() != nix::unistd::geteuid().as_raw() {
         let message =
-            format!("{} belongs to uid {} and is open to others", path.display(), meta.uid());
+            format!("{} is owned by uid {} and open to other users", path.display(), meta.uid());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
-    tracing::warn!(path = %path.display(), "the directory was open to others; it is private now");
+    tracing::warn!(path = %path.display(), "removed the permissions of other users from the directory");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
 }
 
-/// Makes a new file for appending, 0600; one that is there is opened.
+/// Opens a file for reading and appending; creates it with mode 0600 if it is missing. Does not
+/// follow a symlink.
 ///
-/// *Errors*: what the kernel says.
+/// *Errors*: any I/O error.
 pub fn append_private(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .create(true)
@@ -44,9 +46,10 @@ pub fn append_private(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Replaces a file whole: written beside it, synced, renamed, the directory synced.
+/// Replaces a file atomically: writes a temporary file beside it, syncs and renames it, and syncs
+/// the directory.
 ///
-/// *Errors*: what the kernel says; the old content is then still there.
+/// *Errors*: any I/O error; unless only the last sync failed, the old content is still in place.
 pub fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();

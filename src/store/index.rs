@@ -1,4 +1,4 @@
-//! The index of runs: derived from transcripts, and made again from them at any time.
+//! The index of runs, derived from the transcripts and rebuildable at any time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,28 +23,28 @@ const SCHEMA: Schema = Schema {
     "],
 };
 
-/// Which runs are asked for.
+/// Criteria for listing runs; a run must meet all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunFilter {
-    /// Of this job.
+    /// The name of the job.
     pub job: Option<String>,
-    /// In this state.
+    /// The state of the run.
     pub state: Option<RunState>,
-    /// With this verdict.
+    /// The verdict of the final answer.
     pub verdict: Option<String>,
-    /// Only with a call that was denied.
+    /// Whether to list only runs in which the gate denied a call.
     pub refused: bool,
-    /// Begun then or later, RFC 3339 in UTC.
+    /// Earliest start, inclusive, as RFC 3339 in UTC.
     pub since: Option<String>,
-    /// Begun then or earlier, likewise.
+    /// Latest start, inclusive, as RFC 3339 in UTC.
     pub until: Option<String>,
-    /// With an id that begins so.
+    /// A prefix of the run id.
     pub prefix: Option<String>,
-    /// At most so many.
+    /// Maximum number of runs.
     pub limit: u32,
 }
 
-/// The index with its writer.
+/// The index and its writer.
 #[derive(Debug, Clone)]
 pub struct Index {
     db: Db,
@@ -55,7 +55,8 @@ impl Index {
         state.join("index.db")
     }
 
-    /// Opens the index; one that was damaged or is new is filled from the transcripts by [`Self::rebuild`], which the caller then owes.
+    /// Opens the index. If the returned flag is true, the index is new, was damaged, or was
+    /// migrated: the caller must call [`Self::rebuild`].
     ///
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path) -> Result<(Self, bool), DbError> {
@@ -65,14 +66,15 @@ impl Index {
         Ok((Self { db }, owes_rebuild))
     }
 
-    /// Takes in the row of a run that has ended.
+    /// Adds or replaces the row of an ended run.
     ///
     /// *Errors*: [`DbError`].
     pub async fn take(&self, row: RunSummary) -> Result<(), DbError> {
         self.db.write(move |transaction| insert(transaction, &row)).await
     }
 
-    /// Takes a run in, as its transcript tells it. One that cannot be read is left out.
+    /// Adds an ended run from its transcript. Does nothing if the run is open or its transcript
+    /// cannot be read.
     ///
     /// *Errors*: [`DbError`].
     pub async fn refresh(&self, state: StateDir, run: RunDir) -> Result<(), DbError> {
@@ -83,9 +85,9 @@ impl Index {
         }
     }
 
-    /// Makes the whole index again from the transcripts; returns how many runs it holds.
+    /// Rebuilds the index from the transcripts; returns the number of runs in it.
     ///
-    /// *Errors*: [`DbError`]; then the old index is still there.
+    /// *Errors*: [`DbError`]; the old index is then unchanged.
     pub async fn rebuild(&self, state: StateDir) -> Result<u64, DbError> {
         self.db
             .write(move |transaction| {
@@ -95,35 +97,36 @@ impl Index {
             .await
     }
 
-    /// Returns runs, newest first.
+    /// Returns the runs that match `filter`, newest first.
     ///
     /// *Errors*: [`DbError`].
     pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunSummary>, DbError> {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
-    /// Returns the last run of each job.
+    /// Returns the latest run of each job.
     ///
     /// *Errors*: [`DbError`].
     pub async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, DbError> {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
-    /// Returns the last run of each job of a state directory.
+    /// Returns the latest run of each job, without the writer of the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunSummary>, DbError> {
         Self::read(state, last_of_each)
     }
 
-    /// Returns runs of a state directory.
+    /// Returns the runs that match `filter`, newest first, without the writer of the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunSummary>, DbError> {
         Self::read(state, |connection| select(connection, filter))
     }
 
-    /// Asks the index of a state directory. Where it is missing or older than its transcripts tell, one in memory is made from them.
+    /// Queries the index file. If the file is missing or has an older schema, queries an index in
+    /// memory that is built from the transcripts.
     fn read<T>(
         state: &StateDir,
         query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
@@ -142,7 +145,7 @@ impl Index {
     }
 }
 
-/// Takes every run in that has ended; returns how many.
+/// Adds every ended run; returns their number.
 fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
     let mut count = 0;
     let mut failed = Ok(());
@@ -159,7 +162,7 @@ fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
 }
 
 impl StateDir {
-    /// Returns the rows of the open runs, as their transcripts tell them now.
+    /// Returns the rows of the open runs, computed from their transcripts.
     #[must_use]
     pub fn open_rows(&self) -> Vec<RunSummary> {
         std::fs::read_dir(self.run_locks())
@@ -171,13 +174,14 @@ impl StateDir {
     }
 }
 
-/// Returns the row of a run; `None` if its transcript cannot be read.
+/// Returns the row of a run; `None` if its transcript cannot be opened or has no valid first line.
 fn fold(run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     RunSummary::fold(&lines)
 }
 
-/// Returns the row of a run for the index; `None` for one that is open: its end brings it in. A record that nothing ends any more is shown as cut.
+/// Returns the row of a run for the index; `None` for an open run, which is added when it ends. A
+/// transcript without an end that no run lock covers counts as cut.
 fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     let row = RunSummary::fold(&lines)?;
@@ -221,7 +225,7 @@ fn parse(json: &str) -> rusqlite::Result<RunSummary> {
 }
 
 impl RunFilter {
-    /// Tells whether a run is asked for, its number aside.
+    /// Tells whether a run meets all criteria; `limit` does not apply.
     #[must_use]
     pub fn admits(&self, row: &RunSummary) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
@@ -232,7 +236,7 @@ impl RunFilter {
             && self.state.is_none_or(|state| state == row.state())
             && is(&self.verdict, row.verdict.as_deref())
             && (!self.refused || row.refused_calls > 0)
-            // One that waits is newer than any moment that has passed.
+            // A queued run is newer than any past moment.
             && self.since.as_deref().is_none_or(|since| started.is_none_or(|at| at >= since))
             && self.until.as_deref().is_none_or(|until| started.is_some_and(|at| at <= until))
             && self.prefix.as_deref().is_none_or(|prefix| row.run_id.starts_with(prefix))
@@ -262,8 +266,8 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
     rows.map(|json| parse(&json?)).collect()
 }
 
-/// Returns the rows that `runs` lists, newest first. A run moves from the queue to the open runs and then to the index; read the three in this
-/// order, so that you do not miss a run.
+/// Returns the rows that `dutyd runs` lists, newest first. A run moves from the queue to the open
+/// runs and then to the index; read the three in this order, so that no run is missed.
 #[must_use]
 pub fn all_runs(
     queue: &[QueuedRun],

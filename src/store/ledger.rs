@@ -1,8 +1,9 @@
-//! The slot ledger: what became of every due time.
+//! The slot ledger: the disposition of every due time.
 //!
-//! A slot `(job, epoch, due_at)` is claimed here, on the disk, before anything of its run begins; one that is there is never claimed again
-//! (CRON-1). The periods in which each schedule was in force are kept too, so that `audit` can compute them again. Nothing else is derived
-//! into this file, and it is derived from nothing.
+//! A slot `(job, epoch, due_at)` is claimed here, on disk, before anything of its run begins. An
+//! existing slot is never claimed again (CRON-1). The ledger also keeps the periods in which each
+//! schedule was in effect, so that `audit` can recompute the slots. The ledger is not derived from
+//! other data and cannot be rebuilt.
 
 use std::path::{Path, PathBuf};
 
@@ -14,28 +15,29 @@ use super::reserve::Reserve;
 use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
 
-/// What became of a slot.
+/// The disposition of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SlotState {
-    /// Its run waits for a place.
+    /// Its run waits in the queue.
     Queued,
-    /// Its run works.
+    /// Its run is active.
     Running,
     /// Its run has ended.
     Ran,
-    /// Not run because the job was still running.
+    /// Not run: an earlier run of the job was still queued or active, the due time repeated after
+    /// the clock was set back, or the queued run was cancelled.
     Skipped,
-    /// Not run because the daemon was not there.
+    /// Not run: the daemon did not decide in time, or the run could not begin.
     Missed,
-    /// Made up for by a later slot's run.
+    /// Covered by another run, which the row names.
     Coalesced,
     /// The schedule changed before its run began.
     Superseded,
 }
 
 impl SlotState {
-    /// Returns the word that stands in the ledger.
+    /// Returns the word that the ledger stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,93 +52,93 @@ impl SlotState {
     }
 }
 
-/// A slot as it is written.
+/// A slot to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// How often the clock was set back before.
+    /// How often the clock had been set back before this slot.
     pub epoch: i64,
     /// When it was due.
     pub due_at: DateTime<Utc>,
-    /// What became of it.
+    /// The disposition.
     pub state: SlotState,
-    /// The run that it made, or that made up for it.
+    /// The run for this slot, or another run that covers it.
     pub run_id: Option<RunId>,
-    /// A sentence for people.
+    /// The reason for the disposition, as a sentence for the operator.
     pub reason: String,
-    /// The zone of its schedule.
+    /// The time zone of the schedule.
     pub zone: String,
-    /// The configuration at that time.
+    /// The digest of the configuration at that time.
     pub config_digest: String,
 }
 
-/// A slot as it is read.
+/// A slot that was read from the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SlotRow {
-    /// The job.
+    /// The name of the job.
     pub job: String,
     /// When it was due.
     pub due_at: DateTime<Utc>,
-    /// What became of it.
+    /// The disposition.
     pub state: SlotState,
-    /// The run.
+    /// The run for this slot, or another run that covers it.
     pub run_id: Option<String>,
-    /// When that was decided.
+    /// When the disposition was written.
     pub decided_at: DateTime<Utc>,
-    /// A sentence for people.
+    /// The reason for the disposition, as a sentence for the operator.
     pub reason: String,
-    /// How often the clock was set back before.
+    /// How often the clock had been set back before this slot.
     pub epoch: i64,
 }
 
-/// A time in which a schedule was in force.
+/// A period in which a schedule was in effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Period {
-    /// The row.
+    /// The row id.
     pub id: i64,
-    /// The job.
+    /// The name of the job.
     pub job: String,
-    /// How often the clock was set back before.
+    /// How often the clock had been set back before this period.
     pub epoch: i64,
     /// The schedule as JSON: `{"cron": […]}` or `{"every_ms": …}`.
     pub schedule: String,
-    /// Its zone.
+    /// The time zone of the schedule.
     pub zone: String,
-    /// From then on, exclusive.
+    /// The start of the period, exclusive.
     pub began: DateTime<Utc>,
-    /// Every slot up to then, inclusive, has its row.
+    /// Every slot up to this time, inclusive, has its row.
     pub settled: DateTime<Utc>,
-    /// Until then, inclusive; `None` while it is in force.
+    /// The end of the period, inclusive; `None` while the schedule is in effect.
     pub ended: Option<DateTime<Utc>>,
 }
 
-/// The ledger with its writer.
+/// The ledger and its writer.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     db: Db,
 }
 
 impl Ledger {
-    /// Returns where the ledger of a state directory lies.
+    /// Returns the path of the ledger in a state directory.
     #[must_use]
     pub fn path(state: &Path) -> PathBuf {
         state.join("ledger.db")
     }
 
-    /// Opens the ledger; a damaged one is set aside, and its new name returned.
+    /// Opens the ledger. A damaged file is moved aside; its new path is returned.
     ///
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path) -> Result<(Self, Option<PathBuf>), DbError> {
         let reserve = Reserve::open(state.join("ledger.reserve"));
         if let Err(error) = &reserve {
-            tracing::warn!(%error, "the ledger has no reserve for a full disk");
+            tracing::warn!(%error, "failed to open the disk-space reserve of the ledger");
         }
         let (db, aside) = Db::open(&Self::path(state), SCHEMA, reserve.ok())?;
         Ok((Self { db }, aside))
     }
 
-    /// Runs an order in the writer.
+    /// Runs `work` in the writer thread, in one transaction.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
@@ -144,10 +146,10 @@ impl Ledger {
         self.db.write(work).await
     }
 
-    /// Claims slots in one transaction; returns for each whether it is new.
+    /// Claims slots in one transaction; returns for each slot whether it is new.
     ///
-    /// `settled` gives for jobs the moment up to which every slot has its row when this is done.
-    /// *Errors*: [`DbError`]; then none is claimed.
+    /// `settled` lists, per job, the time up to which every slot has its row after this call.
+    /// *Errors*: [`DbError`]; no slot is then claimed.
     pub async fn claim(
         &self,
         slots: Vec<Slot>,
@@ -178,7 +180,7 @@ impl Ledger {
             .await
     }
 
-    /// Writes what became of the slots of a run.
+    /// Writes the disposition of a run's slots, unless it is final already.
     ///
     /// *Errors*: [`DbError`].
     pub async fn decide(
@@ -198,9 +200,10 @@ impl Ledger {
             .await
     }
 
-    /// Puts schedules (job, record, zone) into force from `now` on, and ends those of all others; one that is in force already goes on.
+    /// Makes exactly these schedules (job, schedule as JSON, zone) effective from `now` on. The
+    /// periods of all others end; an unchanged one continues.
     ///
-    /// *Errors*: [`DbError`]; then nothing has changed.
+    /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn set_schedules(
         &self,
         epoch: i64,
@@ -242,9 +245,10 @@ impl Ledger {
             .await
     }
 
-    /// Begins an epoch at `now`, after a clock that had shown `ended`: every period ends there, and `schedules` begin anew.
+    /// Begins an epoch at `now`, after the clock was set back from `ended`: every open period ends
+    /// there, and each of `schedules` gets a new one.
     ///
-    /// *Errors*: [`DbError`]; then nothing has changed.
+    /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn begin_epoch(
         &self,
         epoch: i64,
@@ -269,14 +273,14 @@ impl Ledger {
             .await
     }
 
-    /// Keeps a number under a name.
+    /// Stores a named number.
     ///
     /// *Errors*: [`DbError`].
     pub async fn set_meta(&self, name: &'static str, value: i64) -> Result<(), DbError> {
         self.db.write(move |transaction| keep_meta(transaction, name, value)).await
     }
 
-    /// Runs a query in the writer, so that it sees everything that was written.
+    /// Runs a query in the writer thread, so that it sees everything written so far.
     ///
     /// *Errors*: [`DbError`].
     pub async fn read<T: Send + 'static>(
@@ -286,7 +290,8 @@ impl Ledger {
         self.db.write(move |transaction| query(&LedgerReader { connection: transaction })).await
     }
 
-    /// Runs a query on the ledger of a state directory whose daemon may or may not run; `None` if there is none yet.
+    /// Runs a query on the ledger file, whether or not the daemon is running; `None` if there is no
+    /// ledger yet.
     ///
     /// *Errors*: [`DbError`].
     pub fn read_file<T>(
@@ -312,7 +317,8 @@ impl LedgerReader<'_> {
         self.connection
     }
 
-    /// Returns slots of one job or all, in the order of their due times.
+    /// Returns the slots of one job or of all jobs, ordered by epoch and due time. Both bounds are
+    /// inclusive.
     ///
     /// *Errors*: SQLite's.
     pub fn slots(
@@ -333,7 +339,7 @@ impl LedgerReader<'_> {
             .collect()
     }
 
-    /// Returns the slots whose run was never seen to end.
+    /// Returns the slots whose run has not ended as far as the ledger knows.
     ///
     /// *Errors*: SQLite's.
     pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
@@ -343,7 +349,7 @@ impl LedgerReader<'_> {
         query.query_map([], slot_row)?.collect()
     }
 
-    /// Tells whether a slot's run was made in an earlier epoch, no longer ago than `since`.
+    /// Tells whether a run was made or queued for the same due time in an earlier epoch.
     ///
     /// *Errors*: SQLite's.
     pub fn ran_before(
@@ -362,7 +368,7 @@ impl LedgerReader<'_> {
             .map(|row| row.is_some())
     }
 
-    /// Returns the periods of one job or all, oldest first.
+    /// Returns the periods of one job or of all jobs, oldest first.
     ///
     /// *Errors*: SQLite's.
     pub fn periods(&self, job: Option<&str>) -> rusqlite::Result<Vec<Period>> {
@@ -384,7 +390,7 @@ impl LedgerReader<'_> {
         rows.collect()
     }
 
-    /// Returns a number that was kept.
+    /// Returns a named number, as stored by [`Ledger::set_meta`].
     ///
     /// *Errors*: SQLite's.
     pub fn meta(&self, name: &str) -> rusqlite::Result<Option<i64>> {

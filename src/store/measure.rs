@@ -1,4 +1,5 @@
-//! Measures the disk space of a directory tree. The tree is untrusted. A file that was unlinked and is still open is not counted.
+//! Measures the disk usage of an untrusted directory tree. A file that is open but already unlinked
+//! is not counted.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -12,11 +13,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Entries of a tree; one with more counts as too large.
+/// Maximum number of entries; a tree with more counts as too large.
 const MOST_ENTRIES: usize = 1_000_000;
 
-/// Returns the bytes that the tree at `path` takes on its file system; `None` if they are more than `most`, or if the tree is too large or too
-/// deep to be measured. Returns 0 if `path` does not exist. Does not follow links, and counts a file with several names once.
+/// Returns the bytes that the tree at `path` occupies on its file system; `None` if they exceed
+/// `most`, or if the tree is too large or too deep to be measured. Returns 0 if `path` does not
+/// exist. Does not follow links or enter other file systems, and counts a file with several names
+/// once.
 ///
 /// *Errors*: a directory cannot be read. Blocks.
 pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
@@ -36,7 +39,7 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
     let mut waiting = vec![PathBuf::from(".")];
     while let Some(relative) = waiting.pop() {
         let directory = match openat2(&root, &relative, flags, Mode::empty(), how) {
-            // It was removed meanwhile, or is another file system.
+            // The directory was removed in the meantime, or is on another file system.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             Err(Errno::NAMETOOLONG) => return Ok(None),
             Err(Errno::ACCESS) => {
@@ -75,9 +78,11 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
     Ok(Some(bytes))
 }
 
-/// Lets the owner of a directory look into it: a tool must not hide files by closing a directory to its own user.
+/// Gives the owner access to a directory: a tool must not hide files by removing its own user's
+/// permissions.
 fn make_readable(directory: &OwnedFd) -> io::Result<()> {
-    // `fchmodat` would follow a link that took the directory's place, and `fchmod` refuses a descriptor that is only a place.
+    // `fchmodat` would follow a link that replaced the directory, and `fchmod` rejects an `O_PATH`
+    // descriptor.
     let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
     chmod(path, Mode::RWXU).map_err(Into::into)
 }
@@ -98,7 +103,7 @@ mod tests {
         for at in 0..5 {
             std::fs::hard_link(tree.join("a/b/file"), tree.join(format!("name{at}"))).unwrap();
         }
-        // A file of holes takes nothing.
+        // A sparse file occupies no space.
         std::fs::File::create(tree.join("holes")).unwrap().set_len(1 << 40).unwrap();
         let bytes = disk_bytes(&tree, 2 << 20).unwrap().unwrap();
         assert!((1 << 20..(1 << 20) + (64 << 10)).contains(&bytes), "{bytes}");

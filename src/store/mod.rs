@@ -1,7 +1,8 @@
-//! What is kept: transcripts, their outputs, markers of open runs, the index and the ledger.
+//! Persistent state: transcripts, their output files, run locks, the index and the ledger.
 //!
-//! The transcript is the record and everything else is derived from it or stands beside it. Files are private from birth (SEC-3). Who reads
-//! them is not known here.
+//! The transcript is the record of a run; the index is derived from it, and the ledger is
+//! authoritative for what no transcript can tell. Files are created private (SEC-3). This folder
+//! does not know who reads them.
 
 mod db;
 mod files;

@@ -1,7 +1,7 @@
 //! Change plans and MCP pins in the ledger.
 //!
-//! A plan is claimed before anything of it is done, in one statement, so that no step can be done twice; what was claimed and never finished
-//! stays `failed`, because nobody can say how far it came.
+//! A plan is claimed in one statement before its first step, so that no step is executed twice. A
+//! plan that was claimed and never finished stays `failed`, because we cannot tell how far it came.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::ledger::{Ledger, LedgerReader};
 use crate::domain::{Plan, PlanState};
 
 impl Ledger {
-    /// Keeps a new plan, or what became of one.
+    /// Stores a new plan, or the new state of an existing one.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_plan(&self, plan: Plan) -> Result<(), DbError> {
@@ -29,7 +29,8 @@ impl Ledger {
         .await
     }
 
-    /// Claims a waiting plan: it is `to` from now on, until it is kept anew. Returns it as it was; `None` if it did not wait any more.
+    /// Claims a waiting plan: sets its state to `to` until [`Self::keep_plan`] stores another.
+    /// Returns the claimed plan; `None` if it was not waiting.
     ///
     /// *Errors*: [`DbError`].
     pub async fn claim_plan(
@@ -54,7 +55,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// Keeps what was accepted of the tools of an MCP server: digests by name.
+    /// Stores the accepted tools of an MCP server: digests by name.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_mcp_pins(
@@ -73,7 +74,8 @@ impl Ledger {
 }
 
 impl LedgerReader<'_> {
-    /// Returns what was accepted of the tools of an MCP server; `None` if it was never seen.
+    /// Returns the accepted tools of an MCP server, digests by name; `None` if the server has no
+    /// pins.
     ///
     /// *Errors*: SQLite's.
     pub fn mcp_pins(&self, server: &str) -> rusqlite::Result<Option<BTreeMap<String, String>>> {
@@ -89,7 +91,7 @@ impl LedgerReader<'_> {
         })
     }
 
-    /// Returns the plans, newest first.
+    /// Returns all plans, newest first.
     ///
     /// *Errors*: SQLite's.
     pub fn plans(&self) -> rusqlite::Result<Vec<Plan>> {
@@ -98,7 +100,7 @@ impl LedgerReader<'_> {
         query.query_map([], plan)?.collect()
     }
 
-    /// Returns one plan.
+    /// Returns the plan with this id; `None` if it does not exist.
     ///
     /// *Errors*: SQLite's.
     pub fn plan(&self, plan_id: &str) -> rusqlite::Result<Option<Plan>> {
@@ -114,7 +116,7 @@ fn plan(row: &Row<'_>) -> rusqlite::Result<Plan> {
     };
     let state: String = row.get(0)?;
     let mut plan: Plan = serde_json::from_str(row.get_ref(1)?.as_str()?).map_err(unreadable)?;
-    // The column is what claims change.
+    // Claiming changes only the column, so it takes precedence over the JSON.
     plan.state = serde_json::from_value(state.into()).map_err(unreadable)?;
     Ok(plan)
 }

@@ -1,6 +1,7 @@
-//! What the ledger knows of runs: those that wait for a place, and where the records of the others ended.
+//! The ledger's data on runs: those in the queue, and where the records of the others ended.
 //!
-//! A run that waits has neither directory nor transcript yet. One that ends while it waits keeps its row, so that its end can be read.
+//! A queued run has neither a directory nor a transcript yet. A run that ends while it is queued
+//! keeps its row, so that its end can be queried.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension as _, Row, params};
@@ -12,11 +13,11 @@ use super::tables::word;
 use super::verify::RecordEnd;
 use crate::domain::{RunId, StopReason, Trigger};
 
-/// Runs that ended while they waited, of which the ledger keeps the newest.
+/// Maximum number of rows of runs that ended while they were queued; the newest are kept.
 const KEPT_ENDED: u32 = 1000;
 
 impl Ledger {
-    /// Keeps where the record of a run ended.
+    /// Stores where the record of a run ended.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_record_end(&self, run_id: RunId, end: RecordEnd) -> Result<(), DbError> {
@@ -30,9 +31,9 @@ impl Ledger {
         .await
     }
 
-    /// Keeps runs that wait.
+    /// Adds runs to the queue.
     ///
-    /// *Errors*: [`DbError`]; then none is kept.
+    /// *Errors*: [`DbError`]; no run is then added.
     pub async fn enqueue(&self, runs: Vec<QueuedRun>) -> Result<(), DbError> {
         self.write(move |transaction| {
             let mut insert = transaction.prepare_cached(
@@ -47,7 +48,8 @@ impl Ledger {
         .await
     }
 
-    /// Removes a run that has a record from the queue, and the row that says how it ended there, if there is one.
+    /// Removes the queue row of a run that has a record, even if the row says that the run ended
+    /// while it was queued.
     ///
     /// *Errors*: [`DbError`].
     pub async fn dequeue(&self, run_id: RunId) -> Result<(), DbError> {
@@ -60,7 +62,7 @@ impl Ledger {
         .await
     }
 
-    /// Ends a run that waits, before it began; without `run_id`, every one that waits.
+    /// Ends a queued run before it begins; without `run_id`, ends every queued run.
     ///
     /// *Errors*: [`DbError`].
     pub async fn end_queued(
@@ -88,7 +90,7 @@ impl Ledger {
 }
 
 impl LedgerReader<'_> {
-    /// Returns where the record of a run ended; `None` if that is not known.
+    /// Returns where the record of a run ended; `None` if the ledger does not have it.
     ///
     /// *Errors*: SQLite's.
     pub fn record_end(&self, run_id: &str) -> rusqlite::Result<Option<RecordEnd>> {
@@ -98,7 +100,8 @@ impl LedgerReader<'_> {
         query.query_row([run_id], record_end).optional()
     }
 
-    /// Gives `take` each run whose end is known from `since` on (inclusive), in the order of their ids.
+    /// Calls `take` with the id of each run that has a stored end, from `since` on (inclusive), in
+    /// the order of the ids.
     ///
     /// *Errors*: SQLite's.
     pub fn each_record_end(&self, since: &str, mut take: impl FnMut(&str)) -> rusqlite::Result<()> {
@@ -112,7 +115,7 @@ impl LedgerReader<'_> {
         Ok(())
     }
 
-    /// Returns the runs that wait, and those that ended while they waited, newest first.
+    /// Returns the queued runs, and those that ended while they were queued, newest first.
     ///
     /// *Errors*: SQLite's.
     pub fn queue(&self) -> rusqlite::Result<Vec<QueuedRun>> {
@@ -122,7 +125,7 @@ impl LedgerReader<'_> {
         query.query_map([], queued)?.collect()
     }
 
-    /// Tells whether any schedule, slot or waiting run of this job was ever kept.
+    /// Tells whether the ledger has any schedule, slot or queued run of this job.
     ///
     /// *Errors*: SQLite's.
     pub fn knows_job(&self, job: &str) -> rusqlite::Result<bool> {

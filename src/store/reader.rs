@@ -1,4 +1,4 @@
-//! Reads transcripts back: for people, for the index, and for recovery.
+//! Reads transcripts: for people, for the index, and for recovery.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
@@ -10,15 +10,15 @@ use serde_json::Value;
 
 use crate::domain::{Event, Line};
 
-/// Bytes of one line that are read; a longer one is not a line of ours.
+/// Maximum bytes of a line; a longer one is not a valid transcript line.
 const LINE_BYTES: u64 = 256 << 20;
 
-/// An event that was read.
+/// An event that was read from a transcript.
 #[derive(Debug, Clone)]
 pub enum ReadEvent {
-    /// One that this version knows.
+    /// An event that this version knows.
     Known(Box<Event>),
-    /// One of a later version, as it is.
+    /// An event of a later version, unchanged.
     Unknown(Value),
 }
 
@@ -37,13 +37,13 @@ impl<'de> Deserialize<'de> for ReadEvent {
     }
 }
 
-/// A line that was read.
+/// A transcript line with its parsed event.
 pub type ReadLine = Line<ReadEvent>;
 
-/// A line as it stands in the file: the envelope, and `type` with its fields.
+/// A transcript line as in the file: the envelope, and `type` with its fields.
 pub type RawLine = Line<Value>;
 
-/// Returns the event of a line; `None` for one of a later version.
+/// Returns the event of a line; `None` for an event of a later version.
 #[must_use]
 pub fn known(line: &ReadLine) -> Option<&Event> {
     match &line.event {
@@ -52,25 +52,25 @@ pub fn known(line: &ReadLine) -> Option<&Event> {
     }
 }
 
-/// Why a transcript cannot be read on.
+/// Why reading a transcript failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadProblem {
     /// The file cannot be read.
     #[error("the transcript cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// A line is not one of ours.
+    /// A line is not a valid transcript line.
     #[error("line {line} cannot be read: {reason}")]
     Line {
-        /// From 1.
+        /// The line number, counted from 1.
         line: u64,
-        /// What is wrong with it.
+        /// Why the line is invalid.
         reason: String,
     },
 }
 
-/// Returns the lines of a transcript one by one; a torn last line is left out.
+/// Returns the lines of a transcript one by one, without a torn last line.
 ///
-/// *Errors*: the file cannot be opened; then each line that cannot be read.
+/// *Errors*: the file cannot be opened. The iterator then yields an error for each unreadable line.
 pub fn read_lines<T: serde::de::DeserializeOwned>(
     path: &Path,
 ) -> io::Result<impl Iterator<Item = Result<Line<T>, ReadProblem>> + use<T>> {
@@ -88,7 +88,8 @@ pub fn read_lines<T: serde::de::DeserializeOwned>(
     }))
 }
 
-/// Returns the whole lines of a transcript as they stand there, each with what it says; stops at one that cannot be read.
+/// Returns the complete lines of a transcript verbatim, each with its parsed form. Stops at the
+/// first unreadable line.
 ///
 /// *Errors*: the file cannot be opened.
 pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLine)> + use<>> {
@@ -100,19 +101,20 @@ pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLi
     }))
 }
 
-/// Opens a file of a run. Only a regular file is opened, no link is followed, and opening never waits.
+/// Opens a file of a run. Opens only regular files, does not follow a link as the last component,
+/// and never blocks.
 ///
-/// *Errors*: what the kernel says, or that it is something else.
+/// *Errors*: any I/O error, or the file is not a regular file.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
     }
 }
 
-/// Returns each line's bytes, and whether its newline is there.
+/// Returns the bytes of each line, and whether the line ends with a newline.
 pub(super) fn whole_lines(
     path: &Path,
 ) -> io::Result<impl Iterator<Item = io::Result<(Vec<u8>, bool)>> + use<>> {

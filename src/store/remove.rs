@@ -1,8 +1,9 @@
-//! Removes a tree that something hostile has made.
+//! Removes a directory tree that a hostile program may have made.
 //!
-//! One directory is open at a time, and the way back leads over `..`, compared with what was left: neither the depth of a tree nor the length of its
-//! paths costs stack or descriptors. No link is followed, and no other file system is entered (STATE-6). What cannot be removed is left out, and the
-//! rest goes on.
+//! Only one directory is open at a time. We return to the parent through `..` and check that it is
+//! the directory from which we descended, so that neither the depth of the tree nor the length of
+//! its paths costs stack or descriptors. We follow no links and enter no other file system
+//! (STATE-6). We skip entries that cannot be removed and continue with the rest.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -17,12 +18,12 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Entries that could not be removed after which a removal gives up; their names are kept in memory.
+/// Maximum number of failed entries before a removal gives up; their names are kept in memory.
 const MOST_FAILED: usize = 1000;
 
-/// Removes what lies at `path`, with all that is in it. Nothing at `path` is not an error.
+/// Removes the file or directory at `path`, with its content. A missing `path` is not an error.
 ///
-/// *Errors*: the first one; everything else that could be removed is gone. Blocks.
+/// *Errors*: the first failure; everything else that could be removed is gone. Blocks.
 pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -43,7 +44,7 @@ enum Taken {
     Full,
 }
 
-/// A directory on the way to the one that is open.
+/// A directory on the path from the root of the tree to the open one.
 struct Level {
     name: CString,
     stat: Stat,
@@ -93,7 +94,8 @@ impl Removal {
         Ok(dir)
     }
 
-    /// Removes what can be removed at once; returns the first directory that has something in it.
+    /// Removes the entries that can be removed directly; returns the first directory that is not
+    /// empty.
     fn empty(&mut self, dir: &mut Dir) -> Option<CString> {
         let mut has_removed = false;
         while self.failures <= MOST_FAILED {
@@ -103,7 +105,7 @@ impl Removal {
                     self.count(errno);
                     return None;
                 }
-                // Reading and removing at once may pass something over.
+                // Removing entries while reading may skip some, so read again.
                 None if has_removed => {
                     has_removed = false;
                     dir.rewind();
@@ -141,7 +143,7 @@ impl Removal {
 fn take(dir: BorrowedFd<'_>, name: &CStr) -> Result<Taken, Errno> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(Taken::Gone),
-        // What a directory answers, by file system.
+        // The error for a directory depends on the file system.
         Err(first @ (Errno::ISDIR | Errno::PERM)) => {
             match unlinkat(dir, name, AtFlags::REMOVEDIR) {
                 Ok(()) | Err(Errno::NOENT) => Ok(Taken::Gone),
@@ -154,14 +156,14 @@ fn take(dir: BorrowedFd<'_>, name: &CStr) -> Result<Taken, Errno> {
     }
 }
 
-/// Opens a directory, and makes it ours to empty.
+/// Opens a directory, and gives us the rights to empty it.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let common = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = || openat2(dir, name, common | OFlags::RDONLY, Mode::empty(), how);
     let fd = match opened() {
         Err(Errno::ACCESS) => {
-            // `fchmodat` follows links; what was opened as a directory is not one.
+            // `fchmodat` follows links, but a descriptor opened as a directory is not a link.
             let place = openat2(dir, name, common | OFlags::PATH, Mode::empty(), how)?;
             chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
             opened()?
@@ -169,7 +171,7 @@ fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
         opened => opened?,
     };
     if !Mode::from_raw_mode(fstat(&fd)?.st_mode).contains(Mode::RWXU) {
-        // If this fails, its entries say why they stay.
+        // If this fails, the removal of its entries reports why.
         let _ = fchmod(&fd, Mode::RWXU);
     }
     Ok(fd)
@@ -181,7 +183,7 @@ fn parent(dir: &Dir, expected: &Stat) -> io::Result<Dir> {
     let stat = above.stat()?;
     match (stat.st_dev, stat.st_ino) == (expected.st_dev, expected.st_ino) {
         true => Ok(above),
-        false => Err(io::Error::other("a directory was moved while it was removed")),
+        false => Err(io::Error::other("a directory was moved during its removal")),
     }
 }
 

@@ -1,7 +1,8 @@
-//! Space that a database keeps for the time when its file system is full (STATE-4).
+//! Disk space that a database reserves for a full file system (STATE-4).
 //!
-//! The reserve is a file beside the database. While the file system has room for no more than a few writes, the reserve shrinks by
-//! one piece before each write, so that a full disk does not stop the ledger at once.
+//! The reserve is a file beside the database. While the file system has room for only a few writes,
+//! the reserve shrinks by one piece before each write, so that a full disk does not stop the ledger
+//! at once.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,19 +11,18 @@ use std::path::PathBuf;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 
-/// Bytes of a whole reserve.
+/// Bytes of a full reserve.
 const WHOLE: u64 = 16 << 20;
 
-/// Bytes that are given up at once.
+/// Bytes released at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Free bytes below which a piece is given up.
+/// A piece is released while fewer bytes than this are free.
 const SCARCE: u64 = 1 << 20;
 
-/// Free bytes from which on the reserve is made whole again.
+/// The reserve is refilled once at least this many bytes are free.
 const PLENTY: u64 = 128 << 20;
 
-/// The reserve of one database.
 #[derive(Debug)]
 pub(super) struct Reserve {
     file: File,
@@ -30,7 +30,7 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Opens the reserve at `path`, and makes it whole where there is plenty of space.
+    /// Opens the reserve at `path`, and fills it if enough space is free.
     ///
     /// *Errors*: the file cannot be opened, or is a symlink.
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
@@ -43,7 +43,8 @@ impl Reserve {
         Ok(reserve)
     }
 
-    /// Gives up a piece if the file system is nearly full; takes everything back if there is plenty of space.
+    /// Releases one piece if the file system is nearly full; refills the reserve if enough space is
+    /// free.
     pub(super) fn adapt(&mut self) {
         let Ok(system) = fstatvfs(&self.file) else { return };
         let blocks = match rustix::process::geteuid().is_root() {
@@ -62,7 +63,7 @@ impl Reserve {
         let done = match wanted {
             _ if wanted == self.bytes => return,
             _ if wanted < self.bytes => self.file.set_len(wanted),
-            // A file with holes would reserve nothing.
+            // `set_len` would create a sparse file, which reserves nothing.
             _ => fallocate(&self.file, FallocateFlags::empty(), 0, wanted).map_err(Into::into),
         };
         match done {

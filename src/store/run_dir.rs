@@ -1,4 +1,4 @@
-//! Where things lie in the state directory, and which runs are open.
+//! The layout of the state directory, and the locks of open runs.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -12,25 +12,25 @@ use super::measure::disk_bytes;
 use super::remove::remove_tree;
 use crate::domain::{CallId, RunId};
 
-/// The state directory.
+/// The state directory; need not exist yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateDir {
     root: PathBuf,
 }
 
 impl StateDir {
-    /// Returns the state directory at `root`; it need not be there yet.
+    /// Returns the state directory at `root`.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
 
-    /// Makes it, private.
+    /// Creates the directory with mode 0700.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn create(&self) -> io::Result<()> {
         create_private_dir(&self.root)?;
-        // One that is there may be open to others (SEC-3).
+        // An existing directory may be accessible to other users (SEC-3).
         make_private(&self.root)?;
         create_private_dir(&self.run_locks())
     }
@@ -41,49 +41,51 @@ impl StateDir {
         &self.root
     }
 
-    /// Returns the directory in which the tools of a job start, if it names none.
+    /// Returns the default working directory for the tools of a job.
     #[must_use]
     pub fn workspace(&self, job: &str) -> PathBuf {
         self.root.join("workspace").join(job)
     }
 
-    /// Makes the private temporary directory of a run.
+    /// Creates the private temporary directory of a run.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn make_temporary(&self, run_id: &RunId) -> io::Result<PathBuf> {
         let path = self.temporary().join(run_id.as_str());
         create_private_dir(&path)?;
         Ok(path)
     }
 
-    /// Makes the directory where connections to other hosts listen, which no tool can write.
+    /// Creates the directory for the sockets of connections to other hosts; no tool can write to
+    /// it.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn make_connections(&self) -> io::Result<PathBuf> {
         let path = self.root.join("ssh");
         create_private_dir(&path)?;
         Ok(path)
     }
 
-    /// Takes the temporary directory of a run away, with all that is in it. Links are not followed (STATE-6).
+    /// Removes the temporary directory of a run with its content. Does not follow links (STATE-6).
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error; as much as possible is removed nonetheless.
     pub async fn remove_temporary(&self, run_id: &RunId) -> io::Result<()> {
         let path = self.temporary().join(run_id.as_str());
         let removed = tokio::task::spawn_blocking(move || remove_tree(&path)).await;
         removed.map_err(io::Error::other)?
     }
 
-    /// Returns the bytes that the temporary directory of a run takes; `None` if they are more than `most`, or cannot be counted.
+    /// Returns the bytes that the temporary directory of a run occupies; `None` if they exceed
+    /// `most` or cannot be counted.
     ///
     /// *Errors*: a directory in it cannot be read. Blocks.
     pub fn temporary_bytes(&self, run_id: &RunId, most: u64) -> io::Result<Option<u64>> {
         disk_bytes(&self.temporary().join(run_id.as_str()), most)
     }
 
-    /// Takes away the temporary directories of runs that no process works on.
+    /// Removes the temporary directories of runs that no process works on.
     ///
-    /// *Errors*: the first thing that cannot be removed; everything else is gone.
+    /// *Errors*: the first failure; everything else that could be removed is gone.
     pub async fn clear_temporary(&self) -> io::Result<()> {
         let state = self.clone();
         let cleared = tokio::task::spawn_blocking(move || state.clear()).await;
@@ -117,7 +119,7 @@ impl StateDir {
         self.root.join("runs").join(began.format("%Y/%m/%d").to_string()).join(run_id.as_str())
     }
 
-    /// Returns the directory of a run that exists; its date stands in its id.
+    /// Returns the directory of an existing run. The id determines its date.
     #[must_use]
     pub fn find_run(&self, run_id: &RunId) -> Option<RunDir> {
         let ulid: ulid::Ulid = run_id.as_str().parse().ok()?;
@@ -126,9 +128,9 @@ impl StateDir {
         path.is_dir().then(|| RunDir { path, run_id: run_id.clone() })
     }
 
-    /// Makes the directory of a new run; the date is that of the id.
+    /// Creates the directory of a new run. `began` must be the time in the id.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn create_run(&self, run_id: &RunId, began: DateTime<Utc>) -> io::Result<RunDir> {
         let path = self.run_path(run_id, began);
         create_private_dir(&path)?;
@@ -148,7 +150,8 @@ impl StateDir {
         Ok(found)
     }
 
-    /// Gives `take` every run, oldest first, until it returns false; holds the runs of one day in memory.
+    /// Calls `take` with every run, oldest first, until it returns false. Holds only the runs of
+    /// one day in memory.
     ///
     /// *Errors*: a directory of runs cannot be read.
     pub fn each_run(&self, mut take: impl FnMut(&RunDir) -> bool) -> io::Result<()> {
@@ -176,7 +179,7 @@ impl StateDir {
 
     /// Creates the lock file of a run and locks it for this process.
     ///
-    /// *Errors*: what the kernel says; another process holds the lock.
+    /// *Errors*: any I/O error; another process holds the lock.
     pub fn lock_run(&self, run_id: &RunId) -> io::Result<RunLock> {
         create_private_dir(&self.run_locks())?;
         let path = self.run_locks().join(run_id.as_str());
@@ -186,7 +189,8 @@ impl StateDir {
         Ok(RunLock { path, _lock: lock })
     }
 
-    /// Returns the open runs that no process holds, with their locks taken over.
+    /// Returns the open runs whose lock no process holds, each with its lock, now held by this
+    /// process.
     ///
     /// *Errors*: the lock files cannot be read.
     pub fn abandoned(&self) -> io::Result<Vec<(RunId, RunLock)>> {
@@ -210,7 +214,8 @@ impl StateDir {
         Ok(abandoned)
     }
 
-    /// Tells whether this run has a lock file: a process works on it, or the next start ends it.
+    /// Tells whether this run has a lock file: a process works on it, or the next start of the
+    /// daemon ends the run.
     #[must_use]
     pub fn is_open(&self, run_id: &RunId) -> bool {
         self.run_locks().join(run_id.as_str()).exists()
@@ -229,7 +234,8 @@ fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
     names.filter_map(Result::transpose).collect()
 }
 
-/// Locks a lock file for this process. A process that only asks whether a lock is held holds it for a moment; we wait for that.
+/// Locks a lock file for this process. Another process that only tests the lock holds it for a
+/// moment, so we retry.
 fn lock(mut file: File) -> io::Result<Flock<File>> {
     const TRIES: u32 = 25;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
@@ -244,7 +250,7 @@ fn lock(mut file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// The lock of an open run, held until it is closed.
+/// The lock of an open run, held until it is closed or dropped.
 #[derive(Debug)]
 pub struct RunLock {
     path: PathBuf,
@@ -252,9 +258,9 @@ pub struct RunLock {
 }
 
 impl RunLock {
-    /// Removes the lock file: the run's last line is written.
+    /// Removes the lock file. Call this after the run's last line is written.
     ///
-    /// *Errors*: what the kernel says; the next start then looks at the run once more and finds it ended.
+    /// *Errors*: any I/O error; the next start then examines the run again and finds it ended.
     pub fn close(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
@@ -268,7 +274,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Returns the directory of a run wherever it lies.
+    /// Returns the run directory at any `path`.
     #[cfg(test)]
     pub(super) fn at(path: &Path, run_id: RunId) -> Self {
         Self { path: path.to_path_buf(), run_id }
@@ -280,7 +286,7 @@ impl RunDir {
         &self.path
     }
 
-    /// Returns the run.
+    /// Returns the id of the run.
     #[must_use]
     pub fn run_id(&self) -> &RunId {
         &self.run_id
@@ -292,10 +298,10 @@ impl RunDir {
         self.path.join("transcript.jsonl")
     }
 
-    /// Returns the secret of the run, made at the first call: what was written before the run began cannot hold anything that is derived
-    /// from it.
+    /// Returns the secret of the run, which the first call creates. Data from before the run began
+    /// cannot contain anything derived from it.
     ///
-    /// *Errors*: what the kernel says, or that the file holds something else.
+    /// *Errors*: any I/O error, or the file does not contain a secret.
     pub fn secret(&self) -> io::Result<[u8; 32]> {
         let path = self.path.join("secret");
         let mut file = append_private(&path)?;
@@ -310,27 +316,28 @@ impl RunDir {
         }
         known
             .try_into()
-            .map_err(|_| io::Error::other(format!("{} holds no secret", path.display())))
+            .map_err(|_| io::Error::other(format!("{} is not a 32-byte secret", path.display())))
     }
 
-    /// Returns the directory of the whole outputs of its calls.
+    /// Returns the directory for the complete outputs of the run's calls.
     #[must_use]
     pub fn outputs(&self) -> PathBuf {
         self.path.join("output")
     }
 
-    /// Makes the file of a call's whole output; returns it with its name relative to the run.
+    /// Creates the file for the complete output of a call; returns its name relative to the run
+    /// directory.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn create_output(&self, call_id: &CallId) -> io::Result<(String, File)> {
         create_private_dir(&self.outputs())?;
         let name = format!("output/{call_id}.txt");
         Ok((name.clone(), append_private(&self.path.join(name))?))
     }
 
-    /// Keeps the picture of this number that a call gave; returns the name of its file relative to the run.
+    /// Stores image `number` of a call; returns the name of its file relative to the run directory.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: any I/O error.
     pub fn keep_image(
         &self,
         call_id: &CallId,

@@ -1,4 +1,5 @@
-//! A run as it stands in lists: from its end in hand, or from a fold over its transcript, with the same result.
+//! The summary of a run for lists. It comes from the end of a live run or from a fold over its
+//! transcript, with the same result.
 
 use std::collections::BTreeSet;
 
@@ -11,83 +12,83 @@ use crate::domain::{
     DecisionKind, Event, Outcome, RunId, SessionEnd, SessionStart, StopReason, Trigger, Usage,
 };
 
-/// A run as `runs` prints it.
+/// A run as `dutyd runs` prints it.
 ///
 /// *Shape*: `{"run_id":"…","job":"…","trigger":"schedule","started_at":"…","ended_at":null,"outcome":null,…}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// Its job.
+    /// The name of the job.
     pub job: String,
-    /// Why it runs.
+    /// Why the run began.
     pub trigger: Trigger,
-    /// The slot.
+    /// The due time of the slot, if the run has one.
     pub scheduled_for: Option<String>,
-    /// When it began; null while it waits, and if it never did.
+    /// When the run began; null while it waits, and if it ended before it began.
     pub started_at: Option<String>,
-    /// When it ended; null while it waits or runs.
+    /// When the run ended; null while it waits or runs.
     pub ended_at: Option<String>,
-    /// How; likewise null.
+    /// How the run ended; null while it waits or runs.
     pub outcome: Option<Outcome>,
-    /// Why it stopped.
+    /// Why the loop stopped; null while the run waits or runs.
     pub stop_reason: Option<StopReason>,
-    /// The status that its answer gave.
+    /// The `status` of the final answer.
     pub verdict: Option<String>,
     /// The final answer.
     pub result: Option<Value>,
-    /// 1, 2 …
+    /// The number of the attempt, from 1.
     pub attempt: u64,
-    /// Model responses.
+    /// Number of model responses.
     pub iterations: u64,
-    /// Calls that were started.
+    /// Number of calls that were started.
     pub tool_calls: u64,
-    /// Calls that the gate denied.
+    /// Number of calls that the gate denied.
     #[serde(default)]
     pub refused_calls: u64,
-    /// Tokens.
+    /// Token usage.
     pub usage: Usage,
-    /// Cost, null while no price is known.
+    /// The cost in US dollars; null if the price is unknown.
     pub cost_usd: Option<f64>,
-    /// The model.
+    /// The name of the model; empty if the run has not begun.
     pub model: String,
-    /// What went wrong.
+    /// The error text, if there is one.
     pub error: Option<String>,
 }
 
-/// A run that waits for a place, or ended while it waited.
+/// A run in the queue, or one that ended while it was there.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueuedRun {
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
-    /// Its job.
+    /// The name of the job.
     pub job: String,
-    /// Why it runs.
+    /// Why the run was queued.
     pub trigger: Trigger,
-    /// The slot.
+    /// The due time of the slot, if the run has one.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// How it ended before it began: when, how and why; `None` while it waits.
+    /// When, how and why the run ended before it began; `None` while it waits.
     pub ended: Option<(DateTime<Utc>, StopReason, String)>,
 }
 
-/// Whether a run waits, works or has ended.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// It waits for a place.
+    /// The run waits in the queue.
     Queued,
-    /// It works.
+    /// The run is active.
     Running,
-    /// It has ended.
+    /// The run has ended.
     Ended(Outcome),
 }
 
 impl RunState {
-    /// Returns every state as a word.
+    /// Returns the word of every state.
     pub fn words() -> impl Iterator<Item = &'static str> {
         ["queued", "running"].into_iter().chain(Outcome::ALL.iter().map(|outcome| outcome.as_str()))
     }
 
-    /// Returns the state of this word; `None` if there is none.
+    /// Returns the state with this word; `None` if the word is unknown.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         match word {
@@ -100,7 +101,7 @@ impl RunState {
         }
     }
 
-    /// Returns the word.
+    /// Returns the word of the state.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -112,7 +113,7 @@ impl RunState {
 }
 
 impl RunSummary {
-    /// Returns the row of a run that begins.
+    /// Returns the row of a run that has just begun.
     #[must_use]
     pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {
         Self {
@@ -163,7 +164,7 @@ impl RunSummary {
         }
     }
 
-    /// Returns the row of a transcript; `None` if it does not begin as one.
+    /// Returns the row of a transcript; `None` if the first line is not a `session_start`.
     pub fn fold<'a>(lines: impl IntoIterator<Item = &'a ReadLine>) -> Option<Self> {
         let mut lines = lines.into_iter();
         let first = lines.next()?;
@@ -179,11 +180,11 @@ impl RunSummary {
                         row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
                     }
                 }
-                // The message with which a limit closes a run is not a response of the model.
+                // The message with which a limit closes a run is not a model response.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
                 Some(Event::PolicyDecision(decision)) => {
                     row.decided(decision.decision);
-                    // A call that a person is asked about has two decisions.
+                    // A call that requires approval has two decisions.
                     if decision.decision != DecisionKind::Deny {
                         calls.insert(&decision.call_id);
                     }
@@ -203,7 +204,7 @@ impl RunSummary {
         self.refused_calls += u64::from(decision == DecisionKind::Deny);
     }
 
-    /// Takes the end of the run, without secrets.
+    /// Takes the totals and the result from `end`, which must already be redacted.
     pub fn end(&mut self, end: &SessionEnd, at: String) {
         self.ended_at = Some(at);
         self.outcome = Some(end.outcome);
@@ -217,18 +218,18 @@ impl RunSummary {
         self.cost_usd = end.cost_usd;
     }
 
-    /// Marks a record that nothing ends any more as cut.
+    /// Marks a run as interrupted because its transcript has no end.
     #[must_use]
     pub fn cut(mut self, last: String) -> Self {
         self.ended_at = Some(last);
         self.outcome = Some(Outcome::Interrupted);
         self.stop_reason = Some(StopReason::Interrupted);
         self.error =
-            Some("its record is broken: it has no end (`dutyd verify` says more)".to_owned());
+            Some("the record is broken: it has no end (run `dutyd verify` for details)".to_owned());
         self
     }
 
-    /// Tells whether it waits, works or has ended.
+    /// Returns the state of the run.
     #[must_use]
     pub fn state(&self) -> RunState {
         match (self.outcome, &self.started_at) {
@@ -239,7 +240,7 @@ impl RunSummary {
     }
 }
 
-/// Returns a moment as it stands in transcripts.
+/// Formats a time as in transcripts: RFC 3339 in UTC, with microseconds.
 #[must_use]
 pub fn moment(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Micros, true)
@@ -254,7 +255,7 @@ mod tests {
     use super::super::reader::read_lines;
     use super::*;
 
-    /// The transcripts of version 1 that another version wrote.
+    /// Returns the paths of the recorded transcripts of format version 1.
     fn recorded() -> Vec<PathBuf> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
         let day = root.join("tests/fixtures/formats/v1/runs/2026/11/22");

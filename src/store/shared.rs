@@ -1,4 +1,4 @@
-//! The one writer of each database in this process, opened when it is first needed.
+//! The single writer of each database in this process, opened on first use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::index::Index;
 use super::ledger::Ledger;
 use super::run_dir::StateDir;
 
-/// The ledger of a state directory.
+/// The ledger of a state directory, opened on first use.
 #[derive(Debug, Clone)]
 pub struct SharedLedger {
     root: PathBuf,
@@ -18,21 +18,21 @@ pub struct SharedLedger {
 }
 
 impl SharedLedger {
-    /// Returns the ledger of the state directory at `root`, which is opened at its first use.
+    /// Returns the ledger of the state directory at `root` without opening it.
     #[must_use]
     pub fn of(root: &Path) -> Self {
         Self { root: root.to_path_buf(), opened: Arc::default() }
     }
 
-    /// Returns one that is open already.
+    /// Wraps a ledger that is already open.
     #[must_use]
     pub fn opened(root: &Path, ledger: Ledger) -> Self {
         Self { root: root.to_path_buf(), opened: Arc::new(OnceCell::new_with(Some(ledger))) }
     }
 
-    /// Returns the writer.
+    /// Returns the ledger; opens it on first use.
     ///
-    /// *Errors*: [`DbError`]; a ledger that was damaged is one, because what it knew is gone.
+    /// *Errors*: [`DbError`]; also if the ledger was damaged, because its content is lost.
     pub async fn get(&self) -> Result<&Ledger, DbError> {
         let open = || async {
             match Ledger::open(&self.root)? {
@@ -44,7 +44,7 @@ impl SharedLedger {
     }
 }
 
-/// The index of a state directory.
+/// The index of a state directory, opened on first use.
 #[derive(Debug, Clone)]
 pub struct SharedIndex {
     state: StateDir,
@@ -52,19 +52,20 @@ pub struct SharedIndex {
 }
 
 impl SharedIndex {
-    /// Returns the index of a state directory, which is opened at its first use, and filled if it is new.
+    /// Returns the index of a state directory without opening it. The first use also fills a new
+    /// index.
     #[must_use]
     pub fn of(state: &StateDir) -> Self {
         Self { state: state.clone(), opened: Arc::default() }
     }
 
-    /// Returns one that is open already.
+    /// Wraps an index that is already open.
     #[must_use]
     pub fn opened(state: &StateDir, index: Index) -> Self {
         Self { state: state.clone(), opened: Arc::new(OnceCell::new_with(Some(index))) }
     }
 
-    /// Returns the writer.
+    /// Returns the index; opens it on first use and rebuilds it if necessary.
     ///
     /// *Errors*: [`DbError`].
     pub async fn get(&self) -> Result<&Index, DbError> {

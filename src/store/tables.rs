@@ -1,4 +1,4 @@
-//! The tables of the ledger, a version of the schema a text, and how a row keeps an enum.
+//! The tables of the ledger, one SQL string per schema version, and how a row stores an enum.
 
 use rusqlite::Row;
 
@@ -34,7 +34,7 @@ pub(super) const SCHEMA: Schema = Schema {
     ", "ALTER TABLE facts RENAME TO meta"],
 };
 
-/// Returns an enum that is kept as its word.
+/// Returns an enum that the column stores as its wire name.
 pub(super) fn word<T: serde::de::DeserializeOwned>(
     row: &Row<'_>,
     at: usize,

@@ -1,7 +1,8 @@
-//! The transcript: one event, one JSON object, one line, each with the hash of the one before.
+//! The transcript: one event, one JSON object, one line, each with the hash of the line before.
 //!
-//! One thread owns the file and the chain. An append returns when the kernel has the line, and for what announces an effect when the disk has
-//! it; the derived sinks see a line only after that. A failed write or sync ends the record: nothing is appended after a gap (LOG-6).
+//! One thread owns the file and the chain. An append returns when the kernel has the line; an event
+//! that announces an effect must also be on disk. The derived sinks see a line only after that. A
+//! failed write or sync ends the record: nothing is appended after a gap (LOG-6).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -21,51 +22,52 @@ use crate::domain::{CallStart, Category, Event, FIRST_PREV, FORMAT_VERSION, Line
 use crate::text::escape::json_line;
 use crate::text::redact::Redactor;
 
-/// Appends that wait for the writer; a run has few at once.
+/// Maximum number of appends that wait for the writer; a run has only a few at a time.
 const QUEUE: usize = 64;
 
-/// Fields that providers need back exactly.
+/// Fields that must be sent back to the provider unaltered, so the redactor skips them.
 const OPAQUE: &[&str] = &["provider_data"];
 
-/// A line that was appended, for the derived sinks.
+/// A line that was appended, as the derived sinks receive it.
 #[derive(Debug, Clone)]
 pub struct Appended {
-    /// Its number.
+    /// The `seq` of the line.
     pub seq: u64,
     /// The line without its newline.
     pub line: Arc<str>,
     /// SHA-256 (hex) of the line.
     pub hash: String,
-    /// Its `ts`.
+    /// The `ts` of the line.
     pub ts: String,
 }
 
-/// What a transcript is about.
+/// What the writer needs to build the lines of a transcript.
 #[derive(Debug, Clone)]
 pub struct TranscriptFacts {
-    /// The run.
+    /// The id of the run.
     pub run_id: RunId,
-    /// The session.
+    /// The id of the session.
     pub session_id: String,
-    /// What must not be written.
+    /// Removes secrets from every line.
     pub redactor: Redactor,
-    /// Tells `ts`.
+    /// The source of `ts`.
     pub clock: Arc<dyn Clock>,
 }
 
 type Ack = oneshot::Sender<Result<Appended, String>>;
 
-/// An open transcript.
+/// A handle to an open transcript and its writer thread.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     queue: mpsc::Sender<(Event, Ack)>,
 }
 
 impl Transcript {
-    /// Opens the transcript at `path`, new or to go on after its last line, and starts its writer.
+    /// Opens the transcript at `path` and starts its writer thread. An existing file is continued
+    /// after its last line.
     ///
-    /// `appended` is called in the writer for each line; it must not block.
-    /// *Errors*: the file cannot be opened or read, or its last line is not whole.
+    /// `appended` is called in the writer thread for each line; it must not block.
+    /// *Errors*: the file cannot be opened or read.
     pub fn open(
         path: &Path,
         facts: TranscriptFacts,
@@ -87,11 +89,12 @@ impl Transcript {
 
     /// Appends an event.
     ///
-    /// *Errors*: why it is not in the record. *Cancel*: the event may be in the record all the same.
+    /// *Errors*: why the event is not in the record. *Cancel*: the event may be in the record
+    /// nonetheless.
     pub async fn append(&self, event: Event) -> Result<Appended, String> {
         let (ack, answer) = oneshot::channel();
-        self.queue.send((event, ack)).await.map_err(|_| "its writer has ended".to_owned())?;
-        answer.await.map_err(|_| "its writer has ended".to_owned())?
+        self.queue.send((event, ack)).await.map_err(|_| "the writer has stopped".to_owned())?;
+        answer.await.map_err(|_| "the writer has stopped".to_owned())?
     }
 }
 
@@ -142,7 +145,7 @@ impl Writer {
             self.file.sync_data().map_err(|error| error.to_string())?;
         }
         if self.file.metadata().map_err(|error| error.to_string())?.nlink() == 0 {
-            return Err("the transcript was removed while the run worked".to_owned());
+            return Err("the transcript was deleted while the run was active".to_owned());
         }
         let seq = self.seq;
         self.seq += 1;
@@ -152,11 +155,12 @@ impl Writer {
     }
 }
 
-/// Tells whether an event must be on the disk before the next step: it announces an effect, or ends the run.
+/// Tells whether an event must be on disk before the next step: it announces an effect, resolves an
+/// approval, or starts or ends the session.
 fn must_be_durable(event: &Event) -> bool {
     match event {
         Event::ToolCallStart(CallStart { category, .. }) => *category != Category::Read,
-        // An answer counts when it is on the disk.
+        // An approval counts only once it is on disk.
         Event::SessionStart(_) | Event::SessionEnd(_) | Event::ApprovalResolved { .. } => true,
         _ => false,
     }
@@ -170,9 +174,9 @@ pub(super) fn hash(line: &[u8]) -> String {
     hex::encode(Sha256::digest(line))
 }
 
-/// Returns how many lines a transcript has, and SHA-256 (hex) of its last one.
+/// Returns the number of lines of a transcript, and the SHA-256 (hex) of the last line.
 ///
-/// *Errors*: it cannot be read.
+/// *Errors*: the file cannot be read.
 pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
     let mut last = (0, FIRST_PREV.to_owned());
     for line in BufReader::new(open_regular(path)?).split(b'\n') {
@@ -181,18 +185,19 @@ pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
     Ok(last)
 }
 
-/// Cuts a torn last line off; returns how many bytes were cut.
+/// Cuts off torn lines at the end; returns the number of bytes removed.
 ///
-/// A line is torn if it has no newline at its end, or is not a JSON object: a power cut can leave a block of zeros.
-/// *Errors*: what the kernel says.
+/// A line is torn if it has no newline, or is not a JSON object: a power cut can leave a block of
+/// zeros.
+/// *Errors*: any I/O error.
 pub fn repair_tail(path: &Path) -> io::Result<u64> {
-    /// A line is read backwards in pieces of this size.
+    /// Bytes per read; the last line is read backwards.
     const PIECE: u64 = 64 * 1024;
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut end = file.metadata()?.len();
     let before = end;
     while end > 0 {
-        // The start of the last line: after the newline before `end - 1`.
+        // Find the start of the last line: search backwards for the newline before `end - 1`.
         let mut start = end - 1;
         let mut tail: Vec<u8> = Vec::new();
         let begin = loop {

@@ -1,4 +1,5 @@
-//! Is a record what was written? The chain of its lines, the digests of its files, and the end that the ledger knows.
+//! Checks whether a record is intact: the hash chain of its lines, the digests of its output files,
+//! and the end that the ledger stores.
 //!
 //! *Source*: `docs/design/transcript.md`, "A record is complete".
 
@@ -14,77 +15,77 @@ use super::run_dir::RunDir;
 use super::transcript::hash;
 use crate::domain::{FIRST_PREV, FORMAT_VERSION, RunId};
 
-/// Where a record ended, as the ledger keeps it.
+/// The end of a record, as the ledger stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordEnd {
-    /// Its lines.
+    /// Number of lines.
     pub lines: u64,
-    /// SHA-256 (hex) of the last one.
+    /// SHA-256 (hex) of the last line.
     pub hash: String,
 }
 
-/// What is known of a record besides its files.
+/// Facts about a record that its files do not contain.
 #[derive(Debug, Clone, Default)]
 pub struct RecordFacts {
-    /// Whether a process writes it.
+    /// Whether a process is writing the record.
     pub live: bool,
-    /// Whether it has a marker: it is live, or waits for the next start.
+    /// Whether the run has a lock file: the run is live, or waits for the next start of the daemon.
     pub is_open: bool,
-    /// Its end; `None` if the ledger knows none.
+    /// The end of the record; `None` if the ledger does not have it.
     pub end: Option<RecordEnd>,
 }
 
-/// How a record ends, compared with the ledger.
+/// The end of a record, compared with the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadState {
-    /// It ends where the ledger says.
+    /// The record ends where the ledger says.
     Match,
-    /// It does not.
+    /// The record ends elsewhere, or is missing.
     Differs,
-    /// The ledger says nothing of it.
+    /// The ledger does not have an end for the record.
     None,
 }
 
-/// What `verify` found.
+/// The result of `dutyd verify` for one record.
 ///
 /// *Shape*: `{"run_id":"…","ok":true,"head":"match","file":null,"lines":12,"live":false,"torn":false,"broken_at_seq":null,"reason":null}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
-    /// The run.
+    /// The id of the run.
     pub run_id: String,
-    /// Whether everything is what was written.
+    /// Whether the record is intact.
     pub ok: bool,
-    /// The end of the record against the ledger.
+    /// How the end of the record compares with the ledger.
     pub head: HeadState,
-    /// The output file that differs.
+    /// The first output file that differs from its digest.
     pub file: Option<String>,
-    /// Whole lines.
+    /// Number of complete lines before the first invalid one.
     pub lines: u64,
-    /// Whether the run is being written.
+    /// Whether a process is writing the record.
     pub live: bool,
-    /// Whether the last line is not whole.
+    /// Whether the last line is incomplete.
     pub torn: bool,
-    /// The number that the first wrong line should have.
+    /// The expected `seq` of the first wrong line.
     pub broken_at_seq: Option<u64>,
-    /// What is wrong.
+    /// The first error.
     pub reason: Option<String>,
 }
 
-/// What `verify --all` found.
+/// The result of `dutyd verify --all`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct VerifyAllReport {
     /// Whether no record is broken.
     pub ok: bool,
-    /// Records.
+    /// Number of records.
     pub runs: u64,
-    /// Records whose end the ledger does not know.
+    /// Number of records whose end the ledger does not have.
     pub without_head: u64,
-    /// Those that are broken.
+    /// The reports of the broken records.
     pub broken: Vec<VerifyReport>,
 }
 
-/// The part of a line that is checked. Everything else is passed over.
+/// The fields of a line that `verify` checks; all others are ignored.
 #[derive(Deserialize)]
 struct Checked<'a> {
     v: u32,
@@ -124,7 +125,7 @@ pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
         if !is_whole {
             check.report.torn = true;
             if !facts.live {
-                let reason = "the last line is torn; the next start cuts it off".to_owned();
+                let reason = "the last line is torn; the next start removes it".to_owned();
                 let seq = check.report.lines;
                 check.report.broken(reason, Some(seq));
             }
@@ -140,12 +141,12 @@ pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
     Ok(check.report)
 }
 
-/// Returns the report of a run of which only its end in the ledger is left.
+/// Returns the report for a run that has an end in the ledger but no directory.
 #[must_use]
 pub fn missing_record(run_id: &RunId) -> VerifyReport {
     let mut report = VerifyReport::of(run_id, false);
     report.head = HeadState::Differs;
-    report.broken("its directory is missing".to_owned(), None);
+    report.broken("the run directory is missing".to_owned(), None);
     report
 }
 
@@ -164,7 +165,7 @@ impl VerifyReport {
         }
     }
 
-    /// Takes the first thing that is wrong.
+    /// Records an error, unless there is one already.
     fn broken(&mut self, reason: String, at: Option<u64>) {
         if self.ok {
             self.ok = false;
@@ -174,7 +175,7 @@ impl VerifyReport {
     }
 }
 
-/// A check at work.
+/// The state of a check.
 struct Check<'a> {
     run: &'a RunDir,
     facts: &'a RecordFacts,
@@ -190,24 +191,24 @@ impl<'a> Check<'a> {
         Self { run, facts, report, prev: FIRST_PREV.to_owned(), session: None, is_complete: false }
     }
 
-    /// Takes a line.
+    /// Checks the next line.
     ///
-    /// *Errors*: what is wrong with it.
+    /// *Errors*: why the line is wrong.
     fn line(&mut self, bytes: &[u8]) -> Result<(), String> {
         let line: Checked<'_> = serde_json::from_slice(bytes)
-            .map_err(|error| format!("it is not a transcript line: {error}"))?;
+            .map_err(|error| format!("invalid transcript line: {error}"))?;
         let seq = self.report.lines;
         if line.v != FORMAT_VERSION {
-            return Err(format!("its format version is {}, not {FORMAT_VERSION}", line.v));
+            return Err(format!("format version is {}, expected {FORMAT_VERSION}", line.v));
         }
         if line.seq != seq {
-            return Err(format!("its number is {}, not {seq}", line.seq));
+            return Err(format!("`seq` is {}, expected {seq}", line.seq));
         }
         if line.prev != self.prev {
-            return Err("the line before it is not the one that was written".to_owned());
+            return Err("`prev` does not match the hash of the previous line".to_owned());
         }
         if line.run_id != self.run.run_id().as_str() {
-            return Err("it belongs to another run".to_owned());
+            return Err("the line belongs to another run".to_owned());
         }
         let session = self.session.get_or_insert_with(|| line.session_id.clone().into_owned());
         self.is_complete = line.kind == "session_end" && line.session_id == session.as_str();
@@ -223,7 +224,7 @@ impl<'a> Check<'a> {
     fn file(&mut self, name: &str, digest: &str, seq: u64) {
         let reason = match digest_of(self.run.path(), name) {
             Ok(found) if found == digest => return,
-            Ok(_) => format!("{name} is not what was written"),
+            Ok(_) => format!("{name} does not match its digest"),
             Err(error) => format!("{name} cannot be read: {error}"),
         };
         if self.report.file.is_none() {
@@ -232,7 +233,7 @@ impl<'a> Check<'a> {
         self.report.broken(reason, Some(seq));
     }
 
-    /// Compares the end of the record with what it should be.
+    /// Compares the end of the record with the ledger, and checks that the record is complete.
     fn end(&mut self) {
         if let Some(end) = &self.facts.end {
             let is_same = end.lines == self.report.lines && end.hash == self.prev;
@@ -240,26 +241,26 @@ impl<'a> Check<'a> {
             if !is_same {
                 let (found, known) = (self.report.lines, end.lines);
                 let reason = match found == known {
-                    true => "its last line is not the one that was written".to_owned(),
-                    false => format!("it has {found} lines; {known} were written"),
+                    true => "the last line does not match the hash in the ledger".to_owned(),
+                    false => format!("the transcript has {found} lines, expected {known}"),
                 };
                 self.report.broken(reason, Some(found.min(known)));
             }
         }
         if !self.is_complete && !self.facts.is_open {
-            let reason = "it does not end with its `session_end`, and no process works on it";
+            let reason = "the transcript does not end with the `session_end` of the run, and the run is not open";
             self.report.broken(reason.to_owned(), Some(self.report.lines));
         }
     }
 }
 
-/// Returns SHA-256 (hex) of an output file of a run, read in constant memory.
+/// Returns the SHA-256 (hex) of an output file of a run. Reads it in constant memory.
 fn digest_of(run: &Path, name: &str) -> io::Result<String> {
-    /// Bytes that are read at once.
+    /// Bytes per read.
     const PIECE: usize = 128 * 1024;
     let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it leaves the run's directory"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "path escapes the run directory"));
     }
     let mut file = open_regular(&run.join(name))?;
     let (mut digest, mut piece) = (Sha256::new(), vec![0; PIECE]);

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
 
-/// How long the shortest diff is looked for; then a longer one will do.
+/// Time limit for finding the shortest diff. After it, a longer diff is accepted.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What changed between two texts.
+/// The difference between two texts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Diff {
-    /// In the unified form, with three lines of context; empty if nothing changed.
+    /// The unified diff, with three lines of context; empty if nothing changed.
     pub(crate) unified: String,
     /// The first changed line of the new text, from 1.
     pub(crate) first_changed_line: Option<usize>,
-    /// Lines that went and lines that came.
+    /// Lines removed plus lines added.
     pub(crate) lines_changed: u64,
 }
 
 impl Diff {
-    /// Adds the diff of another file.
+    /// Appends the diff of another file.
     pub(crate) fn append(&mut self, other: Self) {
         self.unified.push_str(&other.unified);
         self.first_changed_line = self.first_changed_line.or(other.first_changed_line);
@@ -27,7 +27,7 @@ impl Diff {
     }
 }
 
-/// Returns what changed in the file `name`.
+/// Compares two versions of the file `name`.
 pub(crate) fn diff(name: &str, old: &str, new: &str) -> Diff {
     let diff = TextDiff::configure().timeout(PATIENCE).diff_lines(old, new);
     let (mut lines_changed, mut first, mut at) = (0, None, 1);

@@ -1,7 +1,8 @@
-//! Characters that lie to a reader: controls, line separators, bidirectional overrides, invisible tags.
+//! Deceptive characters: controls, line separators, bidirectional overrides, invisible tags.
 //!
-//! One list for all who need it: arguments refuse them, transcripts write them as `\u`, terminals show them. A character that is missing
-//! here is missing everywhere.
+//! All code shares this one list. Arguments with these characters are rejected, transcripts write
+//! them as `\u`, and terminals show them escaped. A character that is missing here is missing
+//! everywhere.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,8 @@ pub(crate) fn is_deceptive(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Tells whether `c` is deceptive but is no control: what a terminal passes on and a person does not see.
+/// Tells whether `c` is deceptive but not a control: a terminal passes it on, and a person does not
+/// see it.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{00AD}' | '\u{034F}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{180B}'..='\u{180F}' | '\u{3164}' | '\u{FFA0}'
@@ -21,12 +23,14 @@ fn is_invisible(c: char) -> bool {
 
 /// Returns serialized JSON with every deceptive character of its strings written as `\u`.
 ///
-/// Outside of strings JSON is ASCII without such characters, so that the text can be treated as a whole.
+/// Outside of strings JSON is ASCII without such characters, so the whole text can be escaped
+/// alike.
 pub(crate) fn json_line(json: String) -> String {
     json_with(json, |_| false)
 }
 
-/// Returns pretty-printed JSON likewise; its line ends stay, because those within strings are escaped already.
+/// Escapes pretty-printed JSON likewise. Keeps line ends, because those within strings are already
+/// escaped.
 pub(crate) fn json_pretty(json: String) -> String {
     json_with(json, |c| c == '\n')
 }
@@ -49,17 +53,18 @@ fn json_with(json: String, keep: impl Fn(char) -> bool) -> String {
     out
 }
 
-/// Returns `text` for people: newlines and tabs stay, every other deceptive character is shown as `\u{…}`.
+/// Escapes `text` for people. Keeps newlines and tabs, and shows every other deceptive character as
+/// `\u{…}`.
 pub(crate) fn for_terminal(text: &str) -> String {
     escape_with(text, |c| matches!(c, '\n' | '\t'))
 }
 
-/// Returns `text` for a model: as for people, but that the line ends of other systems are plain ones.
+/// Escapes `text` for a model, like [`for_terminal`], but turns CRLF into plain newlines.
 pub(crate) fn for_model(text: &str) -> String {
     for_terminal(&text.replace("\r\n", "\n"))
 }
 
-/// Returns `text` for people on one line: newlines are shown too.
+/// Escapes `text` for people on one line, including newlines and tabs.
 pub(crate) fn one_line(text: &str) -> String {
     escape_with(text, |_| false)
 }

@@ -1,12 +1,13 @@
-//! What a web page says, as Markdown or as plain text.
+//! Converts a web page to Markdown or to plain text.
 //!
-//! A hostile page can exhaust the stack of whoever converts it: this belongs into a process of its own.
+//! A hostile page can exhaust the stack of the process that converts it, so run these functions in
+//! a process of their own.
 
 use htmd::HtmlToMarkdown;
 use htmd::options::{BulletListMarker, Options};
 use markup5ever_rcdom::NodeData;
 
-/// Elements whose content is not for readers.
+/// Elements whose content a reader does not see.
 const UNREAD: &[&str] = &["head", "noscript", "script", "style", "svg", "template"];
 
 /// Elements that begin and end a line.
@@ -63,21 +64,21 @@ fn converter() -> HtmlToMarkdown {
         .build()
 }
 
-/// Returns a page as Markdown.
+/// Converts a page to Markdown.
 ///
-/// *Errors*: it cannot be read.
+/// *Errors*: the page cannot be converted.
 pub fn markdown(page: &str) -> std::io::Result<String> {
     converter().convert(page)
 }
 
-/// Returns the words of a page, a line for each block.
+/// Converts a page to plain text, with one line per block.
 ///
-/// *Errors*: it cannot be read.
+/// *Errors*: the page cannot be converted.
 pub fn words(page: &str) -> std::io::Result<String> {
     let mut text = String::new();
-    // Kept to the end: a node that goes takes all below it along.
+    // Keep the root until the end: dropping a node drops everything below it.
     let root = converter().html_to_tree(page)?;
-    // What is still to be said, the next at the end; `None` ends a line.
+    // The nodes still to visit, the next one last. `None` ends a line.
     let mut open = vec![Some((root.clone(), false))];
     while let Some(next) = open.pop() {
         let Some((node, is_verbatim)) = next else {
@@ -116,7 +117,8 @@ fn end_line(text: &mut String) {
     }
 }
 
-/// Adds a text with its white space as a page shows it: a single space, and none at the beginning of a line.
+/// Appends text with its white space as a browser shows it: a single space, and none at the
+/// beginning of a line.
 fn add_words(text: &mut String, more: &str) {
     let is_begun = |text: &str| !text.is_empty() && !text.ends_with([' ', '\n', '\t']);
     if more.starts_with(char::is_whitespace) && is_begun(text) {

@@ -1,5 +1,5 @@
-//! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text (`{}` takes some hundred), so a limit in bytes
-//! does not bound the memory.
+//! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text
+//! (`{}` takes some hundred), so a limit on bytes does not bound the memory.
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ impl Measure {
         self.separators + 1
     }
 
-    /// Returns how many lists and objects are open.
+    /// Returns the number of open lists and objects.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
@@ -53,10 +53,11 @@ pub(crate) fn values(text: &[u8]) -> usize {
     measure.values()
 }
 
-/// Bytes of memory that each value takes besides its text, and each field of an object once more for its name.
+/// Bytes of memory that each value takes in addition to its text. Each object field takes as many
+/// again for its name.
 const VALUE_BYTES: usize = size_of::<Value>();
 
-/// Returns about how many bytes of memory a value takes.
+/// Estimates the bytes of memory that a value takes.
 pub(crate) fn memory(value: &Value) -> usize {
     VALUE_BYTES
         + match value {
@@ -71,7 +72,7 @@ pub(crate) fn memory(value: &Value) -> usize {
 
 /// Checks the number of values in a JSON text.
 ///
-/// *Errors*: there are more than `most`.
+/// *Errors*: the text has more than `most` values.
 pub(crate) fn check_values(text: &[u8], most: usize) -> Result<(), String> {
     // Each value but the first follows a separator of one byte.
     if text.len() > most && values(text) > most {

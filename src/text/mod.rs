@@ -1,6 +1,7 @@
-//! Pure functions over text: escaping for terminals, near names, templates, truncation, redaction.
+//! Pure functions over text: escaping, did-you-mean, templates, patches, diffs, truncation,
+//! redaction.
 //!
-//! Nothing here knows what a run is, and nothing reads a file.
+//! Nothing here knows about runs or reads files.
 
 pub(crate) mod diff;
 pub(crate) mod escape;

@@ -1,32 +1,35 @@
-//! Patches in the v4a form: parsed, and matched against the files they change. Pure: who calls reads and writes the files.
+//! Parses patches in the v4a format and applies them to the contents of files. Pure: the caller
+//! reads and writes the files.
 //!
-//! Where the public implementations differ we do as codex does: lines are compared exactly, then without trailing white space, then without
-//! white space at both ends, then with typographic characters as plain ones; lines of context are written as the patch has them; a hunk is
-//! looked for below the one before; a pure addition without context is appended; a file always ends with a newline.
+//! Where the public implementations differ, we follow codex. Lines are compared exactly, then
+//! without trailing white space, then without white space at both ends, then with typographic
+//! characters replaced by plain ones. Context lines are written as the patch has them. A hunk is
+//! searched for below the previous one. A pure addition without context is appended. A file always
+//! ends with a newline.
 //! *Source*: the `apply_patch` grammar and behaviour of openai/codex (read 2026-11-22).
 
 /// A change of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilePatch {
-    /// Makes a file, or replaces it.
+    /// Creates a file, or replaces it.
     Add {
-        /// The file.
+        /// The path of the file.
         path: String,
         /// Its whole content.
         content: String,
     },
     /// Removes a file.
     Delete {
-        /// The file.
+        /// The path of the file.
         path: String,
     },
-    /// Changes a file, and moves it.
+    /// Changes a file, and optionally moves it.
     Update {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// Where it goes, if it moves.
+        /// The new path, if the file moves.
         move_to: Option<String>,
-        /// The changes from top to bottom.
+        /// The changes, from top to bottom.
         hunks: Vec<Hunk>,
     },
 }
@@ -36,31 +39,31 @@ pub enum FilePatch {
 pub struct Hunk {
     /// A line somewhere above the change.
     pub anchor: Option<String>,
-    /// The lines that are replaced.
+    /// The lines to replace.
     pub old: Vec<String>,
-    /// The lines that take their place.
+    /// The lines that replace them.
     pub new: Vec<String>,
     /// Whether the old lines are the last ones of the file.
     pub at_end: bool,
 }
 
-/// Why a patch is no patch, or does not fit.
+/// Why a patch cannot be parsed or applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// It cannot be read.
+    /// The patch cannot be parsed.
     #[error("line {line} of the patch: {message}")]
     Form {
-        /// Counted from 1.
+        /// The line of the patch, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The reason, for the model.
         message: String,
     },
-    /// Its lines are not in the file.
-    #[error("`{path}` does not hold {what}")]
+    /// The file does not contain the lines of a hunk.
+    #[error("`{path}` does not contain {what}")]
     NoMatch {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// The lines that were looked for.
+        /// The missing lines, as the end of the message.
         what: String,
     },
 }
@@ -73,10 +76,10 @@ const UPDATE: &str = "*** Update File: ";
 const MOVE: &str = "*** Move to: ";
 const END_OF_FILE: &str = "*** End of File";
 
-/// Lines of a hunk that an error quotes.
+/// Most lines of a hunk that an error quotes.
 const QUOTED: usize = 5;
 
-/// Reads a patch.
+/// Parses a patch.
 ///
 /// *Errors*: [`PatchError::Form`], with the line of the patch.
 pub fn parse(text: &str) -> Result<Vec<FilePatch>, PatchError> {
@@ -88,19 +91,23 @@ pub fn parse(text: &str) -> Result<Vec<FilePatch>, PatchError> {
         patches.push(reader.file(line.trim())?);
     }
     if patches.is_empty() {
-        return Err(PatchError::Form { line: first, message: "it changes no file".to_owned() });
+        return Err(PatchError::Form {
+            line: first,
+            message: "the patch changes no file".to_owned(),
+        });
     }
     Ok(patches)
 }
 
-/// Returns the lines between the markers, and the number of the first. Models also send a here-document around it.
+/// Returns the lines between the markers, and the line number of the first one. Also accepts a
+/// patch inside a here-document, because models send those.
 fn body<'a>(lines: &'a [&'a str]) -> Result<(usize, &'a [&'a str]), PatchError> {
     let form = |line, message: String| Err(PatchError::Form { line, message });
     match lines {
         ["<<EOF" | "<<'EOF'" | "<<\"EOF\"", inner @ .., "EOF"] if inner.len() >= 2 => {
             body(inner).map(|(at, lines)| (at + 1, lines))
         }
-        [first, ..] if first.trim() != BEGIN => form(1, format!("it must be `{BEGIN}`")),
+        [first, ..] if first.trim() != BEGIN => form(1, format!("expected `{BEGIN}`")),
         [_, inner @ .., last] if last.trim() == END => Ok((2, inner)),
         _ => form(lines.len().max(1), format!("the patch must end with `{END}`")),
     }
@@ -184,7 +191,7 @@ impl<'a> Reader<'a> {
         while let Some(line) = self.peek() {
             if line == END_OF_FILE {
                 if is_empty {
-                    return self.error("a change holds no line");
+                    return self.error("a change must have at least one line");
                 }
                 hunk.at_end = true;
                 self.at += 1;
@@ -202,7 +209,7 @@ impl<'a> Reader<'a> {
                 (Some('+'), Some(rest)) => hunk.new.push(rest.to_owned()),
                 (Some('-'), Some(rest)) => hunk.old.push(rest.to_owned()),
                 _ if is_empty => {
-                    return self.error("a line of a change must begin with ` `, `+` or `-`; one `@@` line a change");
+                    return self.error("each line of a change must begin with ` `, `+` or `-`, and each change has at most one `@@` line");
                 }
                 _ => break,
             }
@@ -210,15 +217,15 @@ impl<'a> Reader<'a> {
             self.at += 1;
         }
         if is_empty {
-            return self.error("a change holds no line");
+            return self.error("a change must have at least one line");
         }
         Ok(hunk)
     }
 }
 
-/// Returns `content` with the changes made.
+/// Returns `content` with the hunks applied.
 ///
-/// *Errors*: [`PatchError::NoMatch`], with the lines that are not there.
+/// *Errors*: [`PatchError::NoMatch`], with the missing lines.
 pub fn apply(path: &str, content: &str, hunks: &[Hunk]) -> Result<String, PatchError> {
     let mut lines: Vec<&str> = content.split('\n').collect();
     if lines.last().is_some_and(|last| last.is_empty()) {
@@ -227,7 +234,7 @@ pub fn apply(path: &str, content: &str, hunks: &[Hunk]) -> Result<String, PatchE
     let no_match = |wanted: &[String]| {
         let quoted: Vec<&str> = wanted.iter().take(QUOTED).map(String::as_str).collect();
         let more = if wanted.len() > QUOTED { "\n…" } else { "" };
-        let what = format!("these lines where they are expected:\n{}{more}", quoted.join("\n"));
+        let what = format!("these lines at the expected place:\n{}{more}", quoted.join("\n"));
         PatchError::NoMatch { path: path.to_owned(), what }
     };
     let mut replacements: Vec<(usize, usize, &[String])> = Vec::new();
@@ -244,7 +251,7 @@ pub fn apply(path: &str, content: &str, hunks: &[Hunk]) -> Result<String, PatchE
         }
         let (mut old, mut new) = (hunk.old.as_slice(), hunk.new.as_slice());
         let mut found = seek(&lines, old, from, hunk.at_end);
-        // The last, empty line of a patch may stand for the end of the file.
+        // The empty last line of a hunk may represent the end of the file.
         if let (None, [init @ .., last]) = (found, old)
             && last.is_empty()
         {
@@ -275,7 +282,8 @@ pub fn apply(path: &str, content: &str, hunks: &[Hunk]) -> Result<String, PatchE
     Ok(out.join("\n"))
 }
 
-/// Returns where `wanted` stands in `lines`, not before `from`.
+/// Returns the position of `wanted` in `lines`, at or after `from`. With `at_end`, tries only the
+/// end of `lines`.
 fn seek(lines: &[&str], wanted: &[String], from: usize, at_end: bool) -> Option<usize> {
     if wanted.is_empty() {
         return Some(from);
@@ -294,7 +302,7 @@ fn seek(lines: &[&str], wanted: &[String], from: usize, at_end: bool) -> Option<
         .or_else(|| find(&|a, b| plain(a) == plain(b)))
 }
 
-/// Returns a line with typographic dashes, quotation marks and spaces as plain ones.
+/// Trims a line, and replaces typographic dashes, quotation marks and spaces by plain ones.
 pub(crate) fn plain(line: &str) -> String {
     line.trim()
         .chars()
@@ -322,7 +330,7 @@ mod tests {
         apply("a.txt", input, hunks)
     }
 
-    /// What the recorded implementations disagree about, and what is done here.
+    /// Cases in which the recorded implementations disagree, and our decision.
     #[test]
     fn disagreements_are_decided_as_codex_does() {
         let cases: Vec<Value> = serde_json::from_str(include_str!(
@@ -333,7 +341,7 @@ mod tests {
             let text = |key: &str| case[key].as_str().unwrap();
             let result = changed(text("input"), text("hunk"));
             match text("name") {
-                // Codex looks for a hunk below the one before only.
+                // Codex searches for a hunk only below the previous one.
                 "chunks_out_of_order" => assert!(result.is_err(), "{result:?}"),
                 name => match text("apply_patch_py") {
                     error if error.starts_with("ERR") => {
@@ -352,8 +360,8 @@ mod tests {
             assert_eq!(parse(patch).unwrap_err().to_string(), expected);
         };
         check("", "line 1 of the patch: the patch must end with `*** End Patch`");
-        check("hello\n*** End Patch", "line 1 of the patch: it must be `*** Begin Patch`");
-        check("*** Begin Patch\n*** End Patch", "line 2 of the patch: it changes no file");
+        check("hello\n*** End Patch", "line 1 of the patch: expected `*** Begin Patch`");
+        check("*** Begin Patch\n*** End Patch", "line 2 of the patch: the patch changes no file");
         check(
             "*** Begin Patch\n*** Update File: a\n*** End Patch",
             "line 3 of the patch: the update of `a` is empty",
@@ -364,7 +372,7 @@ mod tests {
         );
         assert_eq!(
             changed("a\n", "@@\n-b\n+c").unwrap_err().to_string(),
-            "`a.txt` does not hold these lines where they are expected:\nb"
+            "`a.txt` does not contain these lines at the expected place:\nb"
         );
     }
 

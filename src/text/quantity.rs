@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-/// The longest duration that anything here can mean; sums with the present stay far from every limit of the clock.
+/// The longest accepted duration. Adding it to the current time stays far from every limit of the
+/// clock.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Returns the duration that `text` writes.
+/// Parses a duration.
 ///
-/// *Errors*: a sentence for the operator. A bare number has no unit and is refused.
+/// *Errors*: a sentence for the operator. A number without a unit is rejected.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = parse_duration(text)?;
     if parsed > LONGEST {
@@ -22,7 +23,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Returns the number of bytes that `text` writes; KB, MB, GB count by 1000, KiB, MiB, GiB by 1024.
+/// Parses a size in bytes. KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024.
 ///
 /// *Errors*: a sentence for the operator.
 pub(crate) fn size(text: &str) -> Result<u64, String> {

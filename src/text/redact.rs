@@ -1,13 +1,13 @@
-//! Secrets out of everything that is written, sent or shown.
+//! Removes secrets from everything that is written, sent or shown.
 //!
-//! One automaton knows every secret in the spellings in which it can turn up: plain, each long line
-//! of it, JSON-escaped, percent-encoded, hex, and within base64 at any alignment. It reads the text
-//! once without line ends and indentation, and once more for each encoding whose escapes the text
-//! holds, so that a wrapped or escaped spelling is found as well. `[redacted:NAME]` replaces every
-//! match. Streams are redacted across chunk edges. (SEC-2)
+//! One automaton knows every secret in all its spellings: plain, each long line of it,
+//! JSON-escaped, percent-encoded, hex, and within base64 at any alignment. It reads the text once
+//! without line ends and indentation, and once more for each encoding whose escapes the text
+//! contains. It therefore also finds wrapped and escaped spellings. `[redacted:NAME]` replaces
+//! every match. Streams are redacted across chunk edges. (SEC-2)
 //!
-//! `spellings.rs` owns what is looked for, `view.rs` the readings of a text, `scanner.rs` the
-//! search, and `filter.rs` its speed.
+//! `spellings.rs` owns the spellings, `view.rs` the readings of a text, `scanner.rs` the search,
+//! and `filter.rs` its speed.
 
 mod filter;
 mod scanner;
@@ -24,19 +24,19 @@ use scanner::{Scanner, UNKNOWN};
 use spellings::spellings;
 use view::Stop;
 
-/// Secrets of fewer bytes than this, without the blanks around them, are not redacted, because they
-/// would blank out innocent text; configuration warns about them.
+/// Secrets with fewer bytes than this, not counting the blanks around them, are not redacted: they
+/// would blank out innocent text. The configuration warns about them.
 pub const SHORTEST_SECRET: usize = 6;
 
-/// What every marker begins with; a call whose arguments hold it is refused.
+/// The beginning of every marker. A call whose arguments contain it is rejected.
 pub const MARKER: &str = "[redacted:";
 
 /// A value that must not be shown, and the name that is shown for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
-    /// What stands in the marker.
+    /// The name that the marker shows.
     pub name: String,
-    /// The value.
+    /// The value to redact.
     pub value: String,
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A value without secrets, fit to leave the process; only [`Redactor::clean`] makes one.
+/// A value without secrets, fit to leave the process. Only [`Redactor::clean`] creates one.
 #[derive(Debug, Clone, Serialize)]
 #[serde(transparent)]
 pub struct Redacted<T>(T);
@@ -59,7 +59,7 @@ impl<T> std::ops::Deref for Redacted<T> {
     }
 }
 
-/// Replaces known secrets by their names.
+/// Replaces known secrets with markers that show their names.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
     search: Search,
@@ -70,18 +70,18 @@ enum Search {
     #[default]
     Nothing,
     Secrets(Arc<Scanner>),
-    /// No automaton could be built, so that nothing may be shown.
+    /// No automaton could be built, so nothing may be shown.
     Impossible,
 }
 
 impl Redactor {
-    /// Returns `value` once `each` has taken the secrets out of its texts.
+    /// Lets `each` redact the texts of `value`, and returns the value as redacted.
     pub fn clean<T>(&self, mut value: T, each: impl FnOnce(&mut T, &Self)) -> Redacted<T> {
         each(&mut value, self);
         Redacted(value)
     }
 
-    /// Builds a redactor. Secrets shorter than [`SHORTEST_SECRET`] are left out.
+    /// Builds a redactor. Ignores secrets shorter than [`SHORTEST_SECRET`].
     #[must_use]
     pub fn new(secrets: &[Secret]) -> Self {
         let mut all = Vec::new();
@@ -114,7 +114,7 @@ impl Redactor {
         Cow::Owned(String::from_utf8_lossy(&out).into_owned())
     }
 
-    /// Takes secrets out of every string and key of `value`, except below a key named in `opaque`.
+    /// Removes secrets from every string and key of `value`, except below a key named in `opaque`.
     pub fn value(&self, value: &mut Value, opaque: &[&str]) {
         if matches!(self.search, Search::Nothing) {
             return;
@@ -148,9 +148,9 @@ impl Redactor {
     }
 }
 
-/// Redacts a stream of bytes, holding back only what could be the beginning of a secret.
+/// Redacts a stream of bytes. Holds back only bytes that could be the beginning of a secret.
 ///
-/// The chunks together give what [`Redactor::text`] gives for the whole.
+/// The returned chunks together equal the result of [`Redactor::text`] for the whole stream.
 #[derive(Debug)]
 pub struct StreamRedactor {
     search: Search,
@@ -160,13 +160,13 @@ pub struct StreamRedactor {
 }
 
 impl StreamRedactor {
-    /// Takes a chunk and returns what can be shown now.
+    /// Adds a chunk. Returns the bytes that can be shown now.
     pub fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(chunk);
         self.release(Stop::More)
     }
 
-    /// Returns the rest at the end of the stream.
+    /// Ends the stream and returns the remaining bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.release(Stop::End)
     }

@@ -1,6 +1,6 @@
-//! The nearest known name, for errors that help.
+//! Did-you-mean: the known name that is nearest to a misspelled one.
 
-/// Returns the name of `known` that `name` was most likely meant to be, if any is near.
+/// Returns the name in `known` that is nearest to `name`, if any is near enough.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
     known

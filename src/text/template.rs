@@ -1,14 +1,15 @@
-//! `{{name}}` templates: literal pieces and places for values, parsed once, rendered in one pass.
+//! `{{name}}` templates: literal pieces and placeholders, parsed once, rendered in one pass.
 //!
-//! A value is never looked at for braces (ARG-3), and nothing is split, globbed or expanded. The same grammar serves tool arguments, where a
-//! place is a parameter, and prompts, where it is an entry of `vars`.
+//! A value is never searched for braces (ARG-3), and nothing is split, globbed or expanded. Tool
+//! arguments and prompts share this grammar. A placeholder is a parameter in the former, and an
+//! entry of `vars` in the latter.
 
 /// One piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Text as it stands.
+    /// Literal text.
     Literal(String),
-    /// The place of a named value.
+    /// A placeholder for the value of this name.
     Placeholder(String),
 }
 
@@ -21,11 +22,11 @@ pub struct Template {
 /// Why a text is not a template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// `{{` without its `}}`.
+    /// `{{` without a closing `}}`.
     #[error("`{{{{` is never closed by `}}}}`")]
     Unclosed,
-    /// What stands between the braces is no name.
-    #[error("`{{{{{0}}}}}` holds no name: letters, digits and `_` only")]
+    /// The text between the braces is not a name.
+    #[error("`{{{{{0}}}}}` does not contain a name: use letters, digits and `_` only")]
     NotAName(String),
     /// A single brace before a name and two after it.
     #[error("`{{{0}}}}}` opens with one brace and closes with two")]
@@ -35,7 +36,7 @@ pub enum TemplateError {
 impl Template {
     /// Parses `text`.
     ///
-    /// *Errors*: [`TemplateError`], the first one met. A single `{` is a literal.
+    /// *Errors*: the first [`TemplateError`]. A single `{` is a literal.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut pieces = Vec::new();
         let mut rest = text;
@@ -61,7 +62,7 @@ impl Template {
         &self.pieces
     }
 
-    /// Returns the names of all places, in order, repeated as often as they stand there.
+    /// Returns the names of all placeholders in order, including repetitions.
     pub fn places(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Placeholder(name) => Some(name.as_str()),
@@ -69,7 +70,7 @@ impl Template {
         })
     }
 
-    /// Returns the text if there is no place in it.
+    /// Returns the text if the template has no placeholder.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
@@ -79,7 +80,7 @@ impl Template {
         }
     }
 
-    /// Returns the name if the template is one place and nothing else.
+    /// Returns the name if the template is a single placeholder and nothing else.
     #[must_use]
     pub fn lone_place(&self) -> Option<&str> {
         match self.pieces.as_slice() {
@@ -88,7 +89,7 @@ impl Template {
         }
     }
 
-    /// Renders the template in one pass; `None` if a place has no value.
+    /// Renders the template in one pass. Returns `None` if a placeholder has no value.
     pub fn render<'a>(&'a self, mut value: impl FnMut(&str) -> Option<&'a str>) -> Option<String> {
         let mut out = String::new();
         for piece in &self.pieces {
@@ -111,7 +112,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Refuses `{name}}`, which was surely meant to be a place; `{"a":{"b":1}}` is a literal.
+/// Rejects `{name}}`, which is a mistyped placeholder; `{"a":{"b":1}}` is a literal.
 fn check_literal(text: &str) -> Result<(), TemplateError> {
     for (before, _) in text.match_indices("}}").map(|(at, _)| text.split_at(at)) {
         if let Some((_, inside)) = before.rsplit_once('{')

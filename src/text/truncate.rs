@@ -1,6 +1,8 @@
-//! The model's view of an output: cut by characters first, then by lines, with a marker that says what is missing.
+//! The model's view of an output: cut by characters, then by lines, with a marker that says how
+//! much is missing.
 //!
-//! The whole output is kept elsewhere; a view never splits a character and always says that it was cut.
+//! The whole output is kept elsewhere. A view never splits a character and always says that it was
+//! cut.
 //! *Source*: `docs/design/loop.md`, "Truncation".
 
 use std::collections::VecDeque;
@@ -14,16 +16,16 @@ pub struct ViewLimit {
     pub characters: usize,
     /// Lines.
     pub lines: usize,
-    /// What stays where not everything can.
+    /// The part to keep if the output is too long.
     pub keep: Keep,
 }
 
-/// What of an output stays in a view that is cut.
+/// The part of an output that a cut view keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
     /// The beginning and the end.
     HeadAndTail,
-    /// The beginning, in whole lines as far as a line end is in it.
+    /// The beginning, cut after its last line end if it contains one.
     Head,
     /// The end.
     Tail,
@@ -39,9 +41,9 @@ impl Keep {
     }
 }
 
-/// Returns the view of `text` and what was left out.
+/// Returns the view of `text` and the size of the part left out.
 ///
-/// `whole` is the sentence in the marker that says where everything is.
+/// `whole` is the sentence in the marker that says where the whole output is.
 #[must_use]
 pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
     let total = text.chars().count();
@@ -62,7 +64,7 @@ pub fn head_and_tail(text: &str, limit: ViewLimit, whole: &str) -> (String, Opti
     (view, Some(cut))
 }
 
-/// Returns the marker that stands where `count` characters or lines were.
+/// Returns the marker that replaces `count` characters or lines.
 #[must_use]
 pub fn marker(count: u64, what: &str, keep: Keep, whole: &str) -> String {
     let place = keep.place();
@@ -85,7 +87,7 @@ pub struct ViewBuilder {
 }
 
 impl ViewBuilder {
-    /// Returns a builder whose memory is bounded by the limit: four bytes a character, at both ends.
+    /// Returns a builder with bounded memory: four bytes per character of the limit, for each end.
     #[must_use]
     pub fn new(limit: ViewLimit) -> Self {
         let capacity = limit.characters.saturating_mul(4).max(1024);
@@ -101,10 +103,11 @@ impl ViewBuilder {
         }
     }
 
-    /// Takes a piece of the output.
+    /// Adds a piece of the output.
     pub fn push(&mut self, bytes: &[u8]) {
         self.utf8.push(bytes);
-        // Every byte that does not continue a character begins one; for broken text this is close enough.
+        // Every byte that does not continue a character begins one. This is close enough for
+        // invalid UTF-8.
         self.characters += bytes.iter().filter(|byte| (**byte & 0xc0) != 0x80).count() as u64;
         self.lines += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         self.ends_line = bytes.last().map_or(self.ends_line, |last| *last == b'\n');
@@ -118,7 +121,7 @@ impl ViewBuilder {
         self.tail.extend(recent);
     }
 
-    /// Tells whether the view of what came so far leaves anything out.
+    /// Tells whether the view of the output so far leaves anything out.
     #[must_use]
     pub fn is_cut(&self, limit: ViewLimit) -> bool {
         self.dropped
@@ -126,13 +129,14 @@ impl ViewBuilder {
             || self.lines + u64::from(!self.ends_line) > limit.lines as u64
     }
 
-    /// Tells whether bytes were no UTF-8.
+    /// Tells whether the output contained invalid UTF-8.
     #[must_use]
     pub fn is_lossy(&self) -> bool {
         self.utf8.is_broken()
     }
 
-    /// Returns the view and what it leaves out; `whole` is the sentence that says where everything is.
+    /// Returns the view and the size of the part left out. `whole` is the sentence in the marker
+    /// that says where the whole output is.
     #[must_use]
     pub fn finish(mut self, limit: ViewLimit, whole: &str) -> (String, Option<Truncated>) {
         if !self.dropped {
@@ -157,7 +161,7 @@ impl ViewBuilder {
     }
 }
 
-/// Notices bytes that are no UTF-8 in a stream.
+/// Detects invalid UTF-8 in a stream.
 #[derive(Debug, Default)]
 struct Utf8Watch {
     carried: Vec<u8>,
@@ -190,9 +194,9 @@ fn joined(head: &str, marker: &str, tail: &str, between: &str) -> String {
     format!("{head}{between}{marker}{between}{tail}")
 }
 
-/// Returns the beginning of a text, of which `characters` are too many, with the markers after it.
+/// Returns the beginning of a text that is `characters` too long, with the markers after it.
 ///
-/// A line that does not fit whole is left out: half a path would name another file.
+/// Leaves out a line that does not fit whole: half a path would name another file.
 fn head(
     text: &str,
     characters: usize,
@@ -224,7 +228,7 @@ fn head(
     (view, Some(Truncated { characters: removed as u64, lines: lines as u64 }))
 }
 
-/// Returns the end of a text, of which `characters` are too many, with the markers before it.
+/// Returns the end of a text that is `characters` too long, with the markers before it.
 fn tail(
     text: &str,
     characters: usize,
@@ -251,7 +255,8 @@ fn tail(
     (view, Some(removed))
 }
 
-/// Puts head and tail together, between which `removed` characters stood, each with the lines that it may have.
+/// Joins head and tail, between which `removed` characters were cut, and cuts each to its share of
+/// the lines.
 fn cut_middle(
     head: &str,
     tail: &str,
@@ -266,7 +271,7 @@ fn cut_middle(
         let view = joined(head, &gap, tail, "\n\n");
         return (view, Truncated { characters: removed, lines: 0 });
     }
-    // What one half does not need, the other has.
+    // Each half may use the lines that the other does not need.
     let first = above.min((limit.lines / 2).max(limit.lines.saturating_sub(below)));
     let last = limit.lines - first;
     let head: Vec<&str> = head.lines().take(first).collect();
@@ -276,7 +281,7 @@ fn cut_middle(
     (view, Truncated { characters: removed, lines: lines as u64 })
 }
 
-/// Takes lines out of the middle; returns how many.
+/// Cuts lines out of the middle. Returns the text and the number of lines cut.
 fn cut_lines(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
     let limit = view.lines;
     let total = text.lines().count();
@@ -331,7 +336,7 @@ mod tests {
         assert_eq!(cut, Some(Truncated { characters: 3600, lines: 90 }), "{view}");
         let mut builder = ViewBuilder::new(limit);
         builder.push(text.as_bytes());
-        assert!(builder.dropped, "the middle was not held");
+        assert!(builder.dropped, "the builder drops the middle");
         assert_eq!(builder.finish(limit, "FILE"), (view, cut));
     }
 
@@ -356,7 +361,7 @@ mod tests {
     fn what_is_cut_twice_says_both() {
         let text: String = (0..1000).map(|n| format!("{n:03}\n")).collect();
         let (view, cut) = head_and_tail(&text, limit(400, 10), "FILE");
-        // 100 lines are left by their characters, and 10 of them by their number.
+        // The character limit leaves 100 lines, of which the line limit leaves 10.
         assert_eq!(cut, Some(Truncated { characters: 3600, lines: 90 }));
         assert!(view.starts_with("000\n001\n002\n003\n004\n\n[WARNING"), "{view}");
         assert!(view.ends_with("]\n\n995\n996\n997\n998\n999"), "{view}");

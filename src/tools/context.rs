@@ -1,4 +1,4 @@
-//! What a run gives its tools: where they work, how they start, and what takes their output.
+//! The context of a run's tools: where they work, how they start, and where their output goes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,48 +15,50 @@ use crate::gate::{DomainRules, PathRules};
 use crate::process::Spawner;
 use crate::text::redact::Redactor;
 
-/// What a run gives its tools.
+/// The resources that a run gives its tools.
 pub struct ToolContext {
     /// Starts processes.
     pub spawner: Spawner,
     /// The allowlisted part of the daemon's environment.
     pub env: BTreeMap<String, String>,
-    /// Where tools start that name no directory.
+    /// The working directory of a tool that does not set one.
     pub working_dir: PathBuf,
-    /// Time of a call of a tool that sets none.
+    /// The timeout of a tool that does not set one.
     pub timeout: Duration,
-    /// Characters of an output that the model sees, where the tool sets none and the job does.
+    /// Characters of an output that the model sees, if the job sets a limit and the tool does not.
     pub output_limit: Option<usize>,
     /// Bytes of an output that are kept.
     pub max_output_bytes: u64,
-    /// Keeps whole outputs; without one they are not kept.
+    /// Stores whole outputs; with `None`, only the inline part is kept.
     pub outputs: Option<Arc<dyn OutputStore>>,
-    /// Takes secrets out of outputs.
+    /// Removes secrets from outputs.
     pub redactor: Redactor,
-    /// Where programs are started.
+    /// The target on which programs start.
     pub execution: Arc<dyn ExecutionEnvironment>,
-    /// How processes are held.
+    /// The sandbox profiles of processes.
     pub sandboxes: SandboxProfiles,
-    /// Where files may lie.
+    /// The paths that tools may access.
     pub paths: PathRules,
-    /// The same with every tree as it is resolved where the tools work, if that is not this host; found at the first use.
+    /// The same rules with each tree as a remote target resolves it; set on first use.
     pub elsewhere: OnceLock<PathRules>,
-    /// What may be fetched.
+    /// The hosts that tools may access.
     pub domains: DomainRules,
-    /// Who answers searches.
+    /// The search service, if the operator configured one.
     pub web_search: Option<WebSearch>,
-    /// The shell of the `bash` tool, if there is one, and its time where a call asks for none.
+    /// The shell of the `bash` tool, if there is one, and the default timeout of a command.
     pub shell: (Option<PathBuf>, Duration),
-    /// Whether `glob` names files relative to the searched directory, as the `find` of some families does.
+    /// Whether `glob` prints paths relative to the searched directory, as some model families
+    /// expect of `find`.
     pub glob_paths_are_relative: bool,
     /// The skills of the job.
     pub skills: Vec<Arc<Skill>>,
-    /// What is to be done in the run.
+    /// The to-do list of the run.
     pub todos: Mutex<Vec<Value>>,
 }
 
 impl ToolContext {
-    /// Returns what tells calls elsewhere from the same calls here.
+    /// Returns a prefix that distinguishes the state of a call on another target; empty on this
+    /// host.
     #[must_use]
     pub fn place(&self) -> String {
         match self.execution.is_local() {
@@ -65,7 +67,7 @@ impl ToolContext {
         }
     }
 
-    /// Tells whether the kernel holds the programs of tools.
+    /// Returns whether the programs of tools run in a sandbox.
     #[must_use]
     pub fn is_sandboxed(&self) -> bool {
         self.sandboxes.are_on() && self.execution.is_local()

@@ -1,4 +1,4 @@
-//! A tool of `tools.yaml` in a run.
+//! The tools that `tools.yaml` declares, as a run uses them.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
 use crate::process::{Exit, resolved};
 
-/// Bytes of a literal file argument that are hashed.
+/// The most bytes of a literal file argument that we hash.
 const DIGEST_BYTES: u64 = 16 << 20;
 
-/// Returns what a call accesses, as far as the tool's parameters say what their values name (ARG-12).
+/// Returns the paths and addresses that a call accesses, from the parameters of `format: path` and
+/// `format: url` (ARG-12).
 ///
-/// *Errors*: `invalid_arguments`: an address that programs read in more than one way.
+/// *Errors*: `invalid_arguments` if programs can read an address in more than one way.
 pub fn declared_resources(
     tool: &Tool,
     arguments: &Map<String, Value>,
@@ -36,14 +37,15 @@ pub fn declared_resources(
         (Names::Url, _) => match url::Url::parse(text).map(String::from) {
             Ok(normal) if normal != text && normal.strip_suffix('/') != Some(text) => {
                 let message = format!(
-                    "{name}: programs read this address in different ways, so that nothing was run. Write it as {normal} and call again."
+                    "{name}: programs can read this address in different ways. Nothing was run. Write it as {normal} and call again."
                 );
                 Err(CallError::new(ErrorKind::InvalidArguments, message))
             }
-            // What is none is refused by the gate.
+            // The gate refuses a text that is not an address.
             _ => Ok(Resource::Url(text.to_owned())),
         },
-        // The program reads it from where it starts. What is refused by its spelling stays as it is.
+        // The program resolves a relative path in its working directory. Leave a path with `~`
+        // unchanged, because the gate refuses it.
         (Names::Path, Some(working_dir)) if text != "~" && !text.starts_with("~/") => {
             Ok(Resource::file(&working_dir.join(text).to_string_lossy(), access))
         }
@@ -52,7 +54,8 @@ pub fn declared_resources(
     named.map(resource).collect()
 }
 
-/// Returns the file that a literal argument of a call names, such as the script of an interpreter; alone, or as the value of an option.
+/// Returns the file that a literal argument of a call names, such as the script of an interpreter.
+/// The name is the whole argument, or the value of an option (`--file=name`).
 fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
     call.argv.iter().find(|argument| *argument == literal)?;
     let value = match literal.split_once('=') {
@@ -63,12 +66,13 @@ fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
     std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
 }
 
-/// Returns the digest of a file; for one that is large or that we may not read, its identity, size and times.
+/// Returns the digest of a file. For a large or unreadable file, returns its device, inode, size
+/// and change time instead.
 ///
-/// *Errors*: it cannot be looked at.
+/// *Errors*: `io` if the metadata of the file cannot be read.
 async fn facts_of_file(path: &Path) -> Result<String, CallError> {
     let failed = |error: std::io::Error| {
-        CallError::new(ErrorKind::Io, format!("{} cannot be looked at: {error}.", path.display()))
+        CallError::new(ErrorKind::Io, format!("{} cannot be inspected: {error}.", path.display()))
     };
     let meta = std::fs::metadata(path).map_err(failed)?;
     if meta.len() <= DIGEST_BYTES
@@ -80,7 +84,7 @@ async fn facts_of_file(path: &Path) -> Result<String, CallError> {
     Ok(format!("{}:{} {} bytes, {changed:?}", meta.dev(), meta.ino(), meta.len()))
 }
 
-/// A declared tool.
+/// A tool that `tools.yaml` declares, in a run.
 pub struct DeclaredTool {
     tool: Arc<Tool>,
     definition: ToolDefinition,
@@ -88,7 +92,7 @@ pub struct DeclaredTool {
 }
 
 impl DeclaredTool {
-    /// Returns the tool as it is in a run.
+    /// Returns the tool for a run.
     #[must_use]
     pub fn new(tool: Arc<Tool>, ctx: Arc<ToolContext>) -> Self {
         let definition = ToolDefinition {
@@ -99,9 +103,10 @@ impl DeclaredTool {
         Self { tool, definition, ctx }
     }
 
-    /// Judges once more what a call names, as it is found now: a path behind its links, an address behind its name.
+    /// Checks the paths and addresses of a call again: a path after its links are resolved, an
+    /// address after its host is resolved.
     ///
-    /// *Errors*: `denied`, `not_found` for a host that nobody knows.
+    /// *Errors*: `denied`; `io` or `timeout` if a path or a host cannot be resolved.
     async fn judge_named(
         &self,
         call: &PreparedCall,
@@ -128,9 +133,9 @@ impl DeclaredTool {
                         })??;
                         continue;
                     }
-                    // One that is not there yet is judged by what leads to it.
+                    // A path that does not exist yet is checked by its existing part.
                     let real = resolved(&path).ok().filter(|real| !real.is_symlink());
-                    let astray = || denied("path", &"the links of a path lead nowhere");
+                    let astray = || denied("path", &"a link in the path cannot be resolved");
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
                 Resource::Url(url) => {
@@ -144,7 +149,7 @@ impl DeclaredTool {
         Ok(())
     }
 
-    /// Returns the program as it is started; `None` if it is not on this host, where it has to be.
+    /// Returns the program to start; `None` if the tools run on this host and it is not installed.
     fn program(&self) -> Option<PathBuf> {
         match self.ctx.execution.is_local() {
             true => self.tool.program.path.clone(),
@@ -171,11 +176,11 @@ impl DeclaredTool {
         let judged = tokio::select! {
             biased;
             () = context.cancel.cancelled() => {
-                Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."))
+                Err(CallError::new(ErrorKind::Interrupted, "The run was stopped."))
             }
             judged = tokio::time::timeout(timeout, self.judge_named(call, &context.cancel)) => {
                 judged.unwrap_or_else(|_| {
-                    let message = "The hosts of the call were not known in time. Nothing was run.";
+                    let message = "The paths and hosts of the call were not resolved in time. Nothing was run.";
                     Err(CallError::new(ErrorKind::Timeout, message))
                 })
             }
@@ -199,9 +204,9 @@ impl DeclaredTool {
         output
     }
 
-    /// Says how the process ended, in the fields and to the model.
+    /// Records how the process ended, in the fields and in the text for the model.
     fn conclude(&self, exit: Exit, timeout: Duration, output: &mut CallOutput) {
-        let advice = "The time is set by the operator; ask for less at once.";
+        let advice = "The operator sets this timeout: request less work per call.";
         let (kind, note) = match (ended_by_us(&self.ctx, exit, timeout, advice), exit.code) {
             (Some(ended), _) => ended,
             (None, Some(code)) if self.tool.success_codes.contains(&code) => {
@@ -213,7 +218,7 @@ impl DeclaredTool {
             }
             (None, Some(code)) => (ErrorKind::ExitCode, format!("[exit code {code}]")),
             (None, None) => {
-                (ErrorKind::Signal, format!("[ended by signal {}]", exit.signal.unwrap_or(0)))
+                (ErrorKind::Signal, format!("[killed by signal {}]", exit.signal.unwrap_or(0)))
             }
         };
         output.error_kind = Some(kind);
@@ -279,7 +284,7 @@ impl AgentTool for DeclaredTool {
 
     fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let more = self.tool.dry_run_args.as_ref()?;
-        // Behind a `--` they would be names instead of options.
+        // After `--`, they would be operands instead of options.
         let end = call.argv.iter().position(|word| word == "--").unwrap_or(call.argv.len());
         let mut argv = call.argv.clone();
         argv.splice(end..end, more.iter().cloned());
@@ -293,7 +298,7 @@ impl AgentTool for DeclaredTool {
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let mut output = self.execute(call, context, self.tool.category).await;
         if output.exit_code.is_some() || output.signal.is_some() {
-            // What it was given to write counts as written.
+            // Count every path that the call may write as modified.
             let written = call.resources.iter().filter_map(|resource| match resource {
                 Resource::File { path, access: Access::Write } => {
                     self.ctx.paths.absolute(path).ok()

@@ -1,8 +1,9 @@
-//! Where the programs of a run's tools are started: on this host, or over a client on another one.
+//! Starts the programs of a run's tools: on this host, or on a remote target through a client.
 //!
-//! A remote program is started by a shell over there, whose text goes over the client's standard input: neither its arguments nor its variables
-//! stand in the process list of this host. The shell ends the program's process group as soon as that input ends. *Source*: `ssh(1)`,
-//! `docker exec`, `kubectl exec`.
+//! A shell on the target starts a remote program. It reads its script from the client's standard
+//! input, so that the arguments and variables of the program do not appear in the process list of
+//! this host. The shell ends the program's process group as soon as that input ends. *Source*:
+//! `ssh(1)`, `docker exec`, `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,30 +17,33 @@ use crate::config::ExecutionTarget;
 use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB, Spawner};
 use crate::text::redact::Redactor;
 
-/// How long a connection may take to come about.
+/// The time limit for establishing a connection.
 pub(super) const CONNECT: Duration = Duration::from_secs(20);
 
-/// How long a client whose connection has broken may take to end, so that its end can be told.
+/// The time that a client has to exit after its connection broke, so that we can report how it
+/// exited.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What the client is told to run: it reads a count of bytes and so many bytes, and runs them if they are there to their end.
+/// The command that the client runs on the target: it reads a byte count and a script of that
+/// length, and runs the script only if it arrived complete.
 const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\"# end\"?.) eval \"${s%.}\";; *) exit 125;; esac";
 
-/// Where the programs of a run's tools are started.
+/// The target on which the programs of a run's tools start.
 #[async_trait]
 pub trait ExecutionEnvironment: Send + Sync {
-    /// Returns its name in files and transcripts.
+    /// Returns the name of the target as files and transcripts spell it.
     fn name(&self) -> String;
 
-    /// Tells whether it is this host.
+    /// Returns whether the target is this host.
     fn is_local(&self) -> bool;
 
-    /// Returns the process of this host that runs `spec` there. `own` are the variables that are the tool's own.
+    /// Returns the process of this host that runs `spec` on the target. `own` holds the variables
+    /// of the tool itself.
     fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec;
 
-    /// Makes what all calls of a run share.
+    /// Opens the connection that the calls of a run share, if the target has one.
     ///
-    /// *Errors*: a sentence.
+    /// *Errors*: the reason, as a sentence.
     async fn connect(
         &self,
         spawner: &Spawner,
@@ -83,11 +87,11 @@ impl ExecutionEnvironment for Local {
 pub struct Remote {
     target: ExecutionTarget,
     client: PathBuf,
-    /// Where the shared connection listens; `None` is none.
+    /// The socket of the shared connection; with `None`, each call opens its own connection.
     socket: Option<PathBuf>,
 }
 
-/// A connection that the calls of a run share. If it is dropped, it ends.
+/// A connection that the calls of a run share. Dropping it closes it.
 #[derive(Debug)]
 pub struct Connection {
     process: Piped,
@@ -95,21 +99,21 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Ends it; returns what could not be killed.
+    /// Closes the connection and returns the number of processes that could not be killed.
     pub async fn end(self) -> u64 {
         self.process.end().await.survivors
     }
 }
 
 impl Remote {
-    /// Returns the environment of a target that is not this host. `socket` is a path that nobody else uses and no tool can write; without one
-    /// each call has a connection of its own.
+    /// Returns the environment of a target other than this host. No other process may use `socket`,
+    /// and no tool may write it; without a socket, each call opens its own connection.
     #[must_use]
     pub fn new(target: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
         Self { target, client, socket }
     }
 
-    /// Returns the name of the client's program.
+    /// Returns the client program for a target; `None` for this host.
     #[must_use]
     pub fn client_of(target: &ExecutionTarget) -> Option<&'static str> {
         match target {
@@ -120,7 +124,8 @@ impl Remote {
         }
     }
 
-    /// Returns the client's arguments before the command. `is_first` is for the connection that the others share.
+    /// Returns the client's arguments before the command. `is_first` selects the connection that
+    /// the others share.
     fn arguments(&self, is_first: bool) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match &self.target {
@@ -149,7 +154,8 @@ impl Remote {
         }
     }
 
-    /// Returns the command that loads a script, as the client takes it: `ssh` gives a text to a shell, the others words to the kernel.
+    /// Returns the arguments that run `script`: `ssh` passes a command line to a shell, the other
+    /// clients pass an argv.
     fn command(&self, script: &str) -> Vec<String> {
         match self.target {
             ExecutionTarget::Ssh(_) => vec![format!("exec sh -c {}", quoted(script))],
@@ -176,12 +182,12 @@ impl ExecutionEnvironment for Remote {
         argv.extend(self.arguments(false));
         argv.extend(self.command(LOADER));
         ProcessSpec {
-            // In the process that executes it, this is our binary.
+            // The kernel resolves this in the process that executes it, which runs our binary.
             program: PathBuf::from("/proc/self/exe"),
             argv,
             working_dir: PathBuf::from("/"),
             stdin: Some(format!("{}\n{script}", script.len())),
-            // Nothing here can hold what runs there.
+            // A local sandbox cannot restrict a remote program.
             sandbox: None,
             ..spec
         }
@@ -197,13 +203,14 @@ impl ExecutionEnvironment for Remote {
             return Ok(None);
         }
         if let Some(socket) = &self.socket {
-            // What a daemon left that died.
+            // Remove the socket of a daemon that died.
             let _ = std::fs::remove_file(socket);
         }
         let client = self.client.display().to_string();
         let mut argv = vec![client];
         argv.extend(self.arguments(true));
-        // Says that it is there, and stays until it is left.
+        // The empty line shows that the connection works; `cat` keeps it open until we close its
+        // input.
         argv.push("echo; exec cat".to_owned());
         let spec = ProcessSpec {
             program: self.client.clone(),
@@ -221,7 +228,7 @@ impl ExecutionEnvironment for Remote {
             Ok(Ok(1)) => Ok(Some(Connection { process, _pipes: (output, input) })),
             read => {
                 if read.is_ok() {
-                    // Its own end comes before ours, so that it can be told.
+                    // Let the client exit by itself first, so that we can report how it exited.
                     process.ending().within(SOON).await;
                 }
                 let words = process.end().await.words();
@@ -229,22 +236,22 @@ impl ExecutionEnvironment for Remote {
                 let name = self.name();
                 let host = name.trim_start_matches("ssh:");
                 Err(format!(
-                    "{name} cannot be reached{separator}{words}; `ssh -o BatchMode=yes {host} true`, as the user of the daemon, says more"
+                    "{name} cannot be reached{separator}{words}; run `ssh -o BatchMode=yes {host} true` as the user of the daemon to see why"
                 ))
             }
         }
     }
 }
 
-/// Returns a word that nobody can guess: the kernel's own chance.
+/// Returns a word that cannot be guessed, from the random numbers of the kernel.
 pub(super) fn nonce() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Returns what the shell over there runs: the program in a session of its own, until it ends or the input does. Its last words are `mark` and
-/// the exit code.
+/// Returns the script for the shell on the target. It runs the program in its own session until the
+/// program or the input ends, and prints `mark` and the exit code last.
 fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
-    // In one stream, so that standard output and error come in their order.
+    // Merge standard output and error, to keep their order.
     let mut text = format!(
         "exec 2>&1\nsay() {{ printf '\\{:03o}%s %s\\n' {mark} \"$1\"; exit \"$1\"; }}\n",
         u32::from(MARK_START)
@@ -258,13 +265,14 @@ fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
         .chain(spec.argv.iter().skip(1).cloned())
         .map(|word| quoted(&word))
         .collect();
-    // The shell's own `printf` knows no longest argument; the last process of a pipeline is the one that `$!` names.
+    // The shell's built-in `printf` does not limit the length of an argument. `$!` is the last
+    // process of a pipeline: the program.
     let (feed, input) = match &spec.stdin {
         None => (String::new(), " </dev/null"),
         Some(input) => (format!("printf %s {} | ", quoted(input)), ""),
     };
     let program = words.join(" ");
-    // Without `setsid` over there, only the program itself is ended.
+    // Without `setsid` on the target, this kills only the program itself.
     let _ = write!(
         text,
         "exec 3<&0
@@ -287,7 +295,7 @@ say \"$c\"
     text
 }
 
-/// Returns a text as one word of a POSIX shell.
+/// Quotes a text as one word for a POSIX shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

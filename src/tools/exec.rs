@@ -1,4 +1,4 @@
-//! One process of a tool: started in its sandbox, its output collected, its end told.
+//! Runs one tool process: starts it in its sandbox, collects its output and reports how it ended.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,21 +13,23 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure};
 use crate::text::truncate::{Keep, ViewLimit};
 
-/// What is started, besides what the call says.
+/// The settings of a tool process. Its argv, working directory and standard input come from the
+/// call.
 pub(super) struct Process<'a> {
     pub(super) program: PathBuf,
-    /// Variables besides those that every tool gets.
+    /// Variables of this tool, in addition to those that every tool gets.
     pub(super) env: Vec<(String, String)>,
     pub(super) timeout: Duration,
-    /// Characters of the output that a model sees, where they are not those of every process.
+    /// Characters of the output that the model sees; defaults to [`VIEW_CHARACTERS`].
     pub(super) characters: Option<usize>,
-    /// Whose rights it gets.
+    /// Determines the rights in the sandbox.
     pub(super) category: Category,
     pub(super) sandbox: &'a ToolSandbox,
 }
 
 impl Process<'_> {
-    /// Runs it to its end. What a caller is to say about the end is left to it: the exit is given back where there is one.
+    /// Runs the process to its end and returns the exit, which the caller reports. Without an exit,
+    /// the output already holds the error.
     pub(super) async fn run(
         &self,
         ctx: &ToolContext,
@@ -43,7 +45,7 @@ impl Process<'_> {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 let message =
-                    format!("The tool was not started, because it cannot be held: {error}.");
+                    format!("The tool was not started, because it cannot be sandboxed: {error}.");
                 let error = CallError::new(ErrorKind::SpawnFailed, message);
                 return (None, CallOutput::of_error(&error));
             }
@@ -74,7 +76,7 @@ impl Process<'_> {
         let collected = match collector.finish() {
             Ok(collected) => collected,
             Err(error) => {
-                let message = format!("The output could not be kept: {error}.");
+                let message = format!("The output could not be stored: {error}.");
                 return (None, CallOutput::of_error(&CallError::new(ErrorKind::Io, message)));
             }
         };
@@ -88,7 +90,7 @@ impl Process<'_> {
                 if exit.output_held {
                     append(
                         &mut output.content,
-                        "[the output was still held open after the end and was cut there]",
+                        "[the output was cut: another process kept it open after the program ended]",
                     );
                 }
                 (Some(exit), output)
@@ -101,7 +103,8 @@ impl Process<'_> {
     }
 }
 
-/// Returns what is said of a process that was ended by us, or whose connection was lost.
+/// Returns the error kind and the note for a process that we ended or whose connection was lost;
+/// `None` for any other exit.
 pub(super) fn ended_by_us(
     ctx: &ToolContext,
     exit: Exit,
@@ -116,9 +119,9 @@ pub(super) fn ended_by_us(
         return Some((ErrorKind::Timeout, note));
     }
     let note = if exit.cancelled {
-        "[ERROR: The run was stopped while this worked; its effect is unknown.]"
+        "[ERROR: The run was stopped during this call; its effect is unknown.]"
     } else if exit.signal == Some(HUNG_UP) && !ctx.execution.is_local() {
-        "[ERROR: The connection ended before the program did, or never came about; its effect is unknown.]"
+        "[ERROR: The connection could not be established, or was lost before the program ended; the effect of the call is unknown.]"
     } else {
         return None;
     };
@@ -133,7 +136,7 @@ fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
     };
     let message = match failure {
         SpawnFailure::Refused { step, errno } => {
-            format!("[ERROR: {errno:?} at {step}: {}. Nothing was run.]", errno.desc())
+            format!("[ERROR: {step} failed with {errno:?}: {}. Nothing was run.]", errno.desc())
         }
         other => format!("[ERROR: {other}]"),
     };
@@ -154,9 +157,9 @@ pub(super) fn append(text: &mut String, note: &str) {
     text.push_str(note);
 }
 
-/// Returns SHA-256 (hex) of a file.
+/// Returns the SHA-256 (hex) of a file.
 ///
-/// *Errors*: it cannot be read.
+/// *Errors*: `io` if the file cannot be read.
 pub(super) async fn digest_of_file(path: PathBuf) -> Result<String, CallError> {
     let digest = tokio::task::spawn_blocking(move || {
         let mut digest = Sha256::new();

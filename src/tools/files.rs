@@ -1,5 +1,6 @@
-//! The files that a run's tools may open: each path is judged as it is named, opened beneath an allowed tree in one step, and judged again as
-//! what was opened. What was checked is what is used.
+//! Opens the files of a run's tools. Each path is checked as it is named, opened beneath an allowed
+//! tree in one step, and checked again through the opened descriptor, so that the file that we
+//! check is the file that we use.
 //!
 //! *Source*: `openat2(2)`, RESOLVE_BENEATH; `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
 
@@ -24,30 +25,29 @@ use crate::domain::{CallError, ErrorKind};
 use crate::gate::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
 use crate::process::{path_of, real_path};
 
-/// Bytes of a file that is changed: more would not fit into a model's view many times over.
+/// The most bytes of a file that we edit, which is many times a model's view.
 const LARGEST_TEXT: u64 = 16 << 20;
 
-/// File systems that are the kernel speaking: `/proc` and `/sys`.
+/// Magic numbers of the file systems whose content the kernel generates: `/proc` and `/sys`.
 const KERNEL_FILES: &[rustix::fs::FsWord] = &[0x9fa0, 0x6265_6572];
 
-/// The files of a run.
+/// Access to the files of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Files<'a> {
     rules: &'a PathRules,
-    /// Where they are, if not on this host.
+    /// The files on the target, if the tools run elsewhere.
     remote: Option<RemoteFiles<'a>>,
 }
 
-/// A file or directory that was opened and judged.
+/// A file or directory that was opened and checked.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Open for reading.
     pub(crate) file: File,
-    /// Where it really lies.
+    /// The resolved path.
     pub(crate) path: PathBuf,
-    /// Whether it is a directory.
     pub(crate) is_dir: bool,
-    /// What was fetched of it, if it is a directory elsewhere that is to be walked.
+    /// The fetched copy, if this is a remote directory that will be walked.
     pub(super) tree: Option<Tree>,
 }
 
@@ -58,19 +58,21 @@ impl<'a> Files<'a> {
         Self { rules, remote: None }
     }
 
-    /// Returns the files of a run, wherever its tools work. On another host, every use of them waits for that host.
+    /// Returns access to the files of a run. If its tools run on another host, each access blocks
+    /// until that host answers.
     #[must_use]
     pub(crate) fn of(ctx: &'a ToolContext, cancel: &'a CancellationToken) -> Self {
         let remote = (!ctx.execution.is_local()).then(|| RemoteFiles::new(ctx, cancel));
         Self { rules: &ctx.paths, remote }
     }
 
-    /// Returns the files elsewhere that `path` is one of; what a run's own outputs hold is always here.
+    /// Returns the remote files if `path` is one of them. Trees that a run may only read, such as
+    /// its own outputs, are always on this host.
     fn elsewhere(&self, path: &Path) -> Option<RemoteFiles<'a>> {
         self.remote.filter(|_| !self.rules.readable.iter().any(|own| path.starts_with(own)))
     }
 
-    /// Judges a path that a program elsewhere is given.
+    /// Checks a path that a remote program receives.
     ///
     /// *Errors*: as [`Self::open`].
     pub(super) fn judge_elsewhere(&self, text: &str, access: Access) -> Result<(), CallError> {
@@ -81,7 +83,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Opens a directory that is to be walked, or a file.
+    /// Opens a file, or a directory that will be walked.
     ///
     /// *Errors*: as [`Self::open`].
     pub(super) fn open_tree(
@@ -103,7 +105,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Judges a path as it is named and as it is resolved elsewhere.
+    /// Checks a path as it is named and as the target resolves it, and returns the resolved path.
     fn judged_elsewhere(
         &self,
         remote: RemoteFiles<'_>,
@@ -116,7 +118,8 @@ impl<'a> Files<'a> {
         Ok(real)
     }
 
-    /// Returns the path that `text` names: as it is written, or else as [`shown`] writes it (FS-9).
+    /// Returns the path that `text` names: literally, or in the form that [`shown`] prints if only
+    /// that file exists (FS-9).
     fn named(&self, text: &str) -> Result<PathBuf, CallError> {
         let path = self.rules.absolute(text).map_err(refused)?;
         if !text.contains('\\') {
@@ -131,7 +134,7 @@ impl<'a> Files<'a> {
         }))
     }
 
-    /// Tells whether there is something in an allowed tree at a path, if only a link or what is closed.
+    /// Returns whether a path exists in an allowed tree; a dangling link and a denied path count.
     fn has(&self, path: &Path) -> bool {
         let is_allowed = |path: &Path| self.rules.root_of(path).is_some();
         if let Some(remote) = self.elsewhere(path) {
@@ -144,12 +147,13 @@ impl<'a> Files<'a> {
 
     /// Opens a file or directory for reading.
     ///
-    /// *Errors*: `denied`, `not_found`, `io`. Never waits: what is neither a file nor a directory is refused.
+    /// *Errors*: `denied`, `not_found`, `io`. A FIFO or a device cannot block the call: everything
+    /// but a file or a directory is refused.
     pub(crate) fn open(&self, text: &str) -> Result<Opened, CallError> {
         let opened = self.open_named(&self.named(text)?)?;
         if names_directory(text) && !opened.is_dir {
             let name = shown(opened.path.as_os_str());
-            let message = format!("`{name}` is not a directory: name it without `/` at the end.");
+            let message = format!("`{name}` is not a directory: remove the `/` at the end.");
             return Err(CallError::new(ErrorKind::Io, message));
         }
         Ok(opened)
@@ -162,7 +166,7 @@ impl<'a> Files<'a> {
         let path = self.judged_elsewhere(remote, path, Access::Read)?;
         let (file, is_dir) = match remote.open(&path)? {
             Found::File(file) => (file, false),
-            // Nothing is read of it but by `open_tree`.
+            // A placeholder: only `open_tree` reads a remote directory.
             Found::Directory => {
                 (File::open("/dev/null").map_err(|e| failed("/dev/null", &e))?, true)
             }
@@ -170,9 +174,9 @@ impl<'a> Files<'a> {
         Ok(Opened { file, path, is_dir, tree: None })
     }
 
-    /// Opens a text file and returns it whole.
+    /// Reads a whole text file.
     ///
-    /// *Errors*: as [`Self::open`]; it is larger than 16 MiB, or no UTF-8.
+    /// *Errors*: as [`Self::open`]; `io` if the file is larger than 16 MiB or not valid UTF-8.
     pub(crate) fn text(&self, text: &str) -> Result<String, CallError> {
         let opened = self.open(text)?;
         let name = shown(opened.path.as_os_str());
@@ -183,11 +187,11 @@ impl<'a> Files<'a> {
         let limited = opened.file.take(LARGEST_TEXT + 1).read_to_end(&mut bytes);
         limited.map_err(|error| failed(&name, &error))?;
         if bytes.len() as u64 > LARGEST_TEXT {
-            let message = format!("`{name}` is larger than 16 MiB and cannot be changed here.");
+            let message = format!("`{name}` is larger than 16 MiB and cannot be edited.");
             return Err(CallError::new(ErrorKind::Io, message));
         }
         String::from_utf8(bytes).map_err(|_| {
-            let message = format!("`{name}` is not UTF-8 text and cannot be changed here.");
+            let message = format!("`{name}` is not UTF-8 text and cannot be edited.");
             CallError::new(ErrorKind::Io, message)
         })
     }
@@ -196,7 +200,8 @@ impl<'a> Files<'a> {
         self.rules.judge(path, access).map_err(refused)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.beneath(path, flags, ResolveFlags::NO_MAGICLINKS) {
-            // A link that leaves its tree by its spelling may still lead into an allowed one: its target is judged like any path.
+            // A link that leaves its tree can still lead into an allowed one: check its target like
+            // any path.
             Err(Errno::XDEV | Errno::LOOP) => {
                 let real = self.real(path, access)?;
                 self.beneath(&real, flags, ResolveFlags::NO_SYMLINKS)
@@ -208,15 +213,16 @@ impl<'a> Files<'a> {
         self.check(file, access)
     }
 
-    /// Returns where a path leads, and judges that.
+    /// Resolves a path and checks the result.
     ///
-    /// *Errors*: `denied` for links of the kernel (FS-2) and for links in a circle; as [`Self::open`].
+    /// *Errors*: `denied` for magic links of the kernel (FS-2) and for circular links; otherwise as
+    /// [`Self::open`].
     fn real(&self, path: &Path, access: Access) -> Result<PathBuf, CallError> {
         let name = || shown(path.as_os_str());
         let real = real_path(path).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::LOOP) => {
                 let message =
-                    format!("`{}` leads through a link of /proc, or in a circle.", name());
+                    format!("`{}` leads through a link in /proc or a circular link.", name());
                 CallError::new(ErrorKind::Denied, message)
             }
             _ => failed(&name(), &error),
@@ -225,13 +231,13 @@ impl<'a> Files<'a> {
         Ok(real)
     }
 
-    /// Judges what was opened.
+    /// Checks a file or directory after it was opened.
     fn check(&self, file: File, access: Access) -> Result<Opened, CallError> {
         let path = path_of(&file).map_err(|error| failed("the file", &error))?;
         let name = shown(path.as_os_str());
         self.rules.judge(&path, access).map_err(refused)?;
         let meta = file.metadata().map_err(|error| failed(&name, &error))?;
-        // Opened by us, they would tell of us (FS-4).
+        // We opened these files, so they would show our own process (FS-4).
         let kind = rustix::fs::fstatfs(&file).map(|stat| stat.f_type);
         if kind.is_ok_and(|kind| KERNEL_FILES.contains(&kind)) {
             return Err(refused(PathRefusal::Denied(path)));
@@ -240,7 +246,8 @@ impl<'a> Files<'a> {
             let message = format!("`{name}` is neither a file nor a directory.");
             return Err(CallError::new(ErrorKind::Denied, message));
         }
-        // By identity too: another name of a closed file, and spellings that only the file system knows to be the same.
+        // Compare identities too: they reveal another name of a denied file, and spellings that
+        // only the file system treats as equal.
         let closed = || self.rules.denied.iter().chain(&self.rules.own);
         let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
         let own = (meta.dev(), meta.ino());
@@ -252,7 +259,7 @@ impl<'a> Files<'a> {
         Ok(Opened { file, path, is_dir: meta.is_dir(), tree: None })
     }
 
-    /// Opens a path below its allowed tree; the kernel sees to it that it does not leave it.
+    /// Opens a path beneath its allowed tree. The kernel rejects a path that leaves the tree.
     fn beneath(&self, path: &Path, flags: OFlags, how: ResolveFlags) -> Result<OwnedFd, Errno> {
         let root = self.rules.root_of(path).ok_or(Errno::ACCESS)?;
         let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
@@ -274,23 +281,25 @@ impl<'a> Files<'a> {
         loop {
             let how = how | ResolveFlags::BENEATH;
             match openat2(&root, rest, flags | OFlags::CLOEXEC, Mode::empty(), how) {
-                // A rename went on at the same time.
+                // A concurrent rename: try again.
                 Err(Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => {}
                 other => return other,
             }
         }
     }
 
-    /// Returns the place of a file that is to be written; the directories above it are made.
+    /// Returns the place of a file that will be written. On this host, creates the missing
+    /// directories above it.
     ///
-    /// *Errors*: `denied`, also for a link to nothing; `io`; what is there, or what `text` names, is not a file.
+    /// *Errors*: `denied`, also for a dangling link; `io`, also if `text` or the existing entry is
+    /// not a file.
     pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
         let asked = self.rules.absolute(text).map_err(refused)?;
         let named = self.named(text)?;
         self.rules.judge(&named, Access::Write).map_err(refused)?;
         if names_directory(text) {
             let name = shown(named.as_os_str());
-            let message = format!("`{name}/` is the name of a directory: name a file.");
+            let message = format!("`{name}/` is the name of a directory: use the name of a file.");
             return Err(CallError::new(ErrorKind::Io, message));
         }
         if let Some(files) = self.elsewhere(&named) {
@@ -307,7 +316,8 @@ impl<'a> Files<'a> {
             Ok(opened) => {
                 let meta = opened.file.metadata();
                 let meta = meta.map_err(|error| failed(&shown(opened.path.as_os_str()), &error))?;
-                // New content does not run with the rights of the file's owner or group.
+                // Drop the set-id bits: new content must not run with the rights of the file's
+                // owner or group.
                 let mode = Mode::from_raw_mode(meta.permissions().mode() & 0o777);
                 (opened.path, Some((mode, meta.uid(), meta.gid())))
             }
@@ -327,17 +337,17 @@ impl<'a> Files<'a> {
         Ok(Place { path, at: At::Here { directory, name, old } })
     }
 
-    /// Refuses a file of the system that was not named as one: the gate judged the name.
+    /// Refuses a system file that was not named as one: the gate checked only the name.
     fn same_system(&self, path: &Path, asked: &Path) -> Result<(), CallError> {
         if self.rules.is_system(path) && !self.rules.is_system(asked) {
             let name = shown(path.as_os_str());
-            let message = format!("`{name}` belongs to the system: name it by its own path.");
+            let message = format!("`{name}` belongs to the system: call again with this path.");
             return Err(CallError::new(ErrorKind::Denied, message));
         }
         Ok(())
     }
 
-    /// Opens a directory; what is missing of it is made.
+    /// Opens a directory and creates the missing parts of its path.
     fn directory(&self, path: &Path) -> Result<OwnedFd, CallError> {
         let fail = |errno: Errno| failed(&shown(path.as_os_str()), &errno.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -366,7 +376,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Refuses a link where a file is to be written: one that leads to a file was followed before.
+/// Refuses to replace a link. A link to an existing file was resolved before.
 fn refuse_link(directory: &OwnedFd, path: &Path) -> Result<(), CallError> {
     let name = path.file_name().unwrap_or_default();
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);

@@ -1,5 +1,5 @@
-//! Pictures: recognised by their first bytes, read to their end so that none is passed on that a provider would choke on, and made no larger
-//! than models take in.
+//! Prepares images for models: detects the format by the first bytes, decodes the whole image so
+//! that a provider does not choke on it, and scales it down to the size that models accept.
 
 use std::io::Cursor;
 use std::sync::{Mutex, PoisonError};
@@ -10,20 +10,22 @@ use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 
 use crate::domain::{CallError, ErrorKind, Image};
 
-/// Pixels of a side. *Source*: `docs/design/tools.md`.
+/// The most pixels of a side. *Source*: `docs/design/tools.md`.
 const SIDE: u32 = 2000;
 
-/// Bytes of a picture as it is sent: providers refuse more than 5 MB, and base64 makes four bytes of three.
+/// The most bytes of an image that we send: providers reject more than 5 MB, and base64 turns three
+/// bytes into four.
 const SENT: usize = 3_500_000;
 
-/// Bytes of a file that is looked at.
+/// The limit on the bytes of an image file.
 pub(super) const MOST_BYTES: u64 = 32 << 20;
 
-/// Pixels of a side of what is read at all, and bytes of it in memory: a small file can hold a large picture.
+/// The most pixels of a side and bytes of memory that we decode: a small file can hold a large
+/// image.
 const READ_SIDE: u32 = 16_384;
 const READ_BYTES: u64 = 256 << 20;
 
-/// Returns the media type of a picture that models can be shown; `None` if `start` begins none.
+/// Returns the media type of an image that models accept; `None` if `start` does not begin one.
 pub(super) fn media_type(start: &[u8]) -> Option<&'static str> {
     format(start).map(|format| format.to_mime_type())
 }
@@ -37,17 +39,17 @@ fn format(start: &[u8]) -> Option<ImageFormat> {
     is_shown.then_some(format)
 }
 
-/// One at a time: what a picture takes in memory is no matter of how many calls there are.
+/// Decodes one image at a time, so that the number of calls does not multiply the memory.
 static READING: Mutex<()> = Mutex::new(());
 
-/// Returns the picture that `bytes` are, as it is sent to a model. Blocks while another one is read.
+/// Returns the image in the form that we send to a model. Blocks while another thread decodes one.
 ///
-/// *Errors*: `tool`: it is broken, or larger than is read.
+/// *Errors*: `tool` if the image is broken or too large.
 pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
     let broken = |why: &dyn std::fmt::Display| {
         CallError::new(ErrorKind::Tool, format!("[ERROR: The picture cannot be read: {why}.]"))
     };
-    let format = format(&bytes).ok_or_else(|| broken(&"it is of no known kind"))?;
+    let format = format(&bytes).ok_or_else(|| broken(&"its format is unknown"))?;
     let _one = READING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut limits = Limits::default();
     limits.max_image_width = Some(READ_SIDE);
@@ -64,7 +66,7 @@ pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
         true => picture.resize(SIDE, SIDE, FilterType::Triangle),
         false => picture,
     };
-    // Without loss, if that is small enough.
+    // Keep an image lossless if that is small enough.
     let (mut format, mut out) = (ImageFormat::Png, written(&picture, ImageFormat::Png));
     if format_is_lossy(&bytes) || out.as_ref().is_ok_and(|out| out.len() > SENT) {
         format = ImageFormat::Jpeg;
@@ -72,7 +74,7 @@ pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
     }
     let out = out.map_err(|error| broken(&error))?;
     if out.len() > SENT {
-        return Err(broken(&"it stays too large for models"));
+        return Err(broken(&"it is too large for models"));
     }
     Ok(image_of(&out, format, picture.width(), picture.height()))
 }
@@ -135,10 +137,10 @@ mod tests {
         cut.truncate(cut.len() / 2);
         assert_eq!(attached(cut).unwrap_err().kind, ErrorKind::Tool);
         let mut wide = picture(1, 1, ImageFormat::Png);
-        // The width of the header, with its check sum: 60,000 pixels.
+        // The width in the header: 60,000 pixels.
         wide.splice(16..20, 60_000_u32.to_be_bytes());
         assert!(attached(wide).is_err());
         assert_eq!(media_type(b"plain text"), None);
-        assert_eq!(media_type(b"BM\0\0\0\0"), None, "no provider takes it");
+        assert_eq!(media_type(b"BM\0\0\0\0"), None, "no provider accepts BMP");
     }
 }

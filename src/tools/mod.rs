@@ -1,7 +1,8 @@
-//! Tools as the loop sees them: the built-in ones and those that `tools.yaml` declares.
+//! The tools that the loop calls: built-in tools, tools that `tools.yaml` declares, and tools of
+//! MCP servers.
 //!
-//! A tool takes a prepared call and gives back content; a failure is content too. It knows neither schedules nor the database; where whole
-//! outputs are kept is behind [`OutputStore`].
+//! A tool takes a prepared call and returns content; a failure is content too. Tools know neither
+//! schedules nor the database, and store whole outputs through [`OutputStore`].
 
 mod builtin;
 mod context;

@@ -1,4 +1,5 @@
-//! The output of a call in constant memory: the whole of it for the record, a cut view for the model.
+//! Collects the output of a call in constant memory: all of it for the record, a truncated view for
+//! the model.
 //!
 //! *Source*: `docs/design/loop.md`, "Truncation".
 
@@ -13,42 +14,45 @@ use crate::domain::{CallId, Image, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::text::truncate::{ViewBuilder, ViewLimit};
 
-/// Bytes of an output that stand in the transcript itself.
+/// Bytes of an output that the transcript can hold inline, inclusive.
 pub const INLINE_LIMIT: usize = 64 * 1024;
 
-/// Bytes at the end of an output that are kept although the middle was dropped.
+/// Bytes of the end of an output that are kept if its middle is dropped.
 const TAIL_BYTES: usize = 1024 * 1024;
 
-/// Lines of a program's output that a model sees.
+/// Lines of a program's output that the model sees.
 pub(super) const VIEW_LINES: usize = 256;
 
-/// Characters of it, where nobody says otherwise.
+/// Characters of a program's output that the model sees; the job and the tool can set another
+/// limit.
 pub(super) const VIEW_CHARACTERS: usize = 30_000;
 
-/// The file of an output.
+/// A file that receives the output of a call.
 pub struct KeptFile {
-    /// Its name relative to the run's directory, for the record.
+    /// The name relative to the run's directory, for the transcript.
     pub name: String,
-    /// Its whole path, for the model.
+    /// The full path, for the model.
     pub path: String,
-    /// Where it is written.
+    /// The writer for the content.
     pub file: Box<dyn Write + Send>,
 }
 
-/// Keeps whole outputs.
+/// Stores the whole outputs and the images of calls.
 pub trait OutputStore: Send + Sync {
-    /// Makes the file of a call's output; returns its name for the record, and the one under which it can be read.
+    /// Creates the file for the output of a call.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: the file cannot be created.
     fn create(&self, call_id: &CallId) -> io::Result<KeptFile>;
 
-    /// Keeps the picture of this number that a call gave; returns the name of its file for the record.
+    /// Stores image `number` (from 1) of a call and returns the name of its file, for the
+    /// transcript.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: the file cannot be written.
     fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String>;
 }
 
-/// Writes pictures beside the transcript; returns what the record says of them.
+/// Stores images beside the transcript and returns the detail that describes them; `None` if there
+/// are none.
 ///
 /// *Errors*: as [`OutputStore::keep_image`].
 pub(super) fn keep_images(
@@ -67,24 +71,26 @@ pub(super) fn keep_images(
     Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
 }
 
-/// What was collected.
+/// The collected output of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
     /// The model's view.
     pub view: String,
-    /// The whole output, where it is small.
+    /// The output; `None` if it is in a file. Without a store, at most [`INLINE_LIMIT`] bytes of
+    /// it.
     pub inline: Option<String>,
-    /// The file of the whole output, where it is not.
+    /// The name of the file that holds the output, if there is one.
     pub file: Option<String>,
-    /// Bytes that came.
+    /// Bytes of the output before redaction.
     pub bytes: u64,
-    /// What the view leaves out.
+    /// The characters and lines that the view omits.
     pub truncated: Option<Truncated>,
-    /// Whether bytes were no UTF-8.
+    /// Whether bytes of the output were not valid UTF-8.
     pub lossy: bool,
-    /// SHA-256 (hex) of the whole output without secrets.
+    /// SHA-256 (hex) of the whole output after redaction.
     pub digest: String,
-    /// Bytes of it that were not kept, and SHA-256 (hex) of the file that holds the others; `None` if all were kept.
+    /// The number of dropped bytes and the SHA-256 (hex) of the file; `None` if all bytes were
+    /// kept.
     pub dropped: Option<(u64, String)>,
 }
 
@@ -104,7 +110,7 @@ impl From<Collected> for CallOutput {
     }
 }
 
-/// Collects one output.
+/// Collects the output of one call.
 pub struct Collector<'a> {
     store: Option<&'a dyn OutputStore>,
     call_id: &'a CallId,
@@ -118,15 +124,16 @@ pub struct Collector<'a> {
     dropped: u64,
     tail: VecDeque<u8>,
     bytes: u64,
-    /// Bytes that came, without secrets.
+    /// Bytes of the output after redaction.
     seen: u64,
     digest: Sha256,
-    /// Of the file, from the byte on at which it is no longer the whole output.
+    /// The digest of the file, from the byte on at which the file can differ from the output.
     file_digest: Option<Sha256>,
 }
 
 impl<'a> Collector<'a> {
-    /// Returns a collector that shows `limit` to the model and keeps `keep` bytes.
+    /// Returns a collector that shows at most `limit` to the model and keeps the first `keep` bytes
+    /// and the last 1 MiB.
     #[must_use]
     pub fn new(
         store: Option<&'a dyn OutputStore>,
@@ -154,24 +161,24 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// Takes a piece.
+    /// Adds a chunk of the output.
     ///
-    /// *Errors*: the file cannot be made or written.
+    /// *Errors*: the file cannot be created or written.
     pub fn push(&mut self, chunk: &[u8]) -> io::Result<()> {
         self.bytes += chunk.len() as u64;
         let clean = self.redactor.push(chunk);
         self.take(&clean)
     }
 
-    /// Returns everything at the end of the output.
+    /// Ends the output and returns what was collected.
     ///
     /// *Errors*: as [`Self::push`].
     pub fn finish(self) -> io::Result<Collected> {
         self.finish_with("")
     }
 
-    /// Returns everything at the end of the output. The record ends with `note`, and the view as well, whatever is cut
-    /// of it. `note` holds no secret; the output before it ends its last line.
+    /// Ends the output with `note`, which truncation never removes from the view. The caller must
+    /// keep secrets out of `note` and end the last line of the output before it.
     ///
     /// *Errors*: as [`Self::push`].
     pub(super) fn finish_with(mut self, note: &str) -> io::Result<Collected> {
@@ -203,7 +210,7 @@ impl<'a> Collector<'a> {
             (None, _) => "The whole output was not kept.".to_owned(),
             (Some(path), 0) => format!("The whole output is in {path}."),
             (Some(path), lost) => {
-                format!("The output but for {lost} bytes of its middle is in {path}.")
+                format!("The output without {lost} bytes of its middle is in {path}.")
             }
         };
         let dropped = self.file_digest.filter(|_| lost > 0 && path.is_some());
@@ -234,7 +241,7 @@ impl<'a> Collector<'a> {
         self.keep(clean)
     }
 
-    /// Adds a piece to the record alone.
+    /// Adds a chunk to the record but not to the view.
     fn keep(&mut self, clean: &[u8]) -> io::Result<()> {
         let room = usize::try_from(self.keep.saturating_sub(self.seen)).unwrap_or(usize::MAX);
         if room < clean.len() && self.file_digest.is_none() {
@@ -250,7 +257,7 @@ impl<'a> Collector<'a> {
                 return Ok(());
             }
             if self.store.is_none() {
-                // Nowhere to keep it: the view is all there is.
+                // Without a store, keep only what fits inline.
                 let room = INLINE_LIMIT - self.inline.len();
                 self.inline
                     .extend_from_slice(clean.get(..room.min(clean.len())).unwrap_or_default());
@@ -261,7 +268,7 @@ impl<'a> Collector<'a> {
         self.write(clean)
     }
 
-    /// Moves what is in memory into a file.
+    /// Moves the inline bytes to a file.
     fn spill(&mut self) -> io::Result<()> {
         if let Some(store) = self.store {
             self.file = Some(store.create(self.call_id)?);
@@ -377,11 +384,11 @@ mod tests {
                 && collected.view.ends_with("THE END")
                 && collected.view.starts_with("aaa\u{fffd}a")
         );
-        assert_eq!(kept[3], 0xff, "bytes are kept as they are");
+        assert_eq!(kept[3], 0xff, "the file must keep invalid bytes");
         let lost = 5_000_007 - 100_000 - TAIL_BYTES as u64;
         assert_eq!(collected.dropped, Some((lost, hex::encode(Sha256::digest(&kept)))));
-        assert!(collected.view.contains(&format!("The output but for {lost} bytes of its middle")));
-        // Where the tail reaches back to the head, nothing is lost.
+        assert!(collected.view.contains(&format!("The output without {lost} bytes of its middle")));
+        // No bytes are lost if the tail reaches back to the head.
         let (collected, kept) = collect(&text[..1_100_000], 1000, 100_000);
         assert_eq!(
             (collected.dropped, collected.digest),

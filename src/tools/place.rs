@@ -1,8 +1,9 @@
-//! The place of a file that is to be written, and how a whole file is put there.
+//! The target of a write, and the replacement of a whole file.
 //!
-//! [`super::files`] opens and judges the directory; here the content is written to a file without a name, which gets a
-//! hidden name only when it is complete, and then the name of the file that it replaces. So a process that is killed
-//! leaves nothing, or a whole hidden file that a later write in the directory removes.
+//! [`super::files`] opens and checks the directory. This module writes the content to an unnamed
+//! file, links that under a hidden name once it is complete, and renames it over the target. A
+//! process that is killed leaves nothing, or a hidden file that a later write to the directory
+//! removes.
 //!
 //! *Source*: `open(2)`, O_TMPFILE; threat model, FS-6.
 
@@ -24,25 +25,24 @@ use super::remote_files::RemoteFiles;
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
 
-/// What the hidden names begin with; 16 hexadecimal digits follow.
+/// The prefix of the hidden names; 16 hexadecimal digits follow.
 const HIDDEN: &str = ".dutyd-";
 
-/// Seconds after which a hidden file belongs to no write that still goes on.
+/// The age in seconds above which a hidden file counts as abandoned.
 const STALE_SECONDS: i64 = 3600;
 
-/// Entries of a directory among which stale files are looked for.
+/// Directory entries that one search for abandoned files examines.
 const LOOKED_AT: usize = 10_000;
 
-/// Where a file is to be written: here, a directory that was opened and judged, and a last name in it.
+/// The target of a write: on this host, a directory that was opened and checked, and a name in it.
 pub(crate) struct Place<'a> {
-    /// Where the file lies or will lie.
+    /// The path of the file, which may not exist yet.
     pub(crate) path: PathBuf,
     pub(super) at: At<'a>,
 }
 
-/// How a place is reached.
 pub(super) enum At<'a> {
-    /// `old` is the mode, without set-id bits, and the owner of the file that is there.
+    /// `old` holds the mode (without set-id bits), the user and the group of the existing file.
     Here {
         directory: OwnedFd,
         name: OsString,
@@ -55,7 +55,7 @@ pub(super) enum At<'a> {
 }
 
 impl Place<'_> {
-    /// Tells whether there is a file already.
+    /// Returns whether the file exists already.
     #[must_use]
     pub(crate) fn is_taken(&self) -> bool {
         match &self.at {
@@ -64,8 +64,8 @@ impl Place<'_> {
         }
     }
 
-    /// Writes the whole content beside the file and puts it in its place. Mode and owner are kept, but for the set-id
-    /// bits. On any error the old file is whole.
+    /// Writes the whole content beside the file and renames it into place. Keeps the mode without
+    /// the set-id bits and, where permitted, the owner. The target is complete even after an error.
     ///
     /// *Errors*: `io`.
     pub(crate) fn write(&self, content: &[u8]) -> Result<(), CallError> {
@@ -103,7 +103,7 @@ impl Place<'_> {
 
     /// Removes the file.
     ///
-    /// *Errors*: `io`.
+    /// *Errors*: `not_found`, `io`.
     pub(crate) fn remove(&self) -> Result<(), CallError> {
         let (directory, name) = match &self.at {
             At::Here { directory, name, .. } => (directory, name),
@@ -115,8 +115,8 @@ impl Place<'_> {
     }
 }
 
-/// Writes the content into a file with the hidden name, which has it only when it is complete, where the file system
-/// can do that.
+/// Writes the content to a file with the hidden name. Where the file system supports unnamed files,
+/// the file gets that name only when it is complete.
 fn write_beside(
     directory: &OwnedFd,
     hidden: &str,
@@ -125,7 +125,7 @@ fn write_beside(
 ) -> io::Result<File> {
     if let Some(file) = unnamed(directory, old)? {
         let file = filled(file, old, content)?;
-        // Through /proc: a link by the descriptor itself takes a capability.
+        // Link through /proc: AT_EMPTY_PATH needs a capability.
         let by_fd = format!("/proc/self/fd/{}", file.as_raw_fd());
         linkat(CWD, by_fd, directory, hidden, AtFlags::SYMLINK_FOLLOW)?;
         return Ok(file);
@@ -134,7 +134,7 @@ fn write_beside(
     filled(File::from(openat(directory, hidden, flags, mode_of(old))?), old, content)
 }
 
-/// Makes a file without a name; `None` where the file system knows none.
+/// Creates an unnamed file; `None` if the file system does not support it.
 fn unnamed(directory: &OwnedFd, old: Option<(Mode, u32, u32)>) -> io::Result<Option<File>> {
     let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
     match openat(directory, ".", flags, mode_of(old)) {
@@ -144,7 +144,8 @@ fn unnamed(directory: &OwnedFd, old: Option<(Mode, u32, u32)>) -> io::Result<Opt
     }
 }
 
-/// Returns the mode of a file that is made: what replaces a file is private until it has that file's mode.
+/// Returns the mode of a new file. A file that replaces another one is private until it gets the
+/// old mode.
 fn mode_of(old: Option<(Mode, u32, u32)>) -> Mode {
     Mode::from_raw_mode(if old.is_some() { 0o600 } else { 0o666 })
 }
@@ -153,7 +154,8 @@ fn filled(mut file: File, old: Option<(Mode, u32, u32)>, content: &[u8]) -> io::
     file.write_all(content)?;
     if let Some((mode, uid, gid)) = old {
         let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-        // Only root can give a file away; another user's file becomes ours, as with any editor.
+        // Only root can change the owner. Otherwise another user's file becomes ours, as with any
+        // editor.
         let _ = fchown(&file, Some(uid), Some(gid));
         fchmod(&file, mode)?;
     }
@@ -161,8 +163,8 @@ fn filled(mut file: File, old: Option<(Mode, u32, u32)>, content: &[u8]) -> io::
     Ok(file)
 }
 
-/// Removes the hidden files that a killed process left in a directory. `written` was just written there: its time is
-/// that of the file system.
+/// Removes the hidden files that killed processes left in a directory. The modification time of
+/// `written`, which is new, gives the current time of the file system.
 fn sweep(directory: &OwnedFd, written: &File) {
     let (Ok(written), Ok(entries)) = (written.metadata(), Dir::read_from(directory)) else {
         return;
@@ -180,7 +182,7 @@ fn sweep(directory: &OwnedFd, written: &File) {
     }
 }
 
-/// Tells whether a name is one that [`Place::write`] gives.
+/// Returns whether [`Place::write`] generates such names.
 fn is_hidden(name: &[u8]) -> bool {
     let digits = name.strip_prefix(HIDDEN.as_bytes()).unwrap_or_default();
     digits.len() == 16 && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
@@ -212,11 +214,11 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let fd = directory(temp.path());
         let Some(file) = unnamed(&fd, None).unwrap() else {
-            println!("skipped: the file system knows no file without a name");
+            println!("skipped: the file system does not support unnamed files");
             return;
         };
         let file = filled(file, None, b"whole").unwrap();
-        assert_eq!(names(temp.path()), [""; 0], "a kill now leaves nothing");
+        assert_eq!(names(temp.path()), [""; 0], "a kill at this point must leave nothing");
         assert_eq!(file.metadata().unwrap().len(), 5);
         write_beside(&fd, ".hidden", None, b"whole").unwrap();
         assert_eq!(std::fs::read(temp.path().join(".hidden")).unwrap(), b"whole");

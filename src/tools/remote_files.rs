@@ -1,8 +1,9 @@
-//! The files of another host, container or pod, as the file tools see those of this one: a file is fetched into memory, a tree into a directory
-//! of the run's own, and a whole new file is put in the place of the old one.
+//! The files of another host, container or pod, with the interface of local files. A file is
+//! fetched into memory and a tree into a directory of the run; a write replaces the whole file.
 //!
-//! What is over there is hostile like everything that a tool says: names are taken apart, sizes have limits. A path is judged as it is named and
-//! again as `readlink` resolves it over there; between that and the use, only the other host's own rights hold.
+//! The target is untrusted, like any tool output: names are parsed strictly and sizes are limited.
+//! A path is checked as it is named, and again as `readlink` on the target resolves it. Between
+//! that check and the use of the path, only the file permissions on the target protect it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -19,65 +20,65 @@ use super::remote_script::{Asked, ask, said};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 
-/// Bytes of a file, and of all files of a tree, that are fetched.
+/// The most bytes that we fetch of a file, and of all files of a tree together.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Bytes of one file of a tree.
+/// The most bytes that we fetch of one file of a tree, inclusive.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// Entries of a tree.
+/// The most entries of a tree; each component of a name counts.
 const MOST_ENTRIES: usize = 50_000;
 
-/// Why a script ends, beyond 0.
+/// The exit codes of the scripts, in addition to 0.
 const ABSENT: i32 = 3;
 const NO_FILE: i32 = 4;
 const MOVED: i32 = 5;
 const CUT: i32 = 6;
 const DANGLING: i32 = 7;
 
-/// Prints where a path really lies.
+/// Prints the resolved path of each argument. The path itself need not exist.
 const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ]; do r=/$(basename -- \"$p\")$r; p=$(dirname -- \"$p\"); done; d=$(readlink -f -- \"$p\") || exit 5; [ \"$d\" = / ] && d=; d=$d$r; printf '%s\\0' \"${d:-/}\"; done";
 
-/// Prints a file, or says with its exit code that there is none.
+/// Prints the start of a file, or exits with a code that tells why it cannot.
 const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
 
-/// Puts its input in the place of a file; the directories above are made, mode and owner are kept, but for the set-id
-/// bits: the last three digits of a mode are without them.
+/// Replaces a file with standard input. Creates missing directories and keeps mode and owner,
+/// without the set-id bits: the last three digits of a mode do not contain them.
 const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w,ug-s -- \"$t\" || exit 1; while [ ${#m} -gt 3 ]; do m=${m#?}; done; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
 
-/// Says with its exit code whether there is something, or at least a link.
+/// Exits with 0 if the resolved path exists, or with a code for a dangling link or a missing file.
 const IS_THERE: &str = "[ -e \"$1\" ] && exit 0; [ -L \"$2\" ] && exit 7; exit 3";
 
-/// Removes a file.
+/// Removes a plain file; refuses a link.
 const REMOVE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
 
-/// Prints a tree: type, time, size and name of each entry, a NUL, and the content where it is wanted.
+/// Prints a tree: type, time, size and name of each entry, a NUL, and the content if it is wanted.
 const TREE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || exit 5; cd -- \"$1\" || exit 3; export W=$3; exec find . -mindepth 1 -maxdepth \"$2\" $4 -exec sh -c 'for f do w=$W; case $f in */.gitignore) w=1;; esac; if [ -L \"$f\" ]; then t=l; elif [ -d \"$f\" ]; then t=d; elif [ -f \"$f\" ]; then t=f; else t=o; fi; s=0; m=$(stat -c %Y -- \"$f\" 2>/dev/null || echo 0); if [ $t = f ] && [ \"$w\" = 1 ]; then s=$(wc -c 2>/dev/null <\"$f\" || echo 0); fi; if [ \"$s\" -gt \"$5\" ]; then t=b; s=0; fi; printf \"%s %s %s %s\\0\" $t \"$m\" \"$s\" \"$f\"; if [ \"$s\" -gt 0 ]; then head -c \"$s\" -- \"$f\"; fi; done' sh {} +";
 
-/// What a path leads to over there.
+/// An opened path on the target.
 pub(super) enum Found {
     File(File),
     Directory,
 }
 
-/// What of the files of a tree is wanted.
+/// The contents to fetch with a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// Names and times.
+    /// Names and times, and the contents of `.gitignore` files.
     None,
-    /// All of it.
+    /// The contents of all files.
     All,
 }
 
-/// A tree that was fetched. It is gone when it is dropped.
+/// A fetched tree. Dropping it deletes the local copy.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) directory: tempfile::TempDir,
-    /// Files that are larger than is fetched; here they are empty.
+    /// The names of the files over the size limit; the local copies are empty.
     pub(super) skipped: Vec<String>,
 }
 
-/// The files of a run's environment, where that is not this host.
+/// The files of a remote execution target.
 #[derive(Clone, Copy)]
 pub(crate) struct RemoteFiles<'a> {
     ctx: &'a ToolContext,
@@ -89,7 +90,8 @@ impl<'a> RemoteFiles<'a> {
         Self { ctx, cancel }
     }
 
-    /// Runs a script over there; returns its exit code and what it prints. Waits: for threads that may.
+    /// Runs a script on the target and returns its exit code and standard output. Blocks the
+    /// thread.
     fn run(
         &self,
         script: &str,
@@ -119,12 +121,12 @@ impl<'a> RemoteFiles<'a> {
     fn refused(&self, path: &Path, code: i32, output: &[u8]) -> CallError {
         let name = shown(path.as_os_str());
         let (kind, message) = match code {
-            ABSENT => (ErrorKind::NotFound, format!("`{name}` is not there.")),
+            ABSENT => (ErrorKind::NotFound, format!("`{name}` does not exist.")),
             NO_FILE => (ErrorKind::Denied, format!("`{name}` is neither a file nor a directory.")),
-            MOVED => (ErrorKind::Denied, format!("`{name}` leads elsewhere meanwhile.")),
+            MOVED => (ErrorKind::Denied, format!("`{name}` now leads elsewhere. Try again.")),
             CUT => (
                 ErrorKind::Io,
-                format!("`{name}` was not written: its content did not arrive whole."),
+                format!("`{name}` was not written: its content arrived incomplete."),
             ),
             DANGLING => (ErrorKind::Denied, nowhere(&name)),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
@@ -136,7 +138,7 @@ impl<'a> RemoteFiles<'a> {
         CallError::new(kind, message)
     }
 
-    /// Returns where a path really lies; of one that is not there, where it would.
+    /// Returns the resolved path; the path itself need not exist.
     pub(super) fn real(&self, path: &Path) -> Result<PathBuf, CallError> {
         let found = self.all_real(&[path])?;
         found.into_iter().next().ok_or_else(|| self.refused(path, MOVED, b""))
@@ -155,7 +157,8 @@ impl<'a> RemoteFiles<'a> {
         }
     }
 
-    /// Returns the rules with every tree also as it is resolved over there; looked up once a run.
+    /// Returns the rules with the writable and denied trees as the target resolves them, once per
+    /// run. Denied trees also stay denied under their original names.
     pub(super) fn rules(&self) -> Result<&'a PathRules, CallError> {
         if let Some(known) = self.ctx.elsewhere.get() {
             return Ok(known);
@@ -179,11 +182,11 @@ impl<'a> RemoteFiles<'a> {
     fn text<'p>(&self, path: &'p Path) -> Result<&'p str, CallError> {
         let name = || shown(path.as_os_str());
         path.to_str().ok_or_else(|| {
-            CallError::new(ErrorKind::Io, format!("`{}` is no name that can be sent.", name()))
+            CallError::new(ErrorKind::Io, format!("`{}` is not valid UTF-8.", name()))
         })
     }
 
-    /// Fetches what lies at a path that was resolved.
+    /// Fetches the file at a resolved path, or reports that it is a directory.
     pub(super) fn open(&self, real: &Path) -> Result<Found, CallError> {
         let most = (MOST_BYTES + 1).to_string();
         let (code, output) = self.run(READ, &[self.text(real)?, &most], None)?;
@@ -191,7 +194,7 @@ impl<'a> RemoteFiles<'a> {
             0 if output.len() > MOST_BYTES => Err(CallError::new(
                 ErrorKind::Limit,
                 format!(
-                    "`{}` is larger than {} MB, which is more than is fetched: use bash over there.",
+                    "`{}` is larger than {} MB, the limit for remote files: use bash to read it in parts.",
                     shown(real.as_os_str()),
                     MOST_BYTES >> 20
                 ),
@@ -202,12 +205,12 @@ impl<'a> RemoteFiles<'a> {
         }
     }
 
-    /// Puts a whole file in its place.
+    /// Replaces a whole file, or creates it.
     pub(super) fn write(&self, real: &Path, content: &[u8]) -> Result<(), CallError> {
-        // A shell carries no NUL.
+        // A shell variable or argument cannot hold a NUL.
         let text = String::from_utf8(content.to_vec()).ok().filter(|text| !text.contains('\0'));
         let Some(content) = text else {
-            return Err(CallError::new(ErrorKind::Io, "Only text can be written over there."));
+            return Err(CallError::new(ErrorKind::Io, "Remote files must be UTF-8 without NUL."));
         };
         let name = format!("dutyd-{:016x}", fastrand::u64(..));
         let length = content.len().to_string();
@@ -216,15 +219,14 @@ impl<'a> RemoteFiles<'a> {
         if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
     }
 
-    /// Removes a file.
     pub(super) fn remove(&self, real: &Path) -> Result<(), CallError> {
         let (code, output) = self.run(REMOVE, &[self.text(real)?], None)?;
         if code == 0 { Ok(()) } else { Err(self.refused(real, code, &output)) }
     }
 
-    /// Tells whether there is something at `real`, where the path `named` leads.
+    /// Returns whether something exists at `real`, the path to which `named` resolves.
     ///
-    /// *Errors*: `denied` if `named` is a link to nothing, `io`.
+    /// *Errors*: `denied` if `named` is a dangling link; `io`.
     pub(super) fn is_there(&self, real: &Path, named: &Path) -> Result<bool, CallError> {
         let (code, output) = self.run(IS_THERE, &[self.text(real)?, self.text(named)?], None)?;
         match code {
@@ -234,14 +236,14 @@ impl<'a> RemoteFiles<'a> {
         }
     }
 
-    /// Tells whether a path is one of something, if only of a link.
+    /// Returns whether a path exists; a dangling link counts.
     pub(super) fn has(&self, path: &Path) -> bool {
         let Ok(text) = self.text(path) else { return false };
         let asked = self.run("[ -e \"$1\" ] || [ -L \"$1\" ]", &[text], None);
         asked.is_ok_and(|(code, _)| code == 0)
     }
 
-    /// Fetches a tree into a directory of the run's own.
+    /// Fetches a tree into a temporary directory of the run.
     pub(super) fn tree(
         &self,
         real: &Path,
@@ -251,14 +253,15 @@ impl<'a> RemoteFiles<'a> {
     ) -> Result<Tree, CallError> {
         let depth = depth.min(200).to_string();
         let with = if contents == Contents::All { "1" } else { "0" };
-        // One word each, and none of them from outside.
+        // The shell splits this argument into words, so it must be a constant.
         let prune = if leaves_out_git { "-name .git -prune -o" } else { "" };
         let most = FILE_BYTES.to_string();
-        // The inner script reads its fifth word from the outer one.
+        // The inner script cannot read `$5` of the outer one, so insert the limit as text.
         let script = TREE.replace("\"$5\"", &most);
         let arguments = [self.text(real)?, &depth, with, prune];
         let (code, output) = self.run(&script, &arguments, None)?;
-        // Entries that cannot be read are left out, as here.
+        // `find` exits with 1 if it could not read an entry. Such entries are left out, as on this
+        // host.
         if !matches!(code, 0 | 1) {
             return Err(self.refused(real, code, &output));
         }
@@ -268,11 +271,11 @@ impl<'a> RemoteFiles<'a> {
     }
 }
 
-/// Makes the entries below `mirror`; returns the names of files that are larger than is fetched.
+/// Creates the entries below `mirror` and returns the names of the files over the size limit.
 fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, CallError> {
     let odd = || {
         let message = format!(
-            "[ERROR: The files of {place} changed while they were fetched, or cannot be read. Try again, or less at once.]"
+            "[ERROR: The files of {place} changed while they were fetched, or cannot be read. Try again, or with a smaller directory.]"
         );
         CallError::new(ErrorKind::Io, message)
     };
@@ -284,28 +287,28 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
         let mut field = || fields.next().ok_or_else(odd);
         let mut word = || std::str::from_utf8(field()?).map_err(|_| odd());
         let (kind, time) = (word()?, word()?.parse::<i64>().map_err(|_| odd())?);
-        // Older than all that is here is as good as the oldest.
+        // Treat a time before 1970 as 1970.
         let time = u64::try_from(time).unwrap_or(0);
         let size = word()?.parse::<usize>().map_err(|_| odd())?;
         let name = field()?;
         let name = Path::new(OsStr::from_bytes(name.strip_prefix(b"./").unwrap_or(name)));
-        // Each level of a name may be a directory to make.
+        // Each component of a name may create a directory.
         entries += name.components().count();
         if entries > MOST_ENTRIES {
-            let message = format!("More than {MOST_ENTRIES} entries: look at a directory below.");
+            let message = format!("More than {MOST_ENTRIES} entries: choose a subdirectory.");
             return Err(CallError::new(ErrorKind::Limit, message));
         }
         let tail = tail.get(1..).unwrap_or_default();
         let content = tail.get(..size).ok_or_else(odd)?;
         rest = tail.get(size..).unwrap_or_default();
-        // A name over there must not lead out of the directory here.
+        // A name from the target must not lead out of the mirror.
         if name.components().any(|part| !matches!(part, Component::Normal(_))) {
             return Err(odd());
         }
         let path = mirror.join(name);
         let made = match kind {
             "d" => std::fs::create_dir_all(&path),
-            // Nothing that is followed or opened.
+            // A dangling link, because the walk must neither follow nor open such an entry.
             "l" | "o" => std::os::unix::fs::symlink("elsewhere", &path),
             "f" => put(&path, content, time),
             "b" => {
@@ -337,7 +340,7 @@ fn in_memory(content: &[u8]) -> std::io::Result<File> {
 }
 
 fn io(error: &std::io::Error) -> CallError {
-    CallError::new(ErrorKind::Io, format!("What was fetched cannot be kept: {error}."))
+    CallError::new(ErrorKind::Io, format!("The fetched files cannot be stored: {error}."))
 }
 
 #[cfg(test)]
@@ -346,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::disallowed_methods, reason = "the scripts are run as another host runs them")]
+    #[expect(clippy::disallowed_methods, reason = "the test runs the scripts as the target does")]
     fn script(script: &str, arguments: &[&Path], content: &str) -> Option<i32> {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", script, "sh"]).args(arguments).stdin(std::process::Stdio::piped());

@@ -1,4 +1,4 @@
-//! Scripts of ours that run where the tools of a run work, and their answers.
+//! Runs our own scripts on the execution target of a run.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,16 +11,17 @@ use crate::process::ProcessSpec;
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
 
-/// Around what a script prints, so that it is told from what a client says of itself. `$0` is a word that nobody can guess.
+/// Frames the output of a script, to separate it from the client's own messages. `$0` is a word
+/// that cannot be guessed.
 const FRAME: &str =
     "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
 
-/// Bytes of an answer that is a few words.
+/// The most bytes of an answer of a few words.
 const MOST_SAID: usize = 1 << 20;
 
-/// Returns the programs of `wanted` that are not there, or why nobody can tell; the working directory is entered first.
+/// Returns the programs of `wanted` that are missing on the execution target.
 ///
-/// *Errors*: a sentence.
+/// *Errors*: the reason, as a sentence; also if the working directory cannot be entered.
 pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<String>, String> {
     const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
     let asked = Asked {
@@ -34,24 +35,24 @@ pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<
     let (code, output) = ask(ctx, &asked, &CancellationToken::new()).await?;
     match code {
         0 => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
-        _ => Err(format!("the shell over there ended with {code}")),
+        _ => Err(format!("the remote shell exited with code {code}")),
     }
 }
 
-/// A script of ours for the other side.
+/// A script of ours for the execution target.
 pub(super) struct Asked<'a> {
     pub(super) script: &'a str,
     pub(super) arguments: &'a [&'a str],
     pub(super) stdin: Option<String>,
     pub(super) working_dir: &'a Path,
     pub(super) time: Duration,
-    /// Bytes of the answer.
+    /// The most bytes of the answer.
     pub(super) most: usize,
 }
 
-/// Runs a script of ours over there; returns its exit code and what it printed on standard output.
+/// Runs a script on the execution target and returns its exit code and standard output.
 ///
-/// *Errors*: it did not run to its end; in a sentence.
+/// *Errors*: why the script did not finish, as a sentence.
 pub(super) async fn ask(
     ctx: &ToolContext,
     asked: &Asked<'_>,
@@ -74,7 +75,7 @@ pub(super) async fn ask(
     let mut keep = |chunk: &[u8]| {
         output.extend_from_slice(chunk);
         match output.len() > asked.most + 64 * 1024 {
-            true => Err(std::io::Error::other("it is more than is fetched at once")),
+            true => Err(std::io::Error::other("it is larger than the limit for one answer")),
             false => Ok(()),
         }
     };
@@ -85,20 +86,20 @@ pub(super) async fn ask(
     }
     let said = said(&ctx.redactor, &output, 300);
     Err(match (exit.cancelled, exit.timed_out) {
-        (true, _) => "the run was stopped meanwhile".to_owned(),
-        (_, true) => "nobody answered in time".to_owned(),
-        _ if said.is_empty() => "the connection ended before the answer did".to_owned(),
+        (true, _) => "the run was stopped".to_owned(),
+        (_, true) => "the answer did not arrive in time".to_owned(),
+        _ if said.is_empty() => "the connection ended before the answer was complete".to_owned(),
         _ => said,
     })
 }
 
-/// Returns output as it may stand in an error: without secrets, in one line, and then at most `characters` of it.
+/// Returns output for use in an error: redacted, then on one line, then cut to `characters`.
 pub(super) fn said(redactor: &Redactor, output: &[u8], characters: usize) -> String {
     let output = String::from_utf8_lossy(output);
     one_line(redactor.text(&output).trim()).chars().take(characters).collect()
 }
 
-/// Returns what stands between the two marks, and the exit code behind the second.
+/// Returns the exit code after the second nonce, and the bytes between the two.
 fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
     let first = format!("\n{nonce}\n");
     let start = memchr::memmem::find(output, first.as_bytes())? + first.len();

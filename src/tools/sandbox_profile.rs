@@ -8,13 +8,13 @@ use crate::domain::Category;
 use crate::gate::PathRules;
 use crate::process::{SandboxError, SandboxPolicy, SandboxProfile, resolved};
 
-/// What the processes of a run may touch, and how they are held to it.
+/// Builds the sandbox profiles of a run and keeps them for later calls.
 #[derive(Debug)]
 pub struct SandboxProfiles {
     mode: SandboxMode,
     rules: PathRules,
     temporary: PathBuf,
-    /// Whether the job has a network at all.
+    /// Whether the job has network access.
     network: bool,
     built: Mutex<Vec<(SandboxPolicy, SandboxProfile)>>,
 }
@@ -26,7 +26,7 @@ impl SandboxProfiles {
         Self { mode, rules, temporary, network, built: Mutex::default() }
     }
 
-    /// Tells whether tools are held at all.
+    /// Returns whether the sandbox is on.
     #[must_use]
     pub fn are_on(&self) -> bool {
         self.mode != SandboxMode::Off
@@ -38,9 +38,9 @@ impl SandboxProfiles {
         &self.temporary
     }
 
-    /// Returns the sandbox of a tool; `None` where the sandbox is off.
+    /// Returns the sandbox profile of a tool; `None` if the sandbox is off.
     ///
-    /// *Errors*: [`SandboxError`]; the tool must not be started then.
+    /// *Errors*: [`SandboxError`]; the caller must not start the tool.
     pub fn of(
         &self,
         category: Category,
@@ -60,7 +60,8 @@ impl SandboxProfiles {
         Ok(Some(sandbox))
     }
 
-    /// Tells whether `sandbox.read` of a tool may open a path: a denied one, or one below the configuration directory, but nothing else of ours.
+    /// Returns whether `sandbox.read` of a tool may open a path. It may open denied paths and paths
+    /// below the configuration directory, but no other paths of dutyd.
     fn may_open(&self, path: &Path) -> bool {
         let mut own = self.rules.own.iter();
         let is_below_config =
@@ -73,7 +74,7 @@ impl SandboxProfiles {
         let real = |path: &PathBuf| resolved(path).unwrap_or_else(|_| path.clone());
         let opened: Vec<PathBuf> =
             own.read.iter().map(real).filter(|path| self.may_open(path)).collect();
-        // Our own paths stay closed, also where a path above them is opened.
+        // Our own paths stay closed even if a tool opens a path above them.
         let denied = self.rules.denied.iter().filter(|path| !opened.contains(path));
         let closed: Vec<PathBuf> = denied.chain(&self.rules.own).cloned().collect();
         let is_denied =
@@ -87,7 +88,7 @@ impl SandboxProfiles {
             writable.push(real(&working_dir.to_path_buf()));
             writable.extend(own.write.iter().map(real));
         }
-        // A closed tree stays closed, also where something within it is allowed by name.
+        // A denied tree stays closed even if the job allows a path inside it.
         readable.retain(|path| !is_denied(path));
         readable.extend(opened);
         writable.retain(|path| !is_denied(path));

@@ -1,10 +1,11 @@
-//! Walks a tree of files without ever following a link, several directories at once.
+//! Walks a file tree with several threads and never follows a link.
 //!
-//! Each directory is opened beneath the root of the walk, and each file from the directory it was seen in, so that nothing that is swapped
-//! meanwhile leads elsewhere. Ignore files are read like any hostile file: plain ones only, and not endless.
+//! Each directory is opened beneath the root of the walk, and each file from the descriptor of its
+//! directory, so that a concurrent swap cannot lead elsewhere. Ignore files are untrusted: only
+//! plain files of a limited size are read.
 //!
-//! The walker of the `ignore` crate opens paths, and whatever lies at `.gitignore`, a FIFO or a link to an endless device too; its matcher is
-//! used here.
+//! The walker of the `ignore` crate opens paths, and it opens whatever is at `.gitignore`, even a
+//! FIFO or a link to an endless device. We use only its matcher.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,28 +24,28 @@ use rustix::io::Errno;
 use super::files::Opened;
 use crate::gate::{Access, PathRules};
 
-/// Bytes of one ignore file. A compiled one takes about forty times its size.
+/// The most bytes of one ignore file; a compiled one takes about forty times its size.
 const IGNORE_BYTES: usize = 64 << 10;
 
-/// Bytes of all ignore files that are in memory at once.
+/// The most bytes of all ignore files in memory at once.
 const IGNORES_BYTES: usize = 512 << 10;
 
-/// Levels of directories.
+/// The most levels of directories.
 const DEEPEST: usize = 200;
 
-/// Threads of one walk.
+/// The most threads of one walk.
 const THREADS: usize = 4;
 
-/// What is done after an entry.
+/// Whether a walk goes on after an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     GoOn,
     Stop,
 }
 
-/// Something that was found.
+/// An entry of a directory.
 pub(super) struct Entry<'a> {
-    /// Where it lies below the root of the walk.
+    /// The path below the root of the walk.
     pub(super) relative: &'a Path,
     pub(super) kind: FileType,
     directory: BorrowedFd<'a>,
@@ -52,7 +53,8 @@ pub(super) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Opens the entry for reading; `None` if it is no longer a plain file or is a hard link to a closed one.
+    /// Opens the entry for reading; `None` if it is no longer a plain file or is a hard link to a
+    /// denied one.
     ///
     /// *Errors*: it cannot be opened.
     pub(super) fn open(&self) -> io::Result<Option<File>> {
@@ -61,7 +63,7 @@ impl Entry<'_> {
         let Some(name) = self.relative.file_name() else { return Ok(None) };
         let file = match openat(self.directory, name, flags, Mode::empty()) {
             Ok(fd) => File::from(fd),
-            // A link took its place, or it was removed.
+            // A link replaced the file, or the file was removed.
             Err(Errno::LOOP | Errno::NOENT) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
@@ -71,17 +73,19 @@ impl Entry<'_> {
     }
 }
 
-/// A walk that has not begun.
+/// The settings of a walk.
 pub(super) struct Walk<'a> {
     pub(super) rules: &'a PathRules,
     pub(super) root: &'a Opened,
-    /// Whether `.gitignore` is obeyed and `.git` is left out.
+    /// Whether to apply `.gitignore` files and to skip `.git`.
     pub(super) ignores: bool,
-    /// 1 is the entries of the root alone.
+    /// The most levels of entries; 1 visits only the entries of the root.
     pub(super) depth: usize,
-    /// Whether entries come in the same order each time, as long as nothing changes; slower.
+    /// Whether to visit the entries of an unchanged tree in the same order each time, which is
+    /// slower.
     pub(super) is_steady: bool,
-    /// Tells whether the walk must end; called before each entry, ignored ones included.
+    /// Returns whether the walk must end. The walk calls it before each entry, ignored ones
+    /// included.
     pub(super) is_over: &'a (dyn Fn() -> bool + Sync),
 }
 
@@ -99,7 +103,7 @@ impl Drop for Ignores {
     }
 }
 
-/// The ignore files of a walk that are in memory, and what the walk leaves out.
+/// Counters of a walk: the bytes of ignore files in memory, and what the walk left out.
 #[derive(Default)]
 struct WalkTotals {
     bytes: AtomicUsize,
@@ -107,10 +111,10 @@ struct WalkTotals {
     unreadable: AtomicUsize,
 }
 
-/// What a walk could not take into account.
+/// The files and directories that a walk could not take into account.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeftOut {
-    /// Ignore files that are too large to be obeyed.
+    /// Ignore files that are too large to apply.
     pub(super) ignore_files: usize,
     /// Directories that cannot be read.
     pub(super) unreadable: usize,
@@ -142,7 +146,7 @@ impl Ignores {
     }
 }
 
-/// A directory that waits.
+/// A directory in the queue.
 struct Waiting {
     relative: PathBuf,
     depth: usize,
@@ -157,7 +161,7 @@ struct Queue {
 }
 
 impl Walk<'_> {
-    /// Shows every entry to `visit`, in no order, from several threads.
+    /// Calls `visit` for each entry, in no particular order and from several threads.
     pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) -> LeftOut {
         let budget = Arc::new(WalkTotals::default());
         let closed: Vec<(u64, u64)> = self
@@ -188,7 +192,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Works off directories until none is left.
+    /// Processes directories until the queue is empty.
     fn take(
         &self,
         queue: &Mutex<Queue>,
@@ -219,7 +223,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Shows the entries of one directory; returns the directories in it.
+    /// Visits the entries of one directory and returns its subdirectories.
     fn directory(
         &self,
         waiting: &Waiting,
@@ -281,7 +285,7 @@ impl Walk<'_> {
 
     /// Returns the ignore rules of the allowed directories above the root of the walk.
     fn ignores_above(&self, budget: &Arc<WalkTotals>) -> Option<Arc<Ignores>> {
-        // What lies above a tree that was fetched was not.
+        // The directories above a fetched tree were not fetched.
         let is_here = self.root.tree.is_none();
         let top = self.rules.root_of(&self.root.path).filter(|_| self.ignores && is_here)?;
         let mut above: Vec<&Path> =
@@ -303,7 +307,7 @@ fn kind_of(directory: BorrowedFd<'_>, name: &OsStr) -> FileType {
         .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
 }
 
-/// Returns the ignore rules that hold in a directory.
+/// Returns the ignore rules that apply in a directory.
 fn ignores_of(
     directory: BorrowedFd<'_>,
     path: &Path,
@@ -331,10 +335,10 @@ fn ignores_of(
     let budget = budget.clone();
     let mut builder = GitignoreBuilder::new(path);
     for line in String::from_utf8_lossy(&text).lines() {
-        // A line that is no pattern ignores nothing.
+        // An invalid pattern ignores no file.
         let _ = builder.add_line(None, line.trim_start_matches('\u{feff}'));
     }
-    // Patterns that cannot be compiled ignore nothing.
+    // Patterns that cannot be compiled ignore no file.
     let own = builder.build().unwrap_or_else(|_| Gitignore::empty());
     Some(Arc::new(Ignores { own, above, bytes, budget }))
 }

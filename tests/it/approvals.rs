@@ -1,4 +1,4 @@
-//! Approvals over the control socket, and who may not give them.
+//! Tests approvals over the control socket, and checks that tools cannot give them.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,8 @@ use crate::support::{Place, wait_until};
 
 const CONFIG: &str = "models: {main: {provider: scripted, script: script.yaml}}\n";
 
-/// A tool that tries to approve, start and stop things over the daemon's own socket, with whatever key it can read.
+/// Tries to approve, start and stop things over the daemon's own socket, with any key that it can
+/// read.
 const HELPER: &str = r#"
 import socket, sys
 try:
@@ -92,7 +93,7 @@ fn a_call_waits_for_a_person_s_answer() {
     assert!(told.contains("  asked     "), "{told}");
     assert!(told.contains(&format!("approved  by {by} ")), "{told}");
     let late = place.dutyd(&["deny", id]);
-    assert_eq!((late.code, late.stderr.contains("decided already")), (1, true), "{late:?}");
+    assert_eq!((late.code, late.stderr.contains("already decided")), (1, true), "{late:?}");
     std::fs::remove_file(&made).unwrap();
 
     let request = started(&place);
@@ -145,10 +146,11 @@ fn a_checklist_is_gone_through_without_a_run() {
         .write("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: x, working_dir: /nowhere}\n");
     assert_eq!(place.dutyd(&["check", "j"]).code, 1);
     assert_eq!(place.dutyd(&["check", "k"]).code, 3);
-    assert_eq!(place.dutyd(&["run", "j", "--interactive"]).code, 2, "there is no terminal");
+    assert_eq!(place.dutyd(&["run", "j", "--interactive"]).code, 2, "stdin is not a terminal");
 }
 
-/// Returns the end of the call of a run whose approval waited while `change` was made.
+/// Starts a run, applies `change` while its approval is pending, and approves; returns the
+/// `tool_call_end` event.
 fn approved_after(place: &Place, change: impl Fn(&Place)) -> Value {
     let request = started(place);
     change(place);
@@ -176,7 +178,10 @@ fn an_approval_is_of_the_program_as_it_was() {
     let _daemon = place.serve();
     let end = approved_after(&place, |_| write("#!/bin/sh\ntouch stolen\n"));
     assert_eq!(end["error_kind"], "denied", "{end}");
-    assert!(end["output"].as_str().unwrap().contains("changed while a person was asked"), "{end}");
+    assert!(
+        end["output"].as_str().unwrap().contains("changed while it waited for approval"),
+        "{end}"
+    );
     let work = place.state().join("workspace/j");
     assert!(!work.join("made").exists() && !work.join("stolen").exists());
 }
@@ -200,7 +205,7 @@ fn an_approval_is_of_the_script_as_it_was() {
     }
 }
 
-/// A run is held to what it began with, whatever is loaded while it works.
+/// A run keeps the policy it started with, even if a reload happens while it works.
 // proves POL-6
 #[test]
 fn a_run_keeps_the_policy_that_it_began_with() {
@@ -217,7 +222,7 @@ fn a_run_keeps_the_policy_that_it_began_with() {
     });
     assert_eq!(end["is_error"], false, "{end}");
     assert!(place.state().join("workspace/j/made").exists());
-    // The next one begins with the other.
+    // The next run starts with the new policy.
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     let shown = place.json(&["show", "last"]);
     let events = shown["events"].as_array().unwrap();
@@ -225,7 +230,7 @@ fn a_run_keeps_the_policy_that_it_began_with() {
     assert_eq!(decision["rule"], "job_deny", "{decision}");
 }
 
-/// Sends raw requests as whoever this process is; returns the first line of the answer.
+/// Sends a raw request as the current user; returns the status line of the response.
 fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut client = std::os::unix::net::UnixStream::connect(socket).unwrap();
@@ -240,7 +245,8 @@ fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
-/// A process that got out of its shim is no descendant of the daemon: the key alone tells it from a client.
+/// A process that escaped its shim is not a descendant of the daemon; only the key distinguishes it
+/// from a client.
 // proves WEB-1
 #[test]
 fn nothing_is_answered_without_the_key() {
@@ -269,7 +275,8 @@ fn nothing_is_answered_without_the_key() {
     assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 0);
 }
 
-/// Idle connections take no place from the others: a user has eight, and each ends without a request.
+/// Idle connections do not block other clients: a user has at most eight, and each is closed if it
+/// sends no request.
 // proves WEB-10
 #[test]
 fn idle_connections_hold_nothing_up() {
@@ -278,11 +285,15 @@ fn idle_connections_hold_nothing_up() {
     let _daemon = place.serve();
     let socket = place.state().join("control.sock");
     let connect = || std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    // As root, whose connections are only limited all together.
+    // Root has no limit of its own; only the total limit applies.
     let idle: Vec<_> = (0..200).map(|_| connect()).collect();
     let mut last = idle.last().unwrap();
     last.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-    assert_eq!(last.read(&mut [0; 1]).unwrap(), 0, "turned away at once");
-    // The others end by themselves.
+    assert_eq!(
+        last.read(&mut [0; 1]).unwrap(),
+        0,
+        "a connection over the limit must be closed at once"
+    );
+    // The other connections time out.
     wait_until(|| place.dutyd(&["status"]).code == 0, || place.log());
 }

@@ -1,6 +1,7 @@
-//! Programs that try to outlive their call and to use the control socket: `tests/fixtures/attacks/`, built here.
+//! Runs the programs of `tests/fixtures/attacks/`, which try to outlive their call and to use the
+//! control socket.
 //!
-//! `scripts/try-attacks` runs the same with a thousand calls each.
+//! `scripts/try-attacks` runs the same tests with a thousand calls each.
 
 use std::path::{Path, PathBuf};
 
@@ -24,13 +25,13 @@ const MODES: [&str; 12] = [
     "pidns",
 ];
 
-/// Calls of each program; the issue asks for a thousand, which `scripts/try-attacks` makes.
+/// Returns the number of calls per program; `scripts/try-attacks` sets it to a thousand.
 fn calls() -> usize {
     std::env::var("DUTYD_ATTACK_CALLS").ok().and_then(|calls| calls.parse().ok()).unwrap_or(10)
 }
 
 /// Builds a program of `tests/fixtures/attacks/` into `directory`.
-#[expect(clippy::disallowed_methods, reason = "the C compiler")]
+#[expect(clippy::disallowed_methods, reason = "runs the C compiler")]
 pub(crate) fn build(name: &str, directory: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/fixtures/attacks")
@@ -46,7 +47,8 @@ pub(crate) fn build(name: &str, directory: &Path) -> PathBuf {
     program
 }
 
-/// Runs every mode of `runaway` as the tool of a daemon, and looks from outside at what came of it.
+/// Runs every mode of `runaway` as a tool of a daemon, and checks from outside that nothing
+/// survives.
 fn runaways(user: u32, group: Option<&Group>, sandbox: &str) {
     let place = Place::new(&[]);
     let program = build("runaway", place.path());
@@ -112,7 +114,8 @@ fn nothing_runs_away_from_a_call_of_an_ordinary_user() {
     runaways(65534, None, "enforce");
 }
 
-/// Without Landlock and without a system call filter, the hold on groups still ends everything.
+/// Without Landlock and the sandbox's system call filter, holding process groups still ends
+/// everything.
 // proves PROC-2
 #[test]
 fn nothing_runs_away_without_a_sandbox() {
@@ -124,7 +127,7 @@ fn nothing_runs_away_without_a_sandbox() {
 fn nothing_runs_away_in_a_control_group() {
     for user in [0, 65534] {
         let Some(group) = Group::new(user) else {
-            crate::support::skipped("a control group cannot be made here");
+            crate::support::skipped("cannot create a control group here");
             return;
         };
         runaways(user, Some(&group), "enforce");

@@ -1,4 +1,5 @@
-//! The built-in tools in runs: under their own and their shown names, through the gate, with what the record says of them.
+//! Tests the built-in tools in runs: under their own and their shown names, through the gate, and
+//! in the transcript.
 
 use serde_json::{Value, json};
 
@@ -108,7 +109,7 @@ fn verbs_judge_as_a_run_does() {
     place.write("tools.yaml", declared);
     for x in ["--server=evil", "a\u{7}"] {
         let done = place.dutyd(&["explain", "j", "get", &json!({ "x": x }).to_string()]);
-        assert_eq!(done.code, 2, "what no run would make is not explained: {done:?}");
+        assert_eq!(done.code, 2, "a call that no run would make must not be explained: {done:?}");
     }
     let edited = place.json(&["call", "write_file", "file_path=new", "content=a"]);
     assert_eq!((&edited["files_modified"], &edited["lines_changed"]), (&json!(1), &json!(1)));
@@ -137,7 +138,7 @@ fn verbs_judge_as_a_run_does() {
         "{search}"
     );
     let left = std::fs::read_dir(place.state().join("tmp")).unwrap().count();
-    assert_eq!(left, 0, "no call leaves a directory");
+    assert_eq!(left, 0, "calls left temporary directories");
 }
 
 #[test]
@@ -164,10 +165,7 @@ fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
         "    skills: [triage]\n    limits: {error_threshold: 9}\n",
     );
     let done = place.dutyd(&["validate"]);
-    assert!(
-        done.code == 2
-            && (done.stdout + &done.stderr).contains("the skill `triage` cannot be used")
-    );
+    assert!(done.code == 2 && (done.stdout + &done.stderr).contains("cannot use skill `triage`"));
     place.write("skills/triage/SKILL.md", skill);
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(place.config().join("skills"), mode).unwrap();
@@ -181,7 +179,7 @@ fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
         "{prompt}"
     );
     let ends = events(&place, "tool_call_end");
-    // Reads of one response run at once, and end in any order.
+    // Reads of one response run in parallel and end in any order.
     let is = |name: &str, kind: Value| {
         ends.iter().find(|end| end["name"] == name && end["error_kind"] == kind)
     };
@@ -220,7 +218,8 @@ call: {tool: read_file, args: {file_path: broken.png}}",
     assert_eq!(ends[1]["error_kind"], "tool", "{}", ends[1]);
 }
 
-/// Under `generic`, `bash` takes seconds, and `find` names files relative to the searched directory.
+/// In the `generic` profile, `bash` takes its timeout in seconds, and `find` prints paths relative
+/// to the searched directory.
 #[test]
 fn times_and_paths_are_those_that_the_family_knows() {
     let place = place(
@@ -282,7 +281,7 @@ fn a_shell_is_nobody_s_that_is_not_given_one() {
     let end = &events(&place, "tool_call_end")[0];
     assert_eq!(end["error_kind"], "denied", "{end}");
     assert_eq!(events(&place, "policy_decision")[0]["rule"], "category");
-    // Not by the run's own program either, which would be another one tomorrow.
+    // A tool must not overwrite our own binary either.
     let itself = env!("CARGO_BIN_EXE_dutyd");
     place.write(
         "config.yaml",

@@ -1,4 +1,4 @@
-//! The verbs that need no daemon.
+//! Tests the verbs that do not need a daemon.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -45,11 +45,11 @@ fn starter_files_are_valid_and_run() {
     assert_eq!(done.code, 0, "{done:?}");
     assert!(
         place.config().join("schemas/jobs.json").exists(),
-        "the first line of jobs.yaml points there"
+        "the first line of jobs.yaml refers to this schema"
     );
     let report = place.json(&["validate"]);
     assert_eq!((&report["ok"], &report["errors"]), (&json!(true), &json!([])));
-    assert_eq!(place.dutyd(&["init"]).code, 2, "nothing is overwritten");
+    assert_eq!(place.dutyd(&["init"]).code, 2, "`init` must not overwrite files");
     assert_eq!(place.dutyd(&["run", "disk-watch"]).code, 0);
 }
 
@@ -118,7 +118,7 @@ fn exit_codes_tell_the_outcome() {
     // proves POL-1, POL-2
     assert!(
         !place.state().join("workspace/hand/changed").exists(),
-        "a refused call starts nothing"
+        "a denied call must not start a process"
     );
     assert!(place.json(&["call", "gone"])["error_kind"] == "spawn_failed");
     assert!(place.json(&["call", "echo"])["error_kind"] == "invalid_arguments");
@@ -199,7 +199,7 @@ tools:
     assert_eq!(done.code, 0, "{done:?}");
     let all = format!("{}{}{}", place.everything(), done.stdout, done.stderr);
     assert!(!all.contains("hunter2") && all.contains("[redacted:KEY]"));
-    assert!(!all.contains("aHVudGVyMmh1bnRlcjI"), "nor in base64");
+    assert!(!all.contains("aHVudGVyMmh1bnRlcjI"), "the secret is present in base64");
 }
 
 // proves CFG-6
@@ -218,7 +218,7 @@ fn files_that_others_can_write_are_refused_with_the_command_that_mends_it() {
     let done = place.dutyd(&["validate", &path.display().to_string()]);
     assert!(
         done.code == 0 && done.stdout.contains("warning"),
-        "a named path is only warned about: {done:?}"
+        "for a path given by name, this is only a warning: {done:?}"
     );
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
@@ -234,7 +234,7 @@ fn every_error_has_its_place_and_its_line() {
     let done = place.dutyd(&["validate"]);
     assert_eq!(done.code, 2);
     let expected = format!(
-        "error: `prompt` is missing: what is the agent asked to do?
+        "error: `prompt` is missing: set `prompt` or `prompt_file`
   --> {file}:3:5 (jobs[0])
   |
 3 |   - name: hand
@@ -283,7 +283,8 @@ fn the_index_is_made_again_from_the_transcripts() {
     assert_eq!(place.json(&["runs"]), before);
 }
 
-/// A disk that is full: the run ends, says so, and nothing further is done. A limit on the size of files stands for the disk.
+/// Simulates a full disk with a limit on file sizes: the run ends with an error and makes no
+/// further calls.
 // proves LOG-6
 #[test]
 fn a_record_that_cannot_be_written_ends_the_run() {
@@ -308,7 +309,7 @@ fn a_record_that_cannot_be_written_ends_the_run() {
 
 // proves UNIT-1, UNIT-2, UNIT-3
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a script of the project")]
+#[expect(clippy::disallowed_methods, reason = "runs a script of the project")]
 fn the_unit_is_closed_and_loosened_by_drop_ins_alone() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let unit = std::fs::read_to_string(root.join("systemd/dutyd.service")).unwrap();
@@ -335,7 +336,7 @@ fn the_unit_is_closed_and_loosened_by_drop_ins_alone() {
     }
     for entry in std::fs::read_dir(root.join("systemd/dutyd.service.d")).unwrap().flatten() {
         let text = std::fs::read_to_string(entry.path()).unwrap();
-        assert!(text.starts_with('#'), "{} says why", entry.path().display());
+        assert!(text.starts_with('#'), "{} does not start with a comment", entry.path().display());
     }
     let held = std::process::Command::new(root.join("scripts/check-unit"))
         .arg(env!("CARGO_BIN_EXE_dutyd"))

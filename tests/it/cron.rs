@@ -1,4 +1,4 @@
-//! Every cron vector on which independent implementations agree, through `next --from`.
+//! Checks `next --from` against every cron vector on which independent implementations agree.
 
 use serde_json::Value;
 

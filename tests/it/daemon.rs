@@ -1,4 +1,4 @@
-//! The daemon: slots, crashes, the control socket.
+//! Tests the daemon: slots, crashes, the control socket.
 
 use std::io::{Read as _, Write as _};
 
@@ -16,7 +16,7 @@ tools:
 const SCRIPT: &str = "steps: [{call: {tool: look}}, {say: done}]\n";
 const SLOW: &str = "steps: [{call: {tool: hang}}, {say: done}]\n";
 
-/// `seconds` tells the sleeping processes of one test from those of another.
+/// `seconds` distinguishes the sleeping processes of one test from those of another.
 fn place(jobs: &str, seconds: &str) -> Place {
     let tools = TOOLS.replace("SECONDS", seconds);
     Place::new(&[
@@ -61,7 +61,7 @@ fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
     assert_eq!(
         alive("sleep 7101.OWN"),
         [""; 0],
-        "what the dead daemon left is gone before the new one is ready"
+        "orphans of the dead daemon must be gone before the new one is ready"
     );
     let last = place.json(&["runs", "--job", "stuck"])[0].clone();
     assert_eq!(
@@ -126,7 +126,7 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
     assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
     wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "cancelled", || place.log());
     let late = place.dutyd(&["cancel", &run_id]);
-    assert!(late.code == 1 && late.stderr.contains("is over"), "{late:?}");
+    assert!(late.code == 1 && late.stderr.contains("has already ended"), "{late:?}");
     let jobs = place.json(&["jobs"]);
     let stuck = jobs.as_array().unwrap().iter().find(|job| job["name"] == "stuck").unwrap();
     assert_eq!(stuck["last_run"]["outcome"], "cancelled");
@@ -147,7 +147,7 @@ fn a_wrong_file_never_stops_a_running_daemon() {
     wait_until(|| place.json(&["status"])["config"]["valid"] == false, || place.log());
     let status = place.json(&["status"]);
     assert!(status["config"]["errors"][0].as_str().unwrap().contains("jobs.yaml:3:"), "{status}");
-    assert_eq!(status["jobs"]["total"], 3, "the old configuration is in force");
+    assert_eq!(status["jobs"]["total"], 3, "the old configuration stays in effect");
     let before = slots(&place).len();
     wait_until(|| slots(&place).len() > before + 1, || place.log());
     place.write("jobs.yaml", "version: 1\njobs:\n  - {name: other, every: 1h, prompt: x}\n");
@@ -189,7 +189,7 @@ fn a_log_that_nobody_reads_stops_no_slot() {
     );
     assert_eq!(place.json(&["run", "hand"])["outcome"], "succeeded");
     daemon.signal(Signal::SIGTERM);
-    assert_eq!(daemon.wait(), Some(0), "its end does not wait for a reader either");
+    assert_eq!(daemon.wait(), Some(0), "shutdown must not wait for a reader either");
     let mut written = Vec::new();
     reader.read_to_end(&mut written).unwrap();
     assert_eq!(written, vec![b'x'; capacity]);
@@ -215,7 +215,7 @@ fn a_reader_of_the_log_that_comes_late_gets_all_of_it() {
     assert!(own.last().unwrap().contains("stopped"), "{own:?}");
 }
 
-/// The lock file can be removed; the directory that holds it cannot, while a daemon works in it.
+/// A user can remove the lock file, but the daemon also locks the directory that contains it.
 // proves STATE-2
 #[test]
 fn a_second_daemon_does_not_start_where_the_lock_file_was_removed() {
@@ -224,8 +224,8 @@ fn a_second_daemon_does_not_start_where_the_lock_file_was_removed() {
     std::fs::remove_file(place.state().join("lock")).unwrap();
     let second = place.dutyd(&["serve"]);
     assert!(second.code == 1 && second.stderr.contains("another daemon"), "{second:?}");
-    assert_eq!(place.dutyd(&["status"]).code, 0, "the first still answers");
-    // Another daemon's socket in the same place is not taken away.
+    assert_eq!(place.dutyd(&["status"]).code, 0, "the first daemon must still answer");
+    // The daemon does not remove a socket that another process bound in the same place.
     let socket = place.state().join("control.sock");
     std::fs::remove_file(&socket).unwrap();
     let other = std::os::unix::net::UnixListener::bind(&socket).unwrap();

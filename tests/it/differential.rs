@@ -1,8 +1,10 @@
-//! The classifier of bash against bash itself: a script that it calls plain must not run a destructive command that hides in it.
+//! Tests the classifier of bash against bash itself: a script that is classified as plain must not
+//! run a hidden destructive command.
 //!
-//! A generator hides the program `marker`, which is listed as destructive, in random scripts. Bash runs each script that is judged plain, as
-//! user 65534 in a process, mount and network namespace of its own, where the file system is read-only but for the working directory. The
-//! scripts hold builtins and the marker alone, and `PATH` has nothing but the marker. `scripts/judge` does the same with more scripts.
+//! A generator hides the program `marker`, which is listed as destructive, in random scripts. Bash
+//! runs each plain script as user 65534 in its own process, mount and network namespace, where only
+//! the working directory is writable. The scripts use only builtins and the marker, and `PATH`
+//! contains only the marker. `scripts/judge` runs more scripts.
 //!
 //! *Source*: threat model, SH-2, SH-3 and 7.3.
 
@@ -14,17 +16,18 @@ use std::process::Command;
 use dutyd::gate::{CommandRules, Severity};
 use fastrand::Rng;
 
-/// Scripts that bash runs in one namespace.
+/// Scripts per namespace.
 const BATCH: usize = 500;
 
-/// Runs the scripts `0`, `1`, … of the directory, each with a marker of its own, whose file tells that it ran.
+/// Runs the scripts `0`, `1`, … of the directory. Each has its own marker, which writes a file when
+/// it runs.
 const DRIVER: &str = r#"
 set -u
 mount --make-rprivate /
 mount --bind "$1" "$1"
 mount -o remount,ro,bind /
 mount -t proc proc /proc
-# Bash says here which scripts it crashed on.
+# Bash reports here which scripts it crashed on.
 exec setpriv --reuid=65534 --regid=65534 --clear-groups bash -c '
     for script in "$1"/*.bash; do
         (
@@ -37,14 +40,14 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups bash -c '
 ' loop "$1" < /dev/null > /dev/null 2>&1
 "#;
 
-/// What the marker does, wherever it is found.
+/// The marker program: it writes `ran` beside itself.
 const MARKER: &str = "#!/bin/sh\n: > \"${0%/*}/ran\"\n";
 
 // proves SH-2, SH-3
 #[test]
 fn no_script_that_is_judged_plain_runs_a_destructive_command() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
-        return crate::support::skipped("only root can make namespaces for bash");
+        return crate::support::skipped("only root can create namespaces for bash");
     }
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let count = number("DUTYD_JUDGE_SCRIPTS").unwrap_or(5_000) as usize;
@@ -101,12 +104,12 @@ fn ran(scripts: &[String]) -> Vec<&String> {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(path.join("0/done").exists(), "the scripts were not run: {said}");
+    assert!(path.join("0/done").exists(), "the scripts did not run: {said}");
     let has_run = |number: usize| Path::exists(&path.join(number.to_string()).join("ran"));
     scripts.iter().enumerate().filter(|(number, _)| has_run(*number)).map(|(_, s)| s).collect()
 }
 
-/// Makes scripts in which the marker stands where bash runs it, where it is data, and where it is hard to tell.
+/// Generates scripts in which the marker is run, is data, or is hard to classify.
 struct Generator {
     rng: Rng,
 }
@@ -129,7 +132,7 @@ impl Generator {
         script
     }
 
-    /// Puts in, takes out or doubles a character.
+    /// Inserts, removes or doubles a character.
     fn disturb(&mut self, script: &mut String) {
         let characters: Vec<char> = script.chars().collect();
         if characters.is_empty() {
@@ -154,7 +157,7 @@ impl Generator {
         self.one(&["x", "y", "a", "n"])
     }
 
-    /// Text that bash runs if it takes it for code.
+    /// Returns text that bash runs if it takes it for code.
     fn code(&mut self) -> &'static str {
         self.one(&[
             "marker",

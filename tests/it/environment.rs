@@ -1,4 +1,5 @@
-//! Jobs whose tools work elsewhere: over a real OpenSSH server on loopback, and over clients that stand in for those of engines that are not here.
+//! Tests jobs whose tools run elsewhere: over a real OpenSSH server on loopback, and over fake
+//! `docker` and `kubectl` clients.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Place, alive, wait_until};
 
-/// An OpenSSH server; stopped when it is dropped.
+/// Stops the server on drop.
 struct Sshd {
     child: Child,
     port: u16,
@@ -27,7 +28,7 @@ fn write(path: PathBuf, text: &str, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Starts a server that lets us in, and puts an `ssh` that knows it into `bin`.
+/// Starts a server that accepts our key, and writes an `ssh` wrapper for it into `bin`.
 fn sshd(place: &Place) -> Sshd {
     let home = place.path();
     for key in ["host_key", "user_key"] {
@@ -39,8 +40,9 @@ fn sshd(place: &Place) -> Sshd {
         assert!(done.unwrap().success());
     }
     std::fs::create_dir_all(home.join("bin")).unwrap();
-    // The shell over there reads no file of a person: what that starts is killed with the connection, in the middle of its work.
-    // The server leaves its rights where root starts it.
+    // `SetEnv HOME` keeps the remote shell from reading a person's startup files: sshd would kill
+    // a process that they start together with the connection, in the middle of its work.
+    // sshd needs this directory for privilege separation when root starts it.
     let _ = std::fs::create_dir_all("/run/sshd");
     std::fs::copy(home.join("user_key.pub"), home.join("authorized_keys")).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -61,7 +63,7 @@ fn sshd(place: &Place) -> Sshd {
     );
     let key = std::fs::read_to_string(home.join("host_key.pub")).unwrap();
     write(home.join("known_hosts"), &format!("[127.0.0.1]:{port} {key}"), 0o600);
-    // OpenSSH looks for its files in the home of the user's entry, not in $HOME.
+    // OpenSSH looks for its files in the home directory of the passwd entry, not in $HOME.
     let calls = format!("echo \"$@\" >> {shown}/calls");
     write(
         home.join("bin/ssh"),
@@ -84,7 +86,8 @@ fn sshd(place: &Place) -> Sshd {
     server
 }
 
-/// Each test has processes of its own to look for.
+/// Returns a duration for `sleep` that is unique to the test, so that it finds only its own
+/// processes.
 fn sleep_of(environment: &str) -> u32 {
     61_000 + u32::try_from(environment.len()).unwrap()
 }
@@ -195,7 +198,7 @@ fn check(place: &Place, environment: &str) {
     let started = Instant::now();
     let sleep = format!("sleep {}", sleep_of(environment));
     while !alive(&sleep).is_empty() {
-        assert!(started.elapsed() < Duration::from_secs(5), "it lives on: {:?}", alive(&sleep));
+        assert!(started.elapsed() < Duration::from_secs(5), "still running: {:?}", alive(&sleep));
         std::thread::sleep(Duration::from_millis(50));
     }
     let start = &place.json(&["show", "last"])["events"][0];
@@ -211,7 +214,11 @@ fn tools_of_a_job_work_on_another_host() {
     check(&place, "ssh:web1");
     let calls = std::fs::read_to_string(place.path().join("calls")).unwrap();
     assert!(!calls.contains("very-secret-token") && !calls.contains("rm -rf"), "{calls}");
-    assert_eq!(calls.matches("ControlMaster=yes").count(), 1, "one connection for all: {calls}");
+    assert_eq!(
+        calls.matches("ControlMaster=yes").count(),
+        1,
+        "all calls must share one connection: {calls}"
+    );
     let log = std::fs::read_to_string(place.path().join("sshd_log")).unwrap();
     assert_eq!(log.matches("Accepted publickey").count(), 1, "{log}");
     let checked = place.json(&["check", "j"]);
@@ -221,7 +228,7 @@ fn tools_of_a_job_work_on_another_host() {
 #[test]
 fn what_is_not_there_fails_before_a_token_is_spent() {
     let place = place("ssh:web1", SCRIPT, "{write: [absent]}");
-    assert_eq!(place.dutyd(&["run", "j"]).code, 1, "nobody answers");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1, "no server is running yet");
     let reason = |place: &Place| place.json(&["show", "last"])["events"].to_string();
     assert!(reason(&place).contains("ssh:web1 cannot be reached"), "{}", reason(&place));
     let _server = sshd(&place);
@@ -251,7 +258,8 @@ fn what_is_not_there_fails_before_a_token_is_spent() {
     }
 }
 
-/// The engines are not here: the clients' places are taken by scripts that tell how they were called and run the command.
+/// The engines are not installed here. Scripts replace the clients: they log their arguments and
+/// run the command.
 #[test]
 fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
     for (environment, client, before) in [
@@ -277,7 +285,7 @@ fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
     }
 }
 
-/// What a client exits with says nothing of the program: the program's own last words do.
+/// The client's exit code says nothing about the program; the program's own final report does.
 #[test]
 fn an_end_of_the_connection_is_no_end_of_the_program() {
     let script = r#"  - call: {tool: bash, args: {command: "echo a; exit 255"}}
@@ -298,7 +306,7 @@ fn an_end_of_the_connection_is_no_end_of_the_program() {
     assert_eq!(of(&found, 0), json!([null, 255, "a\n"]));
     assert_eq!(of(&found, 1), json!([null, 7, "b\n"]));
     assert_eq!(found[2]["is_error"], false, "{}", found[2]);
-    // It begins well, and breaks.
+    // The connection breaks while the program runs.
     client(
         "read -r n; s=$(head -c $n; echo .); case $s in *API_TOKEN*) echo half; exit 0;; esac; eval \"${s%.}\"",
     );
@@ -308,5 +316,9 @@ fn an_end_of_the_connection_is_no_end_of_the_program() {
     );
     place.dutyd(&["run", "j"]);
     let found = ends(&place);
-    assert_eq!(of(&found, 0), json!(["interrupted", null, "half\n"]), "not green");
+    assert_eq!(
+        of(&found, 0),
+        json!(["interrupted", null, "half\n"]),
+        "a broken connection must not count as success"
+    );
 }

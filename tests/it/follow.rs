@@ -1,4 +1,4 @@
-//! Followers of a run over the control socket: one that is late, one that is slow, one that leaves.
+//! Tests followers of a run over the control socket: a late one, a slow one and one that leaves.
 //!
 //! *Source*: `docs/design/interfaces.md`.
 
@@ -13,7 +13,8 @@ const CONFIG: &str = "version: 1\nmodels:\n  main: {provider: scripted, script: 
 const JOBS: &str =
     "version: 1\njobs:\n  - {name: hand, prompt: look, tools: {read: [wait, flood]}}\n";
 
-/// A job whose first call waits until something is written into `gate`, and whose second call prints 200 KB.
+/// Returns a place with a job whose first call waits for a write to `gate`, and whose next calls
+/// print 200 KB each.
 fn place() -> Place {
     let place = Place::new(&[("config.yaml", CONFIG), ("jobs.yaml", JOBS)]);
     let gate = place.path().join("gate");
@@ -37,7 +38,7 @@ fn start(place: &Place) -> String {
     id["run_id"].as_str().unwrap().to_owned()
 }
 
-/// Asks for the events of a run from a line on, and reads nothing yet.
+/// Requests the events of a run from a line on, without reading yet.
 fn follow(place: &Place, run: &str, from: u64) -> UnixStream {
     let mut client = UnixStream::connect(place.state().join("control.sock")).unwrap();
     let key = std::fs::read_to_string(place.state().join("control.key")).unwrap();
@@ -49,7 +50,7 @@ fn follow(place: &Place, run: &str, from: u64) -> UnixStream {
     client
 }
 
-/// Reads a stream to its end; returns the transcript's lines in it.
+/// Reads a stream to its end; returns the transcript lines in it.
 fn lines(client: UnixStream) -> Vec<Value> {
     let lines = BufReader::new(client).lines().map_while(Result::ok);
     let data = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned));
@@ -65,7 +66,7 @@ fn is_ended(place: &Place, run: &str) -> bool {
     place.json(&["show", run])["run"]["ended_at"].is_string()
 }
 
-/// Descriptors that the daemon holds.
+/// Returns the number of descriptors that the daemon has open.
 fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
@@ -81,7 +82,8 @@ fn a_late_follower_gets_every_line_and_the_end() {
     assert_eq!(early.last().unwrap()["type"], "session_end");
     let sequence: Vec<u64> = early.iter().map(|line| line["seq"].as_u64().unwrap()).collect();
     assert_eq!(sequence, (0..sequence.len() as u64).collect::<Vec<_>>());
-    // The run is over: its lines come from the file, also from the middle on, and the stream ends.
+    // The run is over: the daemon streams its lines from the file, from any start, and closes the
+    // stream.
     assert_eq!(lines(follow(&place, &run, 0)), early);
     assert_eq!(lines(follow(&place, &run, 3)), early[3..]);
     assert_eq!(lines(follow(&place, &run, 1_000_000)), Vec::<Value>::new());
@@ -98,7 +100,7 @@ fn a_follower_that_reads_nothing_holds_no_run_up_and_misses_nothing() {
     let lines = lines(slow);
     assert_eq!(lines.last().unwrap()["type"], "session_end");
     let floods = lines.iter().filter(|line| line["type"] == "tool_call_end").count();
-    assert_eq!(floods, 6, "the wait and five floods");
+    assert_eq!(floods, 6, "expected the wait and five floods");
 }
 
 #[test]
@@ -114,9 +116,9 @@ fn a_follower_that_leaves_leaves_nothing_behind() {
     }
     let with_all = descriptors(&daemon);
     clients.clear();
-    // The run still waits, so that nothing but their leaving ends the streams.
+    // The run still waits, so only the disconnects can end the streams.
     let held = || format!("{} descriptors of {with_all}\n{}", descriptors(&daemon), place.log());
-    // The run opens a few of its own meanwhile.
+    // Meanwhile the run opens a few descriptors of its own.
     wait_until(|| descriptors(&daemon) + 15 <= with_all, held);
     open_gate(&place);
     wait_until(|| is_ended(&place, &run), || place.log());

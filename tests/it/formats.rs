@@ -1,4 +1,5 @@
-//! A whole run through each wire format, against a server on loopback that checks every request; and the same with every stream cut.
+//! Makes a whole run through each wire format, against a loopback server that checks every request,
+//! and repeats it with the stream cut at every piece.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +22,7 @@ tools:
   - {name: fails, description: Fails, category: read, cmd: 'false'}
 ";
 
-/// What the server answers, piece by piece.
+/// The answers of the server, each in pieces.
 type Answers = Arc<Mutex<VecDeque<Vec<String>>>>;
 
 #[derive(Clone)]
@@ -47,7 +48,8 @@ async fn answer(
         .into_response()
 }
 
-/// What waits for a result: ids, or names where the format has no ids. Each call has exactly one result, in order.
+/// Calls without a result: ids, or names if the format has no ids. Results must arrive in call
+/// order.
 #[derive(Default)]
 struct Open(VecDeque<Value>);
 
@@ -69,7 +71,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap()
 }
 
-/// The request has what the format wants, and nothing that it does not know.
+/// Checks that the request has the key and fields of the format, and no unknown fields.
 fn check(format: &str, uri: &str, headers: &HeaderMap, request: &Value) {
     let header = |name: &str| headers.get(name).map_or("", |value| value.to_str().unwrap());
     let key = match format {
@@ -114,7 +116,7 @@ fn check_anthropic(request: &Value, open: &mut Open) {
     let mut last = "assistant";
     for message in list(&request["messages"]) {
         let role = message["role"].as_str().unwrap();
-        assert_ne!(role, last, "roles alternate");
+        assert_ne!(role, last, "roles must alternate");
         last = role;
         for block in list(&message["content"]) {
             match block["type"].as_str().unwrap() {
@@ -158,7 +160,7 @@ fn check_gemini(request: &Value, open: &mut Open) {
             if let Some(call) = part.get("functionCall") {
                 assert!(
                     call["args"].is_object() && call.get("id").is_none(),
-                    "no id was given: {part}"
+                    "the answer had no id, so the request must not have one: {part}"
                 );
                 open.call(&call["name"]);
             } else if let Some(response) = part.get("functionResponse") {
@@ -193,7 +195,7 @@ fn events(events: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// Two calls in one answer, with some text, in the pieces of the format.
+/// Returns an answer with two calls, in the pieces of the format.
 fn calls(format: &str) -> Vec<String> {
     match format {
         "anthropic" => events(&[
@@ -302,7 +304,7 @@ fn text(format: &str) -> Vec<String> {
     }
 }
 
-/// How many pieces of an answer must have come before it is whole.
+/// Returns the number of pieces after which an answer is complete.
 fn whole(format: &str, pieces: &[String]) -> usize {
     let signs = [
         "\"stop_reason\":\"",
@@ -336,7 +338,8 @@ fn bench(format: &'static str) -> Bench {
 }
 
 impl Bench {
-    /// Runs the job against the answers; returns the exit code, the row and the transcript's types.
+    /// Runs the job against the answers; returns the exit code, the row and the transcript's
+    /// events.
     fn run(&self, answers: &[Vec<String>]) -> (i32, Value, Vec<Value>) {
         *self.answers.lock().unwrap() = answers.iter().cloned().collect();
         self.requests.lock().unwrap().clear();
@@ -357,7 +360,7 @@ fn two_calls_an_error_and_an_answer_work_through_each_format() {
         let bench = bench(format);
         let (code, row, events) = bench.run(&[calls(format), text(format)]);
         assert_eq!((code, &row["result"]), (0, &json!("All well.")), "{format}: {row}");
-        // They run side by side, so that either may end first.
+        // The calls run in parallel, so either may end first.
         let end = |name: &str| {
             let ends = of_type(&events, "tool_call_end");
             (*ends.iter().find(|end| end["name"] == name).unwrap()).clone()
@@ -375,7 +378,7 @@ fn two_calls_an_error_and_an_answer_work_through_each_format() {
             (&json!(14), &json!(20)),
             "{format}"
         );
-        // 10 plain and 4 cached tokens in, 20 out; Ollama has no cache.
+        // 10 uncached and 4 cached input tokens, 20 output tokens; Ollama has no cache.
         let expected = if format == "ollama" { 0.00214 } else { 0.002104 };
         let cost = answered[0]["cost_usd"].as_f64().unwrap();
         assert!((cost - expected).abs() < 1e-9, "{format}: {cost}");
@@ -434,17 +437,18 @@ models:
     );
     first.place.write("config.yaml", &config);
     *second.answers.lock().unwrap() = [text("anthropic")].into();
-    // The first answers with calls, is then gone for good, and its history goes on with another format.
+    // The first model answers with calls and then fails for good; the history continues in another
+    // format.
     let (code, row, events) = first.run(&[calls("openai_chat")]);
     assert_eq!((code, &row["result"]), (0, &json!("All well.")), "{row}");
     let warnings = of_type(&events, "warning");
     let codes: Vec<&Value> = warnings.iter().map(|warning| &warning["code"]).collect();
     assert_eq!(codes, ["model_fallback", "model_fallback"], "{warnings:?}");
     assert_eq!(second.requests.lock().unwrap().len(), 1);
-    assert_eq!(row["cost_usd"], Value::Null, "a model without a price answered");
+    assert_eq!(row["cost_usd"], Value::Null, "the answering model has no price");
 }
 
-/// A key goes nowhere but to the address that was configured.
+/// A key goes only to the configured address.
 // proves SEC-6
 #[test]
 fn a_redirect_is_not_followed() {
@@ -477,7 +481,8 @@ fn silence_drip_and_size_end_in_time_and_memory() {
         let stream: std::pin::Pin<Box<dyn futures_util::Stream<Item = _> + Send>> =
             match uri.path().split('/').nth(1).unwrap_or_default() {
                 "silent" => Box::pin(futures_util::stream::pending()),
-                // A comment now and then is a byte, so that only the whole time ends it.
+                // An occasional comment resets the idle timeout, so only the total timeout ends the
+                // stream.
                 "drip" => Box::pin(futures_util::stream::unfold((), move |()| async move {
                     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
                     Some((piece(": still here\n\n"), ()))
@@ -489,7 +494,7 @@ fn silence_drip_and_size_end_in_time_and_memory() {
         ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
     }));
     for (path, words) in
-        [("silent", "nothing came for"), ("drip", "took more than"), ("huge", "more than")]
+        [("silent", "received no data"), ("drip", "took more than"), ("huge", "more than")]
     {
         let keys = format!(
             "max_retries: 0, idle_timeout: 1s, timeout: 3s, base_url: 'http://{}/{path}'",
@@ -584,10 +589,10 @@ fn the_doctor_says_what_is_wrong_with_a_model() {
     };
     for (name, ok, words) in [
         ("a", true, "reachable, key accepted, tools supported"),
-        ("b", false, "the model or the address is not known"),
-        ("c", false, "the key is not accepted"),
-        ("d", true, "whether it takes tools is not said"),
-        ("e", true, "does not list this name"),
+        ("b", false, "the model or the address is unknown"),
+        ("c", false, "the key was rejected"),
+        ("d", true, "tool support unknown"),
+        ("e", true, "this model is not listed"),
         ("f", false, "NO TOOLS"),
         ("g", false, "not reachable"),
     ] {

@@ -1,8 +1,8 @@
-//! What `--help` says of each verb: a verb, a flag or an exit code that is renamed changes the snapshot.
+//! Snapshots `--help` of each verb: a renamed verb, flag or exit code changes the snapshot.
 
 use crate::support::Place;
 
-/// Returns the names under `Commands:`.
+/// Returns the verbs under `Commands:`, without `help`.
 fn verbs(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = lines.take_while(|line| !line.is_empty()).filter_map(|line| {

@@ -1,13 +1,14 @@
-//! Invalid configurations, each with the report that `validate` gives of it.
+//! Checks the report of `validate` for each invalid configuration.
 //!
-//! `tests/fixtures/config/invalid/NN_name.FILE.yaml` is one file of a configuration, and `NN_name.FILE.txt` the expected report. With
-//! `DUTYD_WRITE_EXPECTED=1` the test writes the reports; read them before you commit them.
+//! `tests/fixtures/config/invalid/NN_name.FILE.yaml` is one file of a configuration, and
+//! `NN_name.FILE.txt` is the expected report. With `DUTYD_WRITE_EXPECTED=1` the test writes the
+//! reports; read them before you commit them.
 
 use std::path::Path;
 
 use crate::support::Place;
 
-/// The other files of the configuration.
+/// The default files; the invalid file replaces one of them.
 const REST: &[(&str, &str)] = &[
     ("config.yaml", "version: 1\nmodels:\n  default: {provider: scripted, script: script.yaml}\n"),
     ("tools.yaml", "version: 1\ntools: []\n"),

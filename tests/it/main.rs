@@ -1,11 +1,11 @@
-//! The real binary and real processes, in fresh directories, with a cleared environment.
+//! Tests the real binary and real processes, in fresh directories, with a cleared environment.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::indexing_slicing,
     clippy::string_slice,
     clippy::disallowed_methods,
-    reason = "a test that fails is to stop at once, and writes the files that it needs"
+    reason = "a failing test should panic immediately, and tests write their own files"
 )]
 
 mod approvals;

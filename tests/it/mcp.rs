@@ -1,4 +1,4 @@
-//! MCP servers in runs: a well-behaved one, and those that are not.
+//! Tests MCP servers in runs: a well-behaved one, and misbehaving ones.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,8 @@ use crate::support::{Place, alive};
 
 const ECHO: &str = "{tool: small__echo, args: {text: hello}}";
 
-/// A place with one server `small` that is odd in a way, whose tool `echo` reads.
+/// Returns a place with one server `small`, which misbehaves in the way `how` names; its tool
+/// `echo` is a read tool.
 fn place(how: &str, call: &str, job: &str) -> Place {
     let place = Place::new(&[
         ("tools.yaml", "version: 1\ntools: []\n"),
@@ -59,7 +60,7 @@ fn a_server_s_tools_are_used_by_our_categories() {
     assert_eq!(
         (&decisions[1]["rule"], &decisions[1]["category"]),
         (&json!("category"), &json!("admin")),
-        "it says of itself that it only reads"
+        "the server's own read-only hint must not count"
     );
     assert_eq!(of(json!("invalid_arguments"))["name"], "small__echo");
     assert!(!place.path().join("bin/answers").exists());
@@ -68,14 +69,14 @@ fn a_server_s_tools_are_used_by_our_categories() {
     assert!(!start["tools"].as_array().unwrap().contains(&json!("small__destroy")));
     assert_eq!(events(&place, "session_end")[0]["survivors"], 0);
     let marker = place.path().join("bin/server.py").display().to_string();
-    assert_eq!(alive(&marker), Vec::<String>::new(), "it ends with the run");
+    assert_eq!(alive(&marker), Vec::<String>::new(), "the server must end with the run");
     let called = place.dutyd(&["call", "small__echo", "text=by hand"]);
     assert!(called.code == 0 && called.stdout.starts_with("<by hand>"), "{called:?}");
     assert_eq!(place.json(&["explain", "j", "small__destroy"])["category"], "admin");
     assert_eq!(place.dutyd(&["call", "small__nosuch"]).code, 3);
     let refused = place.dutyd(&["call", "small__destroy", "--job", "j"]);
     assert_eq!(refused.code, 5, "{refused:?}");
-    assert_eq!(place.dutyd(&["call", "small__destroy"]).code, 0, "an operator may");
+    assert_eq!(place.dutyd(&["call", "small__destroy"]).code, 0, "an operator may call it");
     let listed = place.json(&["tools", "--job", "j"]);
     let listed = listed.as_array().unwrap();
     let of = |name: &str| listed.iter().find(|tool| tool["name"] == name).unwrap();
@@ -122,7 +123,7 @@ fn what_cannot_be_used_is_left_out_and_told() {
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     let told = warnings(&place).join("\n");
     for part in [
-        "small__no name!` has a name",
+        "small__no name!` has an invalid name",
         "small__deep` is left out: this is not JSON Schema",
         "MCP server `small`: the tool `list` has a schema that cannot be read",
         "small__text` is left out: its schema does not describe an object",
@@ -206,7 +207,7 @@ fn a_server_that_dies_tells_why() {
     let end = &events(&place, "tool_call_end")[0];
     let output = end["output"].as_str().unwrap();
     assert!(output.contains("it exited with code 9; its standard error: out of cheese"), "{end}");
-    // One that says much and lives is not held up.
+    // A server that writes much to stderr is not blocked.
     set(&place, "chatters");
     place.dutyd(&["run", "j"]);
     assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
@@ -229,5 +230,5 @@ fn a_server_s_pictures_are_attached_and_kept() {
     let output = end["output"].as_str().unwrap();
     assert!(output.contains("[picture 1]\n[picture 2]"), "{output}");
     assert!(output.contains("[picture 2: ") && output.contains("[picture 3: "), "{output}");
-    assert!(output.contains("[image image/png"), "the fifth is named: {output}");
+    assert!(output.contains("[image image/png"), "the fifth image must be named: {output}");
 }

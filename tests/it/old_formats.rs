@@ -1,4 +1,4 @@
-//! State directories of earlier versions still load, with everything that they hold.
+//! Checks that state directories of earlier versions still load completely.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ const PLANNED: &str = "01m8266a6bdtqp42bjvv982dj6";
 const SCHEDULED: [&str; 3] =
     ["01m8266940e7rjz4ck9cv24d00", "01m826675gvzvkdxrdhkzetb53", "01m8266571vx19bbd2518qy1hm"];
 
-/// A state directory with a copy of the fixture of format version 1.
+/// Returns a place whose state directory is a copy of the fixture of format version 1.
 fn old_state() -> Place {
     let place = Place::new(&[
         ("config.yaml", "models: {main: {provider: scripted, script: s.yaml}}\n"),

@@ -1,4 +1,4 @@
-//! What an operator sees of a daemon, of its queue and of what this process cannot read.
+//! Tests what an operator sees of the daemon, its queue, and secrets that the caller cannot read.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -45,7 +45,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(job, outcome)| ((*job).to_owned(), (*outcome).to_owned())).collect()
 }
 
-/// Starts a run that hangs, and one that waits behind it; returns the id of the second.
+/// Starts a run that hangs and a second run that queues behind it; returns the id of the second.
 fn queued(place: &Place) -> String {
     assert_eq!(place.dutyd(&["run", "stuck", "--detach"]).code, 0);
     wait_until(|| !alive("sleep 7201.OWN").is_empty(), || place.log());
@@ -68,7 +68,7 @@ fn a_run_that_waits_in_the_queue_is_listed_and_leaves_a_row() {
     let cancelled = place.dutyd(&["cancel", "hand@last"]);
     assert_eq!(cancelled.code, 0, "{cancelled:?}");
     assert_eq!(outcomes(&place, &["--job", "hand"]), pairs(&[("hand", "cancelled")]));
-    // The other way out of the queue: the daemon ends.
+    // A run also leaves the queue when the daemon shuts down.
     assert_eq!(place.dutyd(&["run", "hand", "--detach"]).code, 0);
     assert_eq!(place.dutyd(&["cancel", "stuck"]).code, 0);
     daemon.signal(Signal::SIGTERM);
@@ -95,7 +95,7 @@ fn run_prints_its_id_first_and_says_what_it_waits_for() {
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("run 01"), "{text}");
-    assert_eq!(lines[1], "waits: 1 of 1 runs are at work, and 1 wait before it");
+    assert_eq!(lines[1], "waits: 1 of 1 runs are active, 1 queued ahead");
     assert_eq!(told.status.code(), Some(130));
 }
 
@@ -113,9 +113,9 @@ fn another_configuration_beside_the_daemon_is_refused() {
     assert_eq!(refused.code, 2, "{refused:?}");
     let config = place.config().display().to_string();
     assert!(refused.stderr.contains(&format!("uses {config}, not {other}")), "{refused:?}");
-    assert_eq!(outcomes(&place, &[]), pairs(&[]), "nothing was run");
+    assert_eq!(outcomes(&place, &[]), pairs(&[]), "a rejected command must not start a run");
     assert_eq!(place.dutyd(&["--config-dir", &other, "explain", "hand", "look"]).code, 0);
-    // A job that only the changed files have.
+    // A job that is only in the changed files.
     place.write("jobs.yaml", &format!("{JOBS}  - {{name: new, prompt: x}}\n"));
     let unknown = place.dutyd(&["run", "new"]);
     assert!(unknown.code == 3 && unknown.stderr.contains("dutyd reload"), "{unknown:?}");
@@ -186,7 +186,7 @@ fn a_run_that_failed_is_a_warning_with_its_reason() {
     let place = place();
     let _daemon = place.serve();
     assert_eq!(place.dutyd(&["run", "poor"]).code, 1);
-    // The log never holds a run up, so that a line may come after its run's answer.
+    // The log never blocks a run, so a line can appear after the run's answer.
     wait_until(|| place.log().contains("run failed"), || place.log());
     let log = place.log();
     let line = log.lines().find(|line| line.contains("run failed")).unwrap();
@@ -229,7 +229,7 @@ fn text_is_shown_while_it_comes() {
         let mut seen = Vec::new();
         for line in lines.map(Result::unwrap) {
             let event: Value = serde_json::from_str(&line).unwrap();
-            // What reads along now misses nothing of what is said afterwards.
+            // A follower that is connected now sees all text that follows.
             if event["type"] == "tool_call_start" {
                 std::fs::write(&gate, "go").unwrap();
             }
@@ -253,7 +253,7 @@ fn slots_that_no_daemon_decides_are_told() {
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.wait(), Some(0));
     assert_eq!(place.dutyd(&["audit"]).code, 0);
-    // As if the daemon had ended an hour ago.
+    // Simulate a daemon that ended an hour ago.
     let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
     let hour = 3_600_000;
     ledger

@@ -1,10 +1,10 @@
-//! Plan, approve, apply: what would be changed waits for a person, and is done exactly or not at all.
+//! Tests plan and apply: a planned change waits for a person and is applied exactly or not at all.
 
 use serde_json::{Value, json};
 
 use crate::support::Place;
 
-/// A `kubectl` that keeps its world in a file and writes down how it was called.
+/// A fake `kubectl` that keeps its state in a file and logs its arguments.
 const KUBECTL: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
@@ -111,7 +111,7 @@ fn a_job_in_plan_mode_changes_nothing_and_leaves_a_plan() {
     assert_eq!(names, ["kubectl_scale", "kubectl_apply", "write_file"]);
     let argv: Vec<&Value> = steps[0]["argv"].as_array().unwrap().iter().skip(1).collect();
     assert_eq!(argv, ["scale", "--replicas=3", "--", "web"]);
-    // The dry run cannot write: its own note of the call was refused by the kernel.
+    // The sandbox of the dry run is read-only: the kernel denied its write to the call log.
     assert_eq!(
         steps[0]["dry_run_output"].as_str().unwrap().lines().last().unwrap(),
         "would: scale --replicas=3 --dry-run=server -- web"
@@ -143,7 +143,7 @@ fn a_plan_is_applied_exactly_and_once() {
     );
     assert_eq!(world.plan()["state"], "applied");
     let again = world.place.dutyd(&["apply", "last"]);
-    assert_eq!((again.code, again.stderr.contains("applied already")), (1, true));
+    assert_eq!((again.code, again.stderr.contains("already applied")), (1, true));
     assert_eq!(world.place.dutyd(&["verify", "last"]).code, 0);
     let run = &world.place.json(&["runs"])[0];
     assert_eq!((&run["outcome"], &run["tool_calls"]), (&json!("succeeded"), &json!(4)));
@@ -163,12 +163,12 @@ fn a_plan_whose_world_has_changed_is_refused() {
     std::fs::write(world.bin.join("world"), "web 2\n").unwrap();
     refused("answers differently now");
     std::fs::write(world.bin.join("world"), "web 1\n").unwrap();
-    // A file that a step changes.
+    // A file that a step would change.
     let note = world.place.state().join("workspace/j/note");
     std::fs::write(&note, "mine").unwrap();
     refused("is not what was planned");
     std::fs::remove_file(&note).unwrap();
-    // What the tool does.
+    // The arguments of the tool.
     let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
     world.place.write("tools.yaml", &tools.replace("--replicas={{n}}", "--replicas={{n}}0"));
     refused("is not what was planned");
@@ -177,7 +177,7 @@ fn a_plan_whose_world_has_changed_is_refused() {
     std::fs::write(world.bin.join("kubectl"), format!("{KUBECTL}# changed\n")).unwrap();
     refused("is not what was planned");
     std::fs::write(world.bin.join("kubectl"), KUBECTL).unwrap();
-    // What the job may do.
+    // The permissions of the job.
     let jobs = std::fs::read_to_string(world.place.config().join("jobs.yaml")).unwrap();
     world
         .place
@@ -207,7 +207,7 @@ fn one_step_or_none_can_be_chosen() {
     assert_eq!(world.plan()["state"], "discarded");
     assert_eq!(world.place.dutyd(&["discard", "last"]).code, 1);
     assert_eq!(world.place.dutyd(&["plan", "nope"]).code, 3);
-    // Without the wish, the same job acts.
+    // Without `--plan`, the same job acts.
     assert_eq!(world.place.dutyd(&["run", "j"]).code, 0);
     assert!(world.file("world").contains("scale"));
 }
@@ -217,7 +217,7 @@ fn what_the_job_may_not_do_any_more_is_refused_before_anything_is_done() {
     let world = World::new("plan");
     world.place.dutyd(&["run", "j"]);
     let jobs = std::fs::read_to_string(world.place.config().join("jobs.yaml")).unwrap();
-    // Only the last step is no longer listed; the first must not be done either.
+    // Only the last step is no longer listed, but the first must not run either.
     world.place.write("jobs.yaml", &jobs.replace(", write_file]", "]"));
     let done = world.place.dutyd(&["apply", "last"]);
     assert!(done.code == 1 && done.stderr.contains("step 3"), "{done:?}");
@@ -226,7 +226,7 @@ fn what_the_job_may_not_do_any_more_is_refused_before_anything_is_done() {
         ("web 1\n", &json!("waiting"))
     );
     world.place.write("jobs.yaml", &jobs);
-    // What the program sees of its surroundings is part of what was planned.
+    // The environment of the program is part of the planned step.
     let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
     world.place.write(
         "tools.yaml",
@@ -235,7 +235,7 @@ fn what_the_job_may_not_do_any_more_is_refused_before_anything_is_done() {
     let done = world.place.dutyd(&["apply", "last"]);
     assert!(done.code == 1 && done.stderr.contains("is not what was planned"), "{done:?}");
     world.place.write("tools.yaml", &tools);
-    // A read that has become something else is not made again.
+    // A read whose tool is no longer a read tool is not repeated.
     world.place.write("tools.yaml", &tools.replace("Get, category: read", "Get, category: write"));
     let done = world.place.dutyd(&["apply", "last"]);
     assert_eq!((done.code, world.file("world").as_str()), (1, "web 1\n"), "{done:?}");
@@ -275,7 +275,7 @@ fn a_call_that_apply_does_not_make_has_its_end() {
     let tools = std::fs::read_to_string(world.place.config().join("tools.yaml")).unwrap();
     world.place.write("tools.yaml", &tools.replace("name: kubectl_get", "name: kubectl_list"));
     let done = world.place.dutyd(&["apply", "last"]);
-    assert!(done.code == 1 && done.stderr.contains("the tool is gone"), "{done:?}");
+    assert!(done.code == 1 && done.stderr.contains("the tool no longer exists"), "{done:?}");
     let ends = world.events("tool_call_end");
     assert_eq!(ends.len(), 1, "{ends:?}");
     assert_eq!(ends[0]["error_kind"], "unknown_tool");
@@ -296,7 +296,7 @@ fn applying_ends_at_the_maximum_duration_of_the_job() {
     assert_eq!((&run["outcome"], &run["stop_reason"]), (&json!("failed"), &json!("max_duration")));
     assert_eq!(world.events("turn_limit")[0]["limit"], "max_duration");
     let ends = world.events("tool_call_end");
-    assert_eq!(ends.len(), 2, "the read and the first step: {ends:?}");
+    assert_eq!(ends.len(), 2, "expected the read and the first step: {ends:?}");
     let plan = world.plan();
     let states: Vec<&Value> =
         plan["steps"].as_array().unwrap().iter().map(|step| &step["state"]).collect();

@@ -1,4 +1,4 @@
-//! Real process trees that ignore SIGTERM, fork, `setsid`, hold pipes and flood their output.
+//! Tests real process trees that ignore SIGTERM, fork, `setsid`, hold pipes and flood their output.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -131,7 +131,7 @@ async fn nothing_of_a_call_outlives_it() {
     assert_eq!(alive("sleep 7003.OWN"), [""; 0]);
 }
 
-/// A name that is not UTF-8 stands in `/proc` as it is.
+/// `/proc` shows a process name that is not valid UTF-8 unchanged.
 #[tokio::test]
 async fn a_process_with_an_odd_name_does_not_get_away() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -199,7 +199,7 @@ async fn what_cannot_be_executed_is_named() {
     assert_eq!(
         errno(spec(&file("no_shebang", "echo pwned", 0o755), &[])).await,
         "ENOEXEC",
-        "no shell steps in"
+        "no shell may run it instead"
     );
     assert_eq!(errno(spec("/bin/echo", &["x".repeat(3_000_000).as_str()])).await, "E2BIG");
     assert_eq!(
@@ -244,10 +244,10 @@ async fn a_dropped_call_ends_by_itself() {
     wait_until(|| alive("sleep 7005.OWN").is_empty()).await;
 }
 
-/// A tool of the same user can kill its shim; what it leaves is then ours to end.
+/// A tool of the same user can kill its shim; the daemon must then kill the orphans.
 #[tokio::test]
 async fn a_tool_that_kills_its_shim_does_not_get_away() {
-    // A process of its own, so that the sweep finds only what belongs to this test.
+    // nextest runs each test in its own process, so the sweep finds only processes of this test.
     dutyd::process::prepare_daemon().unwrap();
     let exit = spawner()
         .run(
@@ -260,7 +260,8 @@ async fn a_tool_that_kills_its_shim_does_not_get_away() {
     assert_eq!(alive("sleep 7006.OWN"), [""; 0]);
 }
 
-/// Whoever kills the fork server stops nothing: calls at work go on, and the next one gets a new fork server.
+/// Killing the fork server stops nothing: running calls continue, and the next call starts a new
+/// fork server.
 #[tokio::test]
 async fn a_killed_fork_server_is_replaced() {
     let spawner = spawner();
@@ -277,12 +278,13 @@ async fn a_killed_fork_server_is_replaced() {
             (exit.map(|exit| exit.code), String::from_utf8_lossy(&output).into_owned())
         }
     };
-    // The parent of the shim, which is the parent of the shell.
+    // The fork server is the parent of the shim, which is the parent of the shell.
     let (exit, output) = run("kill -9 $(ps -o ppid= -p $PPID); sleep 0.2; echo done").await;
     assert_eq!((exit, output.as_str()), (Ok(Some(0)), "done\n"));
     let (exit, output) = run("echo again").await;
     assert_eq!((exit, output.as_str()), (Ok(Some(0)), "again\n"));
-    // One that is stopped has a shim ready for one more call; after that it is replaced as well.
+    // A stopped fork server still has a shim ready for one more call; after that it is replaced
+    // too.
     let (exit, _) = run("kill -STOP $(ps -o ppid= -p $PPID)").await;
     assert_eq!(exit, Ok(Some(0)));
     assert_eq!(run("exit 3").await.0, Ok(Some(3)));
@@ -291,19 +293,20 @@ async fn a_killed_fork_server_is_replaced() {
     let last = format!("/proc/{}/cmdline", output.trim());
     assert!(std::fs::read_to_string(&last).unwrap().contains("__exec"));
     drop(spawner);
-    // It ends with its owner; what is left until that is waited for has no command line.
+    // It ends with its owner. A zombie that is not yet reaped has an empty command line.
     wait_until(|| std::fs::read_to_string(&last).unwrap_or_default().is_empty()).await;
 }
 
 async fn wait_until(mut done: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(10);
     while !done() {
-        assert!(Instant::now() < until, "not in time");
+        assert!(Instant::now() < until, "timed out");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// The signal of each child that ends comes while the shell starts the next one; a held `fork` would fail with EINTR then.
+/// SIGCHLD arrives while the shell starts the next child. If `fork` were held by the filter, it
+/// would fail with EINTR.
 #[test]
 fn a_shell_whose_children_end_meanwhile_can_always_fork() {
     let place = Place::new(&[
@@ -325,7 +328,7 @@ fn a_shell_whose_children_end_meanwhile_can_always_fork() {
 // proves PROC-9
 #[test]
 fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
-    /// A user of its own: the kernel counts the processes of a user.
+    /// A user of its own, because the kernel counts processes per user.
     const USER: u32 = 64_113;
     let place = Place::new(&[
         ("config.yaml", "models: {main: {provider: scripted, script: script.yaml}}\n"),
@@ -339,7 +342,7 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
         ),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: Work, tools: {write: [flood]}}\n"),
     ]);
-    // More than the limit; without one it would end by itself.
+    // More processes than the limit allows; without a limit, the script ends by itself.
     let script = place.path().join("flood.sh");
     std::fs::write(
         &script,
@@ -358,10 +361,10 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
         assert!(Instant::now() < until, "{}", place.log());
         let asked = Instant::now();
         assert_eq!(place.dutyd(&["status"]).code, 0, "{}", place.log());
-        assert!(asked.elapsed() < Duration::from_secs(10), "the daemon answers");
+        assert!(asked.elapsed() < Duration::from_secs(10), "the daemon must stay responsive");
         most = most.max(alive("sleep 64113.OWN").len());
     }
-    assert!(most > 100, "it was a flood: {most}");
+    assert!(most > 100, "only {most} processes ran at once");
     assert_eq!(alive("sleep 64113.OWN").len(), 0);
     let shown = place.json(&["show", "last"]);
     let events = shown["events"].as_array().unwrap();
@@ -371,7 +374,7 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
     drop(daemon);
 }
 
-/// A control group as systemd leaves it to a service; taken away when it is dropped.
+/// A control group as systemd delegates it to a service; removed on drop.
 pub(crate) struct Group(PathBuf);
 
 impl Group {
@@ -379,7 +382,7 @@ impl Group {
         &self.0
     }
 
-    /// `None` where this user cannot make one.
+    /// Returns `None` if this user cannot create one.
     pub(crate) fn new(owner: u32) -> Option<Self> {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let mount = mounts.lines().find_map(|line| {
@@ -397,7 +400,6 @@ impl Group {
         Some(Self(path))
     }
 
-    /// The groups below it.
     fn below(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(&self.0).unwrap().flatten();
         entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
@@ -415,14 +417,15 @@ impl Drop for Group {
     }
 }
 
-/// In a group of its own, a run leaves nothing although the daemon, its fork server and every shim die at once.
+/// With its own control group, a run leaves no process even if the daemon, its fork server and
+/// every shim die at once.
 // proves PROC-2
 #[test]
 fn a_control_group_holds_what_a_run_starts() {
     for owner in [0, 65534] {
         let Some(group) = Group::new(owner) else {
-            // As an ordinary user, or in a container.
-            crate::support::skipped("a control group cannot be made here");
+            // We are an ordinary user, or in a container.
+            crate::support::skipped("cannot create a control group here");
             return;
         };
         let place = Place::new(&[
@@ -453,7 +456,11 @@ fn a_control_group_holds_what_a_run_starts() {
         let name = of("session_start")["sandbox"]["cgroup"].as_str().unwrap();
         let seen = of("tool_call_end")["output"].as_str().unwrap();
         assert!(seen.contains(&format!("0::{name}\n")), "{name}: {seen}");
-        assert_eq!(group.below(), [group.0.join("daemon")], "it went with its run");
+        assert_eq!(
+            group.below(),
+            [group.0.join("daemon")],
+            "the group must be removed with its run"
+        );
 
         assert_eq!(place.dutyd(&["run", "--detach", "slow"]).code, 0);
         wait_now(|| !alive("sleep 7313.OWN").is_empty());
@@ -462,14 +469,18 @@ fn a_control_group_holds_what_a_run_starts() {
             let run = group.below().into_iter().find(|path| !path.ends_with("daemon")).unwrap();
             assert_eq!(std::fs::read_to_string(run.join("pids.max")).unwrap(), "4096\n");
         }
-        // Nobody is left to notice that the others are gone.
+        // Stop all processes first, so that none can react to the death of another.
         let pids = std::fs::read_to_string(group.0.join("daemon/cgroup.procs")).unwrap();
         let all = || pids.lines().map(|pid| nix::unistd::Pid::from_raw(pid.parse().unwrap()));
         for signal in [nix::sys::signal::Signal::SIGSTOP, nix::sys::signal::Signal::SIGKILL] {
             all().for_each(|pid| nix::sys::signal::kill(pid, signal).unwrap());
         }
         drop(daemon);
-        assert_eq!(alive("sleep 7313.OWN").len(), 1, "what the test is about");
+        assert_eq!(
+            alive("sleep 7313.OWN").len(),
+            1,
+            "the tool must survive its daemon for this test"
+        );
         let daemon = place.serve_in(&group.0);
         assert_eq!(alive("sleep 7313.OWN").len(), 0, "{}", place.log());
         assert_eq!(group.below(), [group.0.join("daemon")]);

@@ -1,4 +1,5 @@
-//! What a run tells its model of the repository and the documents around it; and that a hostile repository runs nothing.
+//! Tests what the model learns about the repository and its documents, and that a hostile
+//! repository runs nothing.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::support::Place;
 
-#[expect(clippy::disallowed_methods, reason = "git, to make a repository")]
+#[expect(clippy::disallowed_methods, reason = "runs git to create a repository")]
 fn git(directory: &Path, args: &[&str]) {
     let status = Command::new("git")
         .args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main"])
@@ -36,7 +37,7 @@ fn place(directory: &Path) -> Place {
     ])
 }
 
-/// Returns the events of one more run.
+/// Makes a run; returns its events.
 fn run(place: &Place) -> Vec<Value> {
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     place.json(&["show", "last"])["events"].as_array().unwrap().clone()
@@ -126,7 +127,8 @@ fn a_document_that_changed_since_the_last_run_is_told() {
     assert_eq!(warnings(&run(&place)), [""; 0]);
 }
 
-/// A repository can name programs in its configuration and attributes; looking at it must run none of them.
+/// A repository can name programs in its configuration and attributes; inspecting it must run none
+/// of them.
 #[test]
 fn a_hostile_repository_runs_nothing() {
     let temp = tempfile::tempdir().unwrap();
@@ -171,7 +173,7 @@ fn a_hostile_repository_runs_nothing() {
     for hook in ["post-index-change", "pre-auto-gc", "reference-transaction"] {
         std::os::unix::fs::symlink(&program, root.join(".git/hooks").join(hook)).unwrap();
     }
-    // What git runs while we set the trap is not what is asked here.
+    // Ignore programs that git ran while we set the trap.
     let _ = std::fs::remove_file(&pwned);
     let ran = || std::fs::read_to_string(&pwned).unwrap_or_default();
     let told = run(&place(&root));
@@ -179,7 +181,7 @@ fn a_hostile_repository_runs_nothing() {
     let words = of(&told, "user_input")[0]["text"].as_str().unwrap();
     assert!(prompt.contains("modified files: 1") && words.contains("last commits:"), "{words}");
     assert_eq!(ran(), "");
-    // An object that is missing is not fetched by a program either.
+    // A missing object must not be fetched by a program either.
     for (key, value) in [
         ("core.repositoryformatversion", "1"),
         ("extensions.partialClone", "origin"),

@@ -1,4 +1,4 @@
-//! Runs against an OpenAI-compatible server on loopback that checks every request.
+//! Tests runs against an OpenAI-compatible loopback server that checks every request.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 
 use crate::support::Place;
 
-/// What the server answers.
 enum Answer {
     Chunks(Vec<Value>),
     Status(u16, Value),
-    /// A stream without its end.
+    /// A stream without an end marker.
     Cut(Vec<Value>),
 }
 
@@ -45,7 +44,7 @@ async fn completions(State(server): State<Server>, body: String) -> Response {
     }
 }
 
-/// Every call has exactly one result, in order, before anything else is said.
+/// Checks that every call has exactly one result, in order, before any other message.
 fn check(request: &Value) {
     let mut open: VecDeque<String> = VecDeque::new();
     for message in request["messages"].as_array().unwrap() {
@@ -147,7 +146,7 @@ fn declared_tools_are_called_and_their_results_given_back() {
     assert_eq!(
         names,
         ["echo", "fails", "find", "grep", "ls", "read", "slow", "todoread", "todowrite"],
-        "what the job can never use is not shown"
+        "the model must not see tools that the job can never use"
     );
     let read = &requests[0]["tools"][5]["function"]["parameters"];
     assert_eq!(
@@ -219,12 +218,13 @@ fn every_stop_reason_has_its_exit_code() {
         let (found, row, _) = run(if job.is_empty() { "description: x" } else { job }, answers);
         assert_eq!((row["stop_reason"].as_str(), found), (Some(expected), code), "{job} {row}");
         if expected == "provider_unavailable" {
-            assert_eq!(row["tool_calls"], 0, "nothing is run from a partial message");
+            assert_eq!(row["tool_calls"], 0, "a partial message must not run a call");
         }
     }
 }
 
-/// A server with a certificate that nobody vouches for. It says where it listens, and how many connections got as far as a request.
+/// A server with a self-signed certificate. It prints its port, and a line for each connection and
+/// each request.
 const WITH_OWN_CERTIFICATE: &str = r#"
 import socket, ssl, sys
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -243,7 +243,7 @@ while True:
 
 // proves PROV-6
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a server with TLS")]
+#[expect(clippy::disallowed_methods, reason = "runs a TLS server")]
 fn a_certificate_that_is_not_valid_is_never_accepted_and_not_tried_again() {
     use std::io::BufRead as _;
     use std::process::{Command, Stdio};
@@ -287,12 +287,12 @@ fn a_certificate_that_is_not_valid_is_never_accepted_and_not_tried_again() {
     server.kill().unwrap();
     server.wait().unwrap();
     let said: Vec<String> = said.map_while(Result::ok).collect();
-    assert_eq!(said, ["tried"], "once, and no request");
+    assert_eq!(said, ["tried"], "expected one connection and no request");
     let row: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
     assert_eq!((done.code, &row["stop_reason"]), (1, &json!("provider_rejected")), "{row}");
     assert!(row["error"].as_str().unwrap().contains("certificate"), "{row}");
     for key in ["verify", "insecure", "tls_verify", "skip_verify"] {
         place.write("config.yaml", &format!("models: {{m: {{{model}, {key}: false}}}}\n"));
-        assert_eq!(place.dutyd(&["validate"]).code, 2, "there is no way to turn it off");
+        assert_eq!(place.dutyd(&["validate"]).code, 2, "`{key}` must not turn verification off");
     }
 }

@@ -1,15 +1,16 @@
-//! The blocks of the README: each YAML block loads, and each shell block that needs no systemd runs.
+//! Tests the code blocks of the README: each YAML block loads, and each shell block without systemd
+//! runs.
 
 use crate::support::Place;
 
 const README: &str = include_str!("../../README.md");
 
-/// Tools and a model that the blocks name and do not define.
+/// A model, a tool and a job that the blocks need but do not define.
 const CONFIG: &str = "version: 1\nmodels:\n  main: {provider: scripted, script: s.yaml}\n";
 const TOOLS: &str = "version: 1\ntools:\n  - {name: restart_unit, description: Restarts, category: write, cmd: 'true', parameters: {unit: {type: string}}, args: ['{{unit}}']}\n";
 const JOB: &str = "version: 1\njobs:\n  - name: other\n    prompt: look\n";
 
-/// Returns the blocks of a language, each with its lines as they are.
+/// Returns the blocks of a language, with their lines unchanged.
 fn blocks(language: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = README.lines();
@@ -32,7 +33,7 @@ fn each_yaml_block_loads() {
             "version: 1" if block.contains("\njobs:\n") => jobs = block.clone(),
             "models:" => config = format!("version: 1\ndefault_model: main\n{block}"),
             first if first.starts_with("  - name: ") => tools.push_str(&block),
-            // Keys of a job, or of a file where they stand at its margin.
+            // Indented keys belong to a job, others to config.yaml.
             first if first.starts_with("    ") => jobs.push_str(&block),
             _ => config.push_str(&block),
         }
@@ -54,7 +55,7 @@ fn each_shell_block_that_needs_no_systemd_runs() {
             let command = line.split('#').next().unwrap().trim();
             let words: Vec<&str> = command.split_whitespace().collect();
             match words.as_slice() {
-                // Built already; and the script that runs this test.
+                // The binary is already built, and the script may run this test.
                 ["cargo", "install", "--path", "."] => {}
                 [script] if script.starts_with("scripts/") => {
                     use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,5 @@
-//! A record that somebody has changed, and listings that cannot be read: nothing is reported as whole or as absent.
+//! Tests modified records and unreadable listings: dutyd never reports them as complete or as
+//! absent.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +64,7 @@ fn what_cannot_be_read_is_an_error_and_no_empty_list() {
     }
     let place = place().given_to(65_533);
     let (id, _) = run(&place);
-    // As the state directory of the service is to an ordinary user.
+    // Like the service's state directory as an ordinary user sees it.
     std::os::unix::fs::chown(place.state(), Some(0), Some(0)).unwrap();
     for args in [&["runs"][..], &["show", "last"], &["verify", &id], &["slots"], &["plans"]] {
         let done = place.dutyd(args);
@@ -81,7 +82,8 @@ fn output_that_nobody_takes_is_a_failure() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// A record without a row is still a record: the daemon's listing does not decide whether it is there.
+/// A record without an index row is still a record; the daemon's listing does not decide whether it
+/// exists.
 // proves LOG-2
 #[test]
 fn a_record_that_no_listing_holds_is_still_verified() {

@@ -1,4 +1,4 @@
-//! Tools that try what they must not: the kernel refuses, and the transcript says so.
+//! Tests tools that attempt forbidden actions: the kernel denies them, and the transcript says so.
 
 use std::net::{TcpListener, UdpSocket};
 
@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::support::{Place, alive};
 
-/// How the attacker is started.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum As {
     ReadTool,
@@ -19,13 +18,13 @@ struct Attacked {
     events: Vec<Value>,
 }
 
-/// Runs `tests/fixtures/sandbox/attack.py`, and looks from outside at what it could do.
+/// Runs `tests/fixtures/sandbox/attack.py`, and checks from outside that it changed nothing.
 fn attacked(attacker: As, unprivileged: bool) -> Attacked {
     let category = if attacker == As::ReadTool { "read" } else { "write" };
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("file"), "whole").unwrap();
     if unprivileged {
-        // So that only the sandbox stands in the way.
+        // Give it the files, so that only the sandbox protects them.
         for path in [outside.path().to_path_buf(), outside.path().join("file")] {
             std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
         }
@@ -76,7 +75,10 @@ fn attacked(attacker: As, unprivileged: bool) -> Attacked {
     let done = place.dutyd(&["run", "j"]);
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(alive(&marker), Vec::<String>::new());
-    assert!(tcp.accept().is_err() && udp.recv(&mut [0; 8]).is_err(), "a packet came out");
+    assert!(
+        tcp.accept().is_err() && udp.recv(&mut [0; 8]).is_err(),
+        "a connection or packet left the sandbox"
+    );
     let names: Vec<_> = std::fs::read_dir(outside.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())
@@ -122,7 +124,7 @@ fn a_write_tool_of_root_is_held() {
 #[test]
 fn tools_of_an_ordinary_user_are_held() {
     if !nix::unistd::geteuid().is_root() {
-        // Then the tests above have shown it.
+        // In this case the tests above already cover it.
         return;
     }
     for attacker in [As::ReadTool, As::WriteTool, As::Bash] {
@@ -156,5 +158,5 @@ fn a_run_that_fills_its_temporary_directory_is_ended() {
     assert_eq!((&limit["limit"], &limit["value"]), (&json!("max_tmp_bytes"), &json!(8 << 20)));
     assert_eq!(of("tool_call_end")["error_kind"], "interrupted");
     let left = std::fs::read_dir(place.state().join("tmp")).unwrap().count();
-    assert_eq!(left, 0, "the directory goes with its run");
+    assert_eq!(left, 0, "the temporary directory must be removed with its run");
 }

@@ -1,4 +1,4 @@
-//! A fresh configuration and state directory, and the binary in it.
+//! Fresh configuration and state directories, and the binary that runs in them.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A fresh place for one test.
+/// The directories and the environment of one test.
 pub(crate) struct Place {
     temp: tempfile::TempDir,
     env: Vec<(String, String)>,
-    /// The ordinary user that runs the binary, if it is not us.
+    /// The user that runs the binary, if it is not the current one.
     user: Option<u32>,
 }
 
@@ -29,12 +29,12 @@ impl Place {
         self
     }
 
-    /// Gives everything to an ordinary user, who then runs the binary.
+    /// Gives all files to user 65534 (nobody), who then runs the binary.
     pub(crate) fn given_to_nobody(self) -> Self {
         self.given_to(65534)
     }
 
-    /// Gives everything to the ordinary user of this number, who then runs the binary.
+    /// Gives all files to this user id, which then runs the binary.
     pub(crate) fn given_to(mut self, user: u32) -> Self {
         std::fs::copy(env!("CARGO_BIN_EXE_dutyd"), self.temp.path().join("dutyd")).unwrap();
         let mut open = vec![self.temp.path().to_path_buf()];
@@ -67,7 +67,7 @@ impl Place {
         self.temp.path().join("state")
     }
 
-    #[expect(clippy::disallowed_methods, reason = "the binary under test")]
+    #[expect(clippy::disallowed_methods, reason = "runs the binary under test")]
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = if let Some(user) = self.user {
             let mut command = Command::new("/usr/bin/setpriv");
@@ -94,20 +94,20 @@ impl Place {
         Done::of(self.command(args).output().unwrap())
     }
 
-    /// Runs a shell script that ends in the binary.
+    /// Runs a shell script that execs the binary.
     pub(crate) fn shell(&self, script: &str) -> Done {
         let command = self.command(&[]);
         let env: Vec<_> = command
             .get_envs()
             .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())))
             .collect();
-        #[expect(clippy::disallowed_methods, reason = "the binary under test, below a limit")]
+        #[expect(clippy::disallowed_methods, reason = "runs the binary under test with a limit")]
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", script]).env_clear().envs(env).stdin(Stdio::null());
         Done::of(shell.output().unwrap())
     }
 
-    /// Runs a verb with `-o json` and returns what it prints.
+    /// Runs a verb with `-o json` and returns its parsed output.
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         let mut all = vec!["-o", "json"];
         all.extend(args);
@@ -120,12 +120,13 @@ impl Place {
         self.started(self.command(&["serve"]))
     }
 
-    /// The same in a control group.
+    /// Starts the daemon in a control group and waits until it is ready.
     pub(crate) fn serve_in(&self, group: &std::path::Path) -> Daemon {
         let daemon = self.command(&["serve"]);
-        #[expect(clippy::disallowed_methods, reason = "the binary under test, in a control group")]
+        #[expect(clippy::disallowed_methods, reason = "runs the binary in a control group")]
         let mut shell = Command::new("/bin/sh");
-        // With controllers in force, only the leaf of an earlier one takes processes.
+        // While controllers are enabled, only the leaf group of an earlier daemon accepts
+        // processes.
         shell.args([
             "-c",
             "for g in \"$0\" \"$0/daemon\"; do echo 0 >\"$g/cgroup.procs\" && exec \"$@\"; done",
@@ -135,7 +136,7 @@ impl Place {
         self.started(shell)
     }
 
-    /// The same with a standard error of its own.
+    /// Starts the daemon with this stderr and waits until it is ready.
     pub(crate) fn serve_onto(&self, stderr: impl Into<Stdio>) -> Daemon {
         self.started_onto(self.command(&["serve"]), stderr)
     }
@@ -161,7 +162,7 @@ impl Place {
         std::fs::read_to_string(self.temp.path().join("log")).unwrap_or_default()
     }
 
-    /// Every file below the state directory.
+    /// Returns every file below the state directory.
     pub(crate) fn kept(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         let mut open = vec![self.state()];
@@ -176,14 +177,14 @@ impl Place {
         files
     }
 
-    /// The content of every file below the state directory.
+    /// Returns the contents of every file below the state directory, joined.
     pub(crate) fn everything(&self) -> String {
         let contents = self.kept().into_iter().filter_map(|path| std::fs::read(path).ok());
         contents.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
     }
 }
 
-/// How a command ended.
+/// The exit code and the output of a command; -1 if a signal killed it.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -201,7 +202,7 @@ impl Done {
     }
 }
 
-/// A daemon; killed when it is dropped.
+/// A running daemon; killed on drop.
 pub(crate) struct Daemon {
     child: Child,
 }
@@ -215,14 +216,14 @@ impl Daemon {
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).unwrap();
     }
 
-    /// Waits for its end; returns the exit code.
+    /// Waits up to 20 s for the daemon to exit; returns the exit code.
     pub(crate) fn wait(mut self) -> Option<i32> {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();
             }
-            assert!(Instant::now() < until, "the daemon does not end");
+            assert!(Instant::now() < until, "the daemon did not exit within 20 s");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -235,7 +236,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A server on loopback; stopped when it is dropped.
+/// A server on loopback; stopped on drop.
 pub(crate) struct Served {
     pub(crate) address: std::net::SocketAddr,
     runtime: Option<tokio::runtime::Runtime>,
@@ -260,17 +261,18 @@ impl Drop for Served {
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> String) {
     let until = Instant::now() + Duration::from_secs(20);
     while !done() {
-        assert!(Instant::now() < until, "not in time: {}", tell());
+        assert!(Instant::now() < until, "timed out: {}", tell());
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Replaces `OWN` by the id of this process: `sleep 7003.OWN` is no other test's, also not in another checkout.
+/// Replaces `.OWN` by the id of this process, so that `sleep 7003.OWN` is unique to one test, even
+/// across checkouts.
 pub(crate) fn own(text: &str) -> String {
     text.replace(".OWN", &format!(".{}", std::process::id()))
 }
 
-/// Processes whose command line holds `word`.
+/// Returns the command lines that contain `word`.
 pub(crate) fn alive(word: &str) -> Vec<String> {
     let word = own(word);
     let mut found = Vec::new();
@@ -284,7 +286,8 @@ pub(crate) fn alive(word: &str) -> Vec<String> {
     found
 }
 
-/// Reports a test that cannot be made on this machine. The test command prints these lines, so that a skipped test is not taken for a passed one.
+/// Reports a test that cannot run on this machine. `scripts/test` prints these lines, so that a
+/// skipped test does not look like a passed one.
 pub(crate) fn skipped(why: &str) {
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     let line = format!("SKIPPED {name}: {why}\n");

@@ -1,4 +1,5 @@
-//! `web_fetch` and `web_search` against real servers on loopback, and against addresses that must not be reached.
+//! Tests `web_fetch` and `web_search` against real servers on loopback, and against addresses that
+//! must not be reached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use crate::support::{Place, Served, alive, serve_on_loopback};
 const PAGE: &str =
     "<!doctype html><title>t</title><h1>All is <i>well</i></h1><script>evil()</script><p>a &amp; b";
 
-/// A server whose pages are what a hostile one could send, and how often it was asked.
+/// Starts a server with hostile pages; also returns the counter of its requests.
 fn hostile_server() -> (Served, Arc<AtomicUsize>) {
     let hits = Arc::new(AtomicUsize::new(0));
     let counted = hits.clone();
@@ -158,7 +159,7 @@ fn a_page_is_fetched_in_the_form_that_is_asked_for() {
     assert_eq!(get("/json", json!({})), "- {\"a\":[1,2]}");
     let elsewhere = get("/elsewhere", json!({}));
     assert!(
-        elsewhere.starts_with("- [the page lies at http://127.0.0.1:")
+        elsewhere.starts_with("- [the page is at http://127.0.0.1:")
             && elsewhere.contains("All is"),
         "{elsewhere}"
     );
@@ -167,7 +168,7 @@ fn a_page_is_fetched_in_the_form_that_is_asked_for() {
     assert_eq!(get("/broken", json!({})), "tool [HTTP 502 Bad Gateway]\nupstream");
     assert_eq!(
         get("/png", json!({})),
-        "tool [ERROR: This is not a text but application/zip, 10 bytes.]"
+        "tool [ERROR: This is not text but application/zip, 10 bytes.]"
     );
 }
 
@@ -190,7 +191,7 @@ fn a_page_does_not_lead_where_the_run_may_not_go() {
     let round = fetch(&open, &format!("http://{}/round", server.address), json!({}));
     assert_eq!(round["error_kind"], "limit", "{round}");
     assert_eq!(hits.swap(0, Ordering::Relaxed), 4 + 6);
-    // Listed by a name that turns out to be internal, as an address that is not listed, or not at all.
+    // A listed name or address that is internal, an address that is not listed, and an empty list.
     let port = server.address.port();
     for (security, url) in [
         ("allowed_domains: [localhost]", format!("http://localhost:{port}/page")),
@@ -202,7 +203,7 @@ fn a_page_does_not_lead_where_the_run_may_not_go() {
         let refused = fetch(&place(security), &url, json!({}));
         assert_eq!(refused["error_kind"], "denied", "{url}: {refused}");
     }
-    assert_eq!(hits.load(Ordering::Relaxed), 0, "nothing was connected to");
+    assert_eq!(hits.load(Ordering::Relaxed), 0, "no address may be connected to");
     let open = place("allowed_domains: [{host: localhost, internal: true}]");
     let fetched = fetch(&open, &format!("http://localhost:{port}/page"), json!({}));
     assert_eq!(fetched["is_error"], false, "{fetched}");
@@ -236,7 +237,7 @@ fn large_and_slow_answers_end() {
         assert!(started.elapsed() < Duration::from_secs(30), "{path}");
     }
     assert!(alive("__convert").is_empty());
-    // What cannot be converted can still be had.
+    // A page that cannot be converted is still available as HTML.
     let url = format!("http://{}/deep", server.address);
     assert_eq!(fetch(&place, &url, json!({"format": "html"}))["is_error"], false);
 }
@@ -298,7 +299,7 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
             return axum::Json(json!({"results": []})).into_response();
         }
         if body["query"] == "fail" {
-            // The key stands where the text is cut.
+            // The text is cut in the middle of the key.
             let said = format!("{} exa-secret-key", "x".repeat(192));
             return (StatusCode::TOO_MANY_REQUESTS, said).into_response();
         }
@@ -310,7 +311,7 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
     };
     let server = serve_on_loopback(Router::new().route("/search", post(answer)));
     let place = place("");
-    assert_eq!(place.dutyd(&["call", "web_search", "query=x"]).code, 3, "there is no key");
+    assert_eq!(place.dutyd(&["call", "web_search", "query=x"]).code, 3, "no key is configured");
     let config = |key: &str| {
         format!("web_search: {{api_key: {key}, base_url: \"http://{}\"}}\n", server.address)
     };

@@ -1,21 +1,21 @@
-//! Which module names which: imports inside a folder form no circle.
+//! Finds import cycles between the modules of a folder.
 //!
-//! A module is a file together with the folder of its name. Paths are read from the text, re-exports of a `mod.rs` lead to the module that
-//! they come from, and tests are left out.
+//! A file and the folder of the same name count as one module. Paths are read from the text, and
+//! re-exports of a `mod.rs` resolve to the module that they come from. The caller removes tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 type Module = Vec<String>;
 
-/// The modules of the program, and the paths that each names.
+/// The modules of the program, with the paths that each one uses.
 #[derive(Default)]
 struct Program {
     children: BTreeMap<Module, BTreeSet<String>>,
     paths: BTreeMap<Module, Vec<Module>>,
 }
 
-/// Returns each circle as `folder: a, b, c`.
+/// Returns each cycle as `folder: a, b, c`.
 pub(crate) fn circles(files: &[(std::path::PathBuf, String)]) -> Vec<String> {
     let mut program = Program::default();
     let sources: Vec<(Module, String)> =
@@ -48,7 +48,7 @@ pub(crate) fn circles(files: &[(std::path::PathBuf, String)]) -> Vec<String> {
     found
 }
 
-/// Returns every module that can be reached over at least one edge.
+/// Returns every module that is reachable over at least one edge.
 fn reach<'e>(edges: &'e BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'e String> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&String> = edges.get(from).into_iter().flatten().collect();
@@ -71,7 +71,7 @@ fn module_of(path: &Path) -> Module {
 }
 
 impl Program {
-    /// Returns the path from the root of the program; `None` if it leads out of it.
+    /// Returns the path from the crate root; `None` if it leads outside of the crate.
     fn resolve(&self, module: &[String], path: &[String]) -> Option<Module> {
         let mut base = module.to_vec();
         let mut rest = path;
@@ -93,7 +93,7 @@ impl Program {
         Some(base)
     }
 
-    /// Returns which module of a folder names which other one of it.
+    /// Returns, for each module of a folder, the sibling modules that it uses.
     fn edges(&self, folder: &[String]) -> BTreeMap<String, BTreeSet<String>> {
         let none = BTreeSet::new();
         let siblings = self.children.get(folder).unwrap_or(&none);
@@ -118,7 +118,7 @@ impl Program {
     }
 }
 
-/// Returns the paths of the imports and of the other text, with the braces of imports resolved.
+/// Returns the paths in imports, with braces resolved, and in the remaining code.
 fn paths_in(code: &str) -> Vec<Module> {
     let mut found = Vec::new();
     let mut rest = String::new();
@@ -152,7 +152,7 @@ fn split(path: &str) -> Module {
     path.split("::").map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
-/// `a::{b, c::{d, e}}` is `a::b`, `a::c::d` and `a::c::e`.
+/// Resolves `a::{b, c::{d, e}}` to `a::b`, `a::c::d` and `a::c::e`.
 fn resolve_braces(before: &str, tree: &str, found: &mut Vec<Module>) {
     let Some((head, inner)) = tree.split_once('{') else {
         return found.push(split(&format!("{before}{tree}")));
@@ -176,7 +176,7 @@ fn resolve_braces(before: &str, tree: &str, found: &mut Vec<Module>) {
     }
 }
 
-/// The test of the test: a circle through a re-export and a nested import is found.
+/// Checks the checker: it finds a cycle through a re-export and a nested import.
 #[test]
 fn a_circle_is_found() {
     let file = |path: &str, code: &str| (path.into(), code.to_owned());

@@ -1,4 +1,4 @@
-//! Where the loop ends although the model would go on: limits, budgets, repetitions.
+//! Ends the loop although the model would continue: limits, budgets, repetitions.
 
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
@@ -6,14 +6,16 @@ use crate::agent::stop::outer_limit;
 use crate::config::Price;
 use crate::domain::{Event, StopReason, Turn, Usage};
 
-/// Detections of a repetition that end a run.
+/// The number of detected repetitions that ends a run.
 const LAST_DETECTION: u64 = 3;
 
-/// The part of a budget or of the window, in percent, from which on something is said.
+/// Percentage of a budget at which we tell the model, and of the context window above which we
+/// record a warning.
 const NOTICE_PERCENT: u64 = 80;
 
 impl Machine {
-    /// Looks for repetitions among the calls of the last answer; the third one ends the run.
+    /// Looks for repetitions that the calls of the last reply complete. The third detection ends
+    /// the run.
     pub(super) fn detect_repetition(&mut self, events: &mut Vec<Event>) -> Option<Action> {
         let window = self.window.as_mut()?;
         let calls = self.history.iter().rev().find_map(|turn| match turn {
@@ -23,14 +25,15 @@ impl Machine {
         let length =
             calls.iter().fold(None, |found, call| window.push(signature(call)).or(found))?;
         self.detections += 1;
-        let message = "The last calls repeat themselves without progress. Try another way, or give the final answer with what is known and say what could not be done.";
+        let message = "Your last calls repeat without progress. Try a different approach, or give the final answer with what you know and state what you could not do.";
         events.push(Event::LoopDetection {
             message: message.to_owned(),
             pattern_length: length as u64,
             count: self.detections,
         });
         if self.detections >= LAST_DETECTION {
-            let error = format!("the calls repeated themselves {} times", self.detections);
+            let error =
+                format!("the calls kept repeating: {} repetitions detected", self.detections);
             return Some(self.close(
                 StopReason::LoopDetected,
                 "Stopped: the calls kept repeating themselves.",
@@ -42,7 +45,7 @@ impl Machine {
         None
     }
 
-    /// Ends the run because of a reason from outside the loop.
+    /// Ends the run for a reason from outside the loop.
     pub(super) fn on_stop(&mut self, reason: StopReason, events: &mut Vec<Event>) -> Action {
         let Some((event, error)) = outer_limit(reason, &self.rules.limits) else {
             return self.end(reason, None, events);
@@ -55,7 +58,7 @@ impl Machine {
         self.close(reason, message, Some(error), events)
     }
 
-    /// Checks the limits; below them the model is asked.
+    /// Calls the model unless a limit is reached.
     pub(super) fn ask_or_stop(&mut self, events: &mut Vec<Event>) -> Action {
         let limits = self.rules.limits.clone();
         if self.counters.iterations >= limits.max_iterations {
@@ -90,7 +93,7 @@ impl Machine {
         {
             events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most });
             let error = format!(
-                "{} tokens are used, and the next request has about {input}: more than {most} together",
+                "{} tokens used and about {input} for the next request exceed the limit of {most}",
                 self.counters.usage.total()
             );
             return self.close(
@@ -110,33 +113,32 @@ impl Machine {
         Action::CallModel
     }
 
-    /// Returns about what the next request costs a model of this price; `None` if nobody knows.
+    /// Estimates the cost of the next request at this price; `None` if the price is unknown.
     fn next_cost(&self, price: Option<Price>, input: u64) -> Option<f64> {
         let cached_input_tokens = self.counters.cached.min(input);
         let next = Usage { input_tokens: input, cached_input_tokens, ..Usage::default() };
         price.map(|price| price.cost(&next, 0))
     }
 
-    /// Tells whether a model of this price may stand in.
+    /// Tells whether a fallback model of this price can answer within the cost limit.
     pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
         let Some(most) = self.rules.limits.max_cost_usd else { return true };
         let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
-        // It has nothing of the history in its cache.
+        // The fallback model has none of the history in its cache.
         let next = Usage { input_tokens: input, ..Usage::default() };
         let next = price.map(|price| price.cost(&next, 0));
         self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most)
     }
 
-    /// Ends the run if what is spent and what the next request costs are more than `most`; or if nobody knows.
+    /// Ends the run if the cost so far plus the next request would exceed `most`, or if either is
+    /// unknown.
     fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
         let error = match (self.counters.cost, self.next_cost(self.model.price, input)) {
             (Some(spent), Some(next)) if spent + next <= most => return None,
             (Some(spent), Some(next)) => format!(
-                "{spent:.4} USD are spent, and the next request costs about {next:.4} USD: more than {most} together"
+                "{spent:.4} USD spent and about {next:.4} USD for the next request exceed the limit of {most} USD"
             ),
-            _ => format!(
-                "the price of a model is not known, so that the limit of {most} USD cannot be kept"
-            ),
+            _ => format!("cannot enforce the limit of {most} USD: the price of a model is unknown"),
         };
         events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value: cents(most) });
         Some(self.close(
@@ -153,13 +155,13 @@ impl Machine {
         if over && !self.over_window {
             events.push(Event::warning(
                 "context_window",
-                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the {} that the model takes", self.model.context_window),
+                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the model's context window of {}", self.model.context_window),
             ));
         }
         self.over_window = over;
     }
 
-    /// Tells the model once when most of a budget is used.
+    /// Tells the model, once per budget, when [`NOTICE_PERCENT`] of the budget is used.
     pub(super) fn note_budgets(&mut self, events: &mut Vec<Event>) {
         let limits = &self.rules.limits;
         let crate::gate::Spent { files, lines, .. } = &self.counters.spent;
@@ -175,13 +177,13 @@ impl Machine {
             && spent >= most * 0.8
             && self.noticed.insert("cost")
         {
-            self.steer(format!("{spent:.4} of {most} USD are spent. Come to an end: finish what matters and give the final answer."), "budget", events);
+            self.steer(format!("{spent:.4} of {most} USD spent. Wrap up now: finish the essential work and give the final answer."), "budget", events);
         }
         for (name, used, most) in budgets {
             if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
                 && self.noticed.insert(name)
             {
-                self.steer(format!("{used} of {most} {name} are used. Come to an end: finish what matters and give the final answer."), "budget", events);
+                self.steer(format!("{used} of {most} {name} used. Wrap up now: finish the essential work and give the final answer."), "budget", events);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! An answer becomes a turn: calls get ids of their own where the provider's cannot be used, and arguments are parsed once.
+//! Turns a model reply into an assistant turn. A call with an unusable provider id gets a new id,
+//! and arguments are parsed here, once.
 
 use serde_json::{Value, json};
 
@@ -28,7 +29,8 @@ impl Machine {
         }
     }
 
-    /// Gives a call an id of its own in this run: the provider's, if it can serve (LLM-6).
+    /// Gives a call an id that is unique in this run: the provider's id if it is usable, otherwise
+    /// a generated one (LLM-6).
     fn adopt(&mut self, call: RequestedCall, at: usize, finish_reason: FinishReason) -> ToolCall {
         let theirs = call
             .id
@@ -40,13 +42,13 @@ impl Machine {
             CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()
         });
         let call_id = theirs.into_iter().chain(made_up).find(|id| !self.call_ids.contains(id));
-        // The chain above is endless; a default could only pair with nothing.
+        // `made_up` is endless in practice, so this default is never used. No result pairs with it.
         let call_id = call_id.unwrap_or_else(CallId::unpaired);
         self.call_ids.insert(call_id.clone());
         let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();
         let arguments = match parse_arguments(&call.arguments) {
             Ok(_) if cut => {
-                Arguments::Invalid { text: call.arguments, message: "they are missing".to_owned() }
+                Arguments::Invalid { text: call.arguments, message: "the text is empty".to_owned() }
             }
             Ok(arguments) => Arguments::Parsed(arguments),
             Err(message) => Arguments::Invalid { text: call.arguments, message },

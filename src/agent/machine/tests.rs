@@ -1,7 +1,9 @@
-//! The machine alone: `tests/machine/*.yaml` says which events and which action follow each input.
+//! Tests the machine alone: `tests/machine/*.yaml` lists the events and the action that follow each
+//! input.
 //!
-//! An event is shown as its type, with its deciding field in brackets; an action as `ask`, as the calls with what becomes of each, or as
-//! `end` with stop reason and result.
+//! An event is written as its type, with its most telling field in parentheses. An action is
+//! written as `ask`, as the list of calls with the action for each, or as `end` with stop reason
+//! and result.
 
 use std::path::Path;
 
@@ -37,7 +39,7 @@ struct Setup {
     error_threshold: Option<u64>,
     loop_window: Option<usize>,
     context_window: Option<u64>,
-    /// US dollars for a million tokens, each way.
+    /// US dollars per million tokens, for input and output alike.
     price: Option<f64>,
     confirm: bool,
     plan: bool,
@@ -52,7 +54,8 @@ struct Row {
     action: String,
 }
 
-/// `look` reads, `change` writes and is listed, `other` writes and is not. An argument `bad` is refused by each.
+/// A tool that is never run: `look` reads, `change` writes and is listed in the policy, `other`
+/// writes and is not listed. Each rejects the argument `bad`.
 struct Fake(ToolDefinition, Category);
 
 #[async_trait]
@@ -78,7 +81,7 @@ impl AgentTool for Fake {
         })
     }
     async fn run(&self, _: &PreparedCall, _: &CallContext) -> CallOutput {
-        unreachable!("the machine runs nothing")
+        unreachable!("the machine does not run tools")
     }
 }
 

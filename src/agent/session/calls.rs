@@ -1,4 +1,4 @@
-//! The calls of an answer: run, proposed, asked about, or rejected.
+//! Handles the calls of a reply: runs each, proposes it, asks a person about it, or rejects it.
 
 use std::sync::atomic::Ordering;
 
@@ -20,11 +20,12 @@ use crate::domain::{
     PolicyDecision, Stop, StopReason,
 };
 
-/// What a call gave, and what it was for a plan.
+/// The output of a call, and its role in a change plan.
 type Made = (CallOutput, Planned);
 
 impl Session {
-    /// Answers and runs the calls; neighbouring reads together, everything else alone and in its place.
+    /// Runs or answers the calls in order. Adjacent reads and rejected calls are handled
+    /// concurrently; every other call is handled alone.
     pub(super) async fn run_calls(&self, calls: Vec<Dispatch>) -> Result<Input, RecordError> {
         let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new());
         let work = self.run_all(&calls, &executor);
@@ -33,7 +34,7 @@ impl Session {
             biased;
             reason = self.parts.stop.reason() => {
                 executor.cancel().cancel();
-                // Tools end within their grace; their results are recorded before the run ends.
+                // Tools end within their grace period. Record their results before the run ends.
                 work.await?;
                 Ok(Input::Stop(reason))
             }
@@ -91,11 +92,12 @@ impl Session {
             }
         };
         let (output, planned) = made.inspect_err(|_| {
-            // What runs beside it cannot be recorded either.
+            // Calls that run concurrently cannot be recorded either, so cancel them.
             executor.cancel().cancel();
         })?;
         self.survivors.fetch_add(output.survivors, Ordering::Relaxed);
-        // A step counts as if it had been made, so that a plan stays within the budgets of its run.
+        // A planned step counts as if it had run, so that the plan stays within the budgets of the
+        // run.
         let step = matches!(planned, Planned::Step(_)).then(|| dispatch.accepted()).flatten();
         let (modified, lines_changed) = match step {
             Some(AcceptedCall { prepared, .. }) => {
@@ -139,7 +141,8 @@ impl Session {
         Ok((output, planned))
     }
 
-    /// Asks a person, and makes the call if the answer is yes and the call is still what was asked about (WEB-6).
+    /// Asks a person. Runs the call if they approve it and its program and files have not changed
+    /// in the meantime (WEB-6).
     async fn ask(
         &self,
         open: &OpenCall<'_>,
@@ -155,23 +158,23 @@ impl Session {
         };
         match self.answer_of_person(open, call, reason, cancel).await? {
             _ if cancel.is_cancelled() => Ok(skipped()),
-            // What nobody has said yes to is not tried either: it has no dry run.
+            // Nobody approved the call, so do not start its dry run either.
             None if approval.unanswered_is_planned => {
                 self.propose(open, call, position, None).await
             }
             None => Ok(not_made(&CallError::new(
                 ErrorKind::ApprovalTimeout,
-                "Nobody answered in time, so this was not run. Work without this call, or say in the answer that it was needed.",
+                "Nobody answered the approval request in time, so this call was not run. Continue without it, or state in the final answer that it was needed.",
             ))),
             Some(answer) if !answer.approved => {
                 let words = answer.reason.map(|words| format!(": {words}")).unwrap_or_default();
-                let message = format!("A person said no{words}. Do not ask for it again.");
+                let message = format!("A person denied this call{words}. Do not request it again.");
                 Ok(not_made(&CallError::new(ErrorKind::Denied, message)))
             }
             Some(_) if call.tool.state(&call.prepared).await.ok() != Some(before) => {
                 Ok(not_made(&CallError::new(
                     ErrorKind::Denied,
-                    "What would have been run changed while a person was asked, so it was not run.",
+                    "Not run: the program or the files of this call changed while it waited for approval.",
                 )))
             }
             Some(answer) => {
@@ -181,7 +184,8 @@ impl Session {
         }
     }
 
-    /// Asks a person about a call and records the answer; `None` if nobody answered in time.
+    /// Asks a person about a call and records the answer. Returns `None` if no answer came before
+    /// the timeout or the end of the run.
     async fn answer_of_person(
         &self,
         open: &OpenCall<'_>,
@@ -232,7 +236,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// Records the decision that a person's consent is.
+    /// Records a person's approval as a policy decision, with the warning about an admin call.
     async fn record_consent(
         &self,
         open: &OpenCall<'_>,
@@ -245,7 +249,7 @@ impl Session {
             category: call.category,
             decision: DecisionKind::Allow,
             rule: "approved".to_owned(),
-            reason: format!("{by} said yes to exactly this call"),
+            reason: format!("{by} approved exactly this call"),
         });
         self.parts.sink.record(decided).await?;
         let policy = &self.parts.machine.rules().gate.policy;
@@ -255,7 +259,7 @@ impl Session {
         }
     }
 
-    /// Returns who ended the run, and how an approval that waited says so.
+    /// Returns who ended the run, and the reason to record for a pending approval.
     fn ended_by(&self) -> (Option<String>, Option<String>) {
         match self.parts.stop.given() {
             Some(Stop { reason: StopReason::Cancelled, by }) => {
@@ -266,13 +270,14 @@ impl Session {
         }
     }
 
-    /// Nobody else may guess or repeat it.
+    /// Returns a new approval id, with a random part that others cannot guess.
     fn approval_id(&self, call_id: &CallId) -> String {
         let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         format!("{}-{call_id}-{}", self.parts.run_id, random.to_lowercase())
     }
 
-    /// Records a call as a step of a change plan instead of making it, after its dry run if it has one.
+    /// Records a call as a step of a change plan instead of running it. Runs its dry run first, if
+    /// `dry` contains one.
     async fn propose(
         &self,
         open: &OpenCall<'_>,
@@ -288,7 +293,7 @@ impl Session {
         if let Some(dry) = dry {
             let output = open.dry_run(call, &dry).await?;
             if output.error_kind.is_some() {
-                // What would not work is no step.
+                // A call whose dry run failed does not become a step.
                 let content = self.parts.marker.wrap(open.id(), &output.content);
                 return Ok((CallOutput { content, ..output }, Planned::Nothing));
             }
@@ -310,12 +315,12 @@ impl Session {
         };
         self.parts.sink.record(Event::PlanStep(Box::new(planned.clone()))).await?;
         let mut text = format!(
-            "Planned as step {}; nothing was changed. A person decides about it later: go on as if it had worked.",
+            "Planned as step {}; nothing was changed. A person decides about it later: continue as if the call had succeeded.",
             position.step
         );
         if let Some(said) = said {
             let said = self.parts.marker.wrap(open.id(), &said);
-            text.push_str(&format!("\nIts dry run said:\n{said}"));
+            text.push_str(&format!("\nOutput of its dry run:\n{said}"));
         }
         let output = CallOutput {
             output_bytes: text.len() as u64,

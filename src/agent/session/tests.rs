@@ -32,7 +32,7 @@ impl EventSink for Record {
     fn live(&self, _: LiveEvent) {}
 }
 
-/// Plays answers and errors; checks that every request pairs each call with its one result.
+/// Plays back replies and errors. Checks that every request pairs each call with its one result.
 struct Script(Mutex<std::collections::VecDeque<Result<ModelReply, ModelError>>>);
 
 #[async_trait]
@@ -71,7 +71,7 @@ fn assert_paired(request: ModelRequest<'_>) {
     assert!(open.is_empty());
 }
 
-/// Sleeps as long as its argument says; counts how many run at once.
+/// Sleeps for as many seconds as its argument `s` says, and counts how many calls run at once.
 struct Sleeper {
     definition: ToolDefinition,
     category: Category,
@@ -163,7 +163,7 @@ fn fail(class: ErrorClass) -> Result<ModelReply, ModelError> {
     Err(ModelError::new(class, "no"))
 }
 
-/// A person, or nobody.
+/// A person who answers, or one who is away.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Person {
     SaysYes,
@@ -523,7 +523,7 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     assert_eq!(started.elapsed().as_secs(), 40);
 }
 
-/// With jitter over the whole pause, one run in fifty came back sooner each time, as if it did not back off.
+/// With jitter over the whole pause, the pauses of one run in fifty shrank with each retry.
 // proves PROV-1
 #[tokio::test(start_paused = true)]
 async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
@@ -544,7 +544,8 @@ async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
     }
 }
 
-/// What a provider says is no call must not stand in the history as one that waits for its result; what came with a pause is run.
+/// A call that the provider reports as invalid must not stay in the history without a result. Calls
+/// that come with a pause run.
 #[tokio::test]
 async fn no_call_is_left_without_its_result() {
     let with = |finish_reason| {
@@ -571,7 +572,8 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
         price: Price::of("claude-sonnet-4-5"),
         ..Bench::default()
     };
-    // 3 USD per million tokens in, 15 out: 0.003 + 0.0015 for the first answer, and so much again for the second at least.
+    // 3 USD per million tokens in, 15 out: 0.003 + 0.0015 for the first answer, and at least as
+    // much again for the second.
     let looked = || Ok(ModelReply { usage: used(1000, 100), ..reply("", &[("look", "{}")]) });
     let enough = bench(0.02);
     let result = enough.run(vec![looked(), say("done")]).await;
@@ -582,7 +584,7 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
     assert_eq!(result.end.stop_reason, StopReason::BudgetExceeded);
     assert_eq!(scarce.all("turn_limit")[0]["limit"], "max_cost_usd");
     assert!(bench(0.004).run(vec![say("done")]).await.end.stop_reason == StopReason::Completed);
-    // Numbers that are nothing do not make it free.
+    // Token counts of zero do not make a reply free.
     let silent = bench(0.0004);
     let unsaid = || {
         Ok(ModelReply {

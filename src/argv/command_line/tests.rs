@@ -69,7 +69,7 @@ fn a_value_never_becomes_an_option() {
     assert_eq!(
         args(&get(), json!({"resource": "-A"})),
         ["get", "-A"],
-        "a value of the enum is the operator's own"
+        "the operator wrote the values of the enum"
     );
     let negative =
         command(json!({"args": ["{{n}}"], "parameters": {"n": {"type": "integer"}}})).unwrap();
@@ -217,7 +217,7 @@ fn declarations_with_mistakes_are_refused_all_at_once() {
         ("/args/2", "not a parameter"),
         ("/optional_args/code", "not optional"),
         ("/optional_args/code/0", "hole"),
-        ("/parameters/name", "used nowhere"),
+        ("/parameters/name", "unused parameter"),
         ("/args/1", "would name the program"),
     ] {
         assert!(

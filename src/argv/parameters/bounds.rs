@@ -1,10 +1,12 @@
-//! Keywords of a schema that could not mean what they say: for another type, or without a value that fits.
+//! Finds schema keywords that cannot work: those for another type, and those that no value
+//! satisfies.
 
 use serde_json::{Map, Value};
 
 use crate::argv::{Diagnostic, pointer_segment};
 
-/// Returns an error for each keyword that leaves no value: the tool could never be called, or the condition never hold.
+/// Reports each keyword that no value satisfies. With it, the tool could never be called, or the
+/// condition could never hold.
 pub(super) fn check_satisfiable(
     schema: &Map<String, Value>,
     pointer: &str,
@@ -31,7 +33,8 @@ pub(super) fn check_satisfiable(
     }
 }
 
-/// Returns an error for each keyword that says nothing about values of this type: it would be ignored, and a condition always hold.
+/// Reports each keyword that does not apply to values of this type. JSON Schema ignores such a
+/// keyword, so a condition would always hold.
 pub(crate) fn check_applies(
     schema: &Map<String, Value>,
     kind: &str,
@@ -51,10 +54,10 @@ pub(crate) fn check_applies(
         if !applies(keyword) {
             let error = Diagnostic::new(
                 &here,
-                format!("`{keyword}` says nothing about a value of type {kind}"),
+                format!("`{keyword}` does not apply to a value of type {kind}"),
             );
             errors.push(if kind == "array" {
-                error.with_hint("put it under `items:`, which holds for each item")
+                error.with_hint("put it under `items:`, which applies to each item")
             } else {
                 error
             });

@@ -1,4 +1,4 @@
-//! The formats of texts, and which of them are judged by the gate instead of the schema.
+//! The formats of strings. The schema checks most of them; the gate judges `path` and `url`.
 
 use serde_json::{Map, Value};
 
@@ -9,12 +9,12 @@ use super::{Diagnostic, Parameters};
 const CHECKED: &[&str] =
     &["date", "date-time", "time", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "regex"];
 
-/// What a parameter names for the tool's program (ARG-12).
+/// The kind of resource that a parameter names for the tool's program (ARG-12).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// A file or directory, judged as for the file tools.
+    /// A file or directory; the gate judges it like a path of the file tools.
     Path,
-    /// An address, judged as for `web_fetch`.
+    /// A URL; the gate judges it like a URL of `web_fetch`.
     Url,
 }
 
@@ -27,15 +27,15 @@ impl Names {
         }
     }
 
-    /// Returns what the values of a parameter name, by the `format` of its elements.
+    /// Returns the kind of resource that the `format` of a parameter's elements declares.
     pub(super) fn of(element: Option<&Map<String, Value>>) -> Option<Self> {
         element?.get("format")?.as_str().and_then(Self::of_word)
     }
 }
 
-/// Tells whether the schema keeps the format; one that the gate judges is taken out of it.
+/// Tells whether the schema checks a format. The caller removes a format that the gate judges.
 ///
-/// *Errors*: it is none.
+/// *Errors*: the format is unknown.
 pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Diagnostic> {
     if Names::of_word(format).is_some() {
         return Ok(false);
@@ -44,7 +44,7 @@ pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Diagnostic> {
         return Ok(true);
     }
     Err(Diagnostic::new(here, format!("unknown format `{format}`"))
-        .with_hint(format!("known are path, url, {}", CHECKED.join(", "))))
+        .with_hint(format!("known formats: path, url, {}", CHECKED.join(", "))))
 }
 
 /// Counts the formats of a schema that the gate judges, at every depth.
@@ -61,7 +61,7 @@ pub(crate) fn judged_formats(schema: &Map<String, Value>) -> usize {
 }
 
 impl Parameters {
-    /// Returns what validated arguments name.
+    /// Returns the resources that validated arguments name, as (parameter, kind, value).
     pub fn named<'a>(
         &'a self,
         arguments: &'a Map<String, Value>,

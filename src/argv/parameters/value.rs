@@ -1,10 +1,10 @@
-//! What stands in the values of arguments.
+//! The numbers and strings inside argument values.
 
 use serde_json::Value;
 
-/// Returns the number in plain decimal, without exponent; `None` if that cannot be done exactly (ARG-9).
+/// Formats a number in plain decimal, without an exponent; `None` if that cannot be exact (ARG-9).
 pub(crate) fn plain_number(number: &serde_json::Number) -> Option<String> {
-    /// Above this, not every integer has a floating-point number of its own.
+    /// 2^53: above this, `f64` cannot represent every integer.
     const EXACT: f64 = 9_007_199_254_740_992.0;
     if number.is_i64() || number.is_u64() {
         return Some(number.to_string());
@@ -14,7 +14,7 @@ pub(crate) fn plain_number(number: &serde_json::Number) -> Option<String> {
     Some(if plain == "-0" { "0".to_owned() } else { plain })
 }
 
-/// Returns every text in a value.
+/// Returns every string in a value, at any depth; object keys are not included.
 pub(super) fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
     match value {
         Value::String(text) => Box::new(std::iter::once(text.as_str())),
@@ -24,7 +24,7 @@ pub(super) fn texts(value: &Value) -> Box<dyn Iterator<Item = &str> + '_> {
     }
 }
 
-/// Returns every number in a value.
+/// Returns every number in a scalar or a list; objects are not searched.
 pub(super) fn numbers(value: &Value) -> Box<dyn Iterator<Item = &serde_json::Number> + '_> {
     match value {
         Value::Number(number) => Box::new(std::iter::once(number)),

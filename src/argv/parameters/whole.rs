@@ -1,4 +1,4 @@
-//! Parameters from a whole JSON Schema: those of the built-in tools, and those that an MCP server declares.
+//! Parameters from a complete JSON Schema, for built-in tools and for the tools of MCP servers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use serde_json::Value;
 use super::{Parameter, Parameters};
 
 impl Parameters {
-    /// Compiles a schema whose root is an object. Nothing is fetched for it, and its patterns take linear time.
+    /// Compiles a schema whose root is an object. Nothing is fetched, and patterns run in linear
+    /// time.
     ///
-    /// *Errors*: the library's words.
+    /// *Errors*: the schema is invalid; the message is the library's.
     pub fn of_schema(schema: Value) -> Result<Self, String> {
         let validator = jsonschema::options()
             .with_draft(Draft::Draft7)
@@ -31,9 +32,9 @@ impl Parameters {
         Ok(Self { schema, validator: Arc::new(validator), list })
     }
 
-    /// Returns the arguments if they are what the schema asks for.
+    /// Validates arguments. `text_limit` is the byte limit of a string without `maxLength`.
     ///
-    /// *Errors*: as for a declared tool.
+    /// *Errors*: `invalid_arguments`, with at most five problems, written for the model.
     pub fn check(
         &self,
         arguments: &serde_json::Map<String, Value>,

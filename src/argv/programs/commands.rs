@@ -1,4 +1,4 @@
-//! Programs that run something for an option, and such that may run any of their words.
+//! Programs that run the value of an option, and programs that may run any of their arguments.
 
 use super::reader::{BLANK, EVERY, Reader, Stdin};
 
@@ -102,7 +102,7 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader { names: "script", code: "c", long_code: "--command", stdin: Stdin::Unless, ..BLANK },
     Reader { names: "at batch", code: "f", stdin: Stdin::Unless, ..BLANK },
-    // Programs with a language of their own, and such that run words in a way that is not followed.
+    // Programs with their own language, and programs that run arguments in a way we do not model.
     Reader { names: "vi vim nvim view vimdiff rvim ex ed red emacs emacsclient nano", ..EVERY },
     Reader { names: "gdb lldb cgdb socat dc m4 gnuplot mongo mongosh lftp ftp gs", ..EVERY },
     Reader {

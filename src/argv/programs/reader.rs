@@ -1,31 +1,33 @@
 //! How a program reads its arguments: a row of the tables of `programs`.
 
-/// How a program reads its arguments. Letters are its short options; words are its long ones, as they are written.
+/// How a program reads its arguments. A string of letters lists short options. A string of words
+/// lists long options with their dashes, separated by spaces.
 pub(crate) struct Reader {
-    /// The names of the programs, without the version at their end.
+    /// The names of the programs, separated by spaces, without a version suffix.
     pub(crate) names: &'static str,
     /// Options without a value.
     pub(crate) flags: &'static str,
     pub(crate) long_flags: &'static str,
-    /// Options with a value that does not run.
+    /// Options whose value does not run.
     pub(crate) valued: &'static str,
     pub(crate) long_valued: &'static str,
-    /// Letters that take the rest of their word as a value, never the next word.
+    /// Short options that take the rest of their word as a value, never the next word.
     pub(crate) attached: &'static str,
-    /// Options whose value takes the place of the script.
+    /// Options whose value replaces the script.
     pub(crate) code: &'static str,
     pub(crate) long_code: &'static str,
-    /// Letters whose value takes the place of the script and ends the options.
+    /// Short options whose value replaces the script and ends the options.
     pub(crate) last: &'static str,
-    /// Options whose value names a file or a place that the program takes code or settings from.
+    /// Options whose value names a source of code or settings for the program.
     pub(crate) loads: &'static str,
     pub(crate) long_loads: &'static str,
-    /// Options whose value is a command or code that the program runs as well.
+    /// Options whose value is a command or code that the program runs in addition.
     pub(crate) runs: &'static str,
     pub(crate) long_runs: &'static str,
-    /// Letters that make a text of the first positional instead of a file; only shells have them.
+    /// Short options that make the first positional argument code instead of a file. Only shells
+    /// have them.
     pub(crate) text: &'static str,
-    /// Letters that make the program read its code from standard input.
+    /// Short options that make the program read its code from standard input.
     pub(crate) reads: &'static str,
     /// Positional arguments before the script or the program.
     pub(crate) before: usize,
@@ -35,34 +37,34 @@ pub(crate) struct Reader {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The first positional is a script; what follows are its arguments.
+    /// The first positional is a script; the rest are its arguments.
     Script,
-    /// Like a script; its language is that of a shell.
+    /// Like `Script`, in a shell language.
     Shell,
-    /// Like a script, but options may follow it.
+    /// Like `Script`, but options may follow the script.
     Permuted,
-    /// The first positional is a program, which is read on in its turn.
+    /// The first positional is a program, whose arguments follow and are read in turn.
     Program,
-    /// Like a program; the words before it decide where it is found, so that they name it too.
+    /// Like `Program`, but the words before the program determine where it is found, so they name
+    /// it too.
     Within,
-    /// Everything from the first positional on is joined and given to a shell.
+    /// The program joins everything from the first positional on and passes it to a shell.
     Line,
     /// Only options run something.
     Options,
-    /// Every argument may run.
+    /// Any argument may run something.
     Every,
 }
 
 /// What a program does with its standard input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stdin {
-    /// Data.
     Data,
     /// Code, unless the arguments name a script, a program or a text.
     Unless,
-    /// Arguments of the program that it runs.
+    /// Arguments for the program that it runs, as for `xargs`.
     Words,
-    /// Code.
+    /// Code, whatever the arguments are.
     Always,
 }
 
@@ -91,10 +93,10 @@ pub(crate) const PROGRAM: Reader = Reader { kind: Kind::Program, ..BLANK };
 pub(crate) const LINE: Reader = Reader { kind: Kind::Line, ..BLANK };
 pub(crate) const EVERY: Reader = Reader { kind: Kind::Every, stdin: Stdin::Always, ..BLANK };
 
-/// A program that runs another one only after a word that says so.
+/// A program that runs another one only with a certain subcommand.
 pub(crate) struct Verb {
     pub(crate) names: &'static str,
     pub(crate) verbs: &'static str,
-    /// How it reads what follows the word.
+    /// How the program reads the arguments after the subcommand.
     pub(crate) reader: Reader,
 }

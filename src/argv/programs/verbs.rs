@@ -1,4 +1,4 @@
-//! Programs that run another one only after a word that says so.
+//! Programs that run another one only with a subcommand such as `exec` or `run`.
 
 use super::reader::{BLANK, EVERY, Kind, PROGRAM, Reader, Verb};
 

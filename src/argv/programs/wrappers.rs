@@ -1,4 +1,4 @@
-//! Programs that run the program that follows, here or elsewhere.
+//! Programs that run the program named in their arguments, on this host or another.
 
 use super::reader::{BLANK, Kind, LINE, PROGRAM, Reader, Stdin};
 

@@ -1,8 +1,9 @@
-//! The queue before stderr: whoever logs never waits for a reader of stderr.
+//! The queue in front of stderr: logging never waits for a reader of stderr.
 //!
-//! One thread writes, and nothing else of the daemon does: a pipe that is full stops that thread alone. A line that finds the queue full is
-//! dropped and counted; where it would have stood, one line tells how many were. The thread writes to a descriptor of its own, because the
-//! standard library's handle is locked while a write waits.
+//! Only one thread of the daemon writes to stderr, so a full pipe blocks that thread alone. If the
+//! queue is full, a line is dropped and counted, and one line in its place reports the count. The
+//! thread writes to its own descriptor, because the standard library keeps its handle locked while
+//! a write blocks.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -11,38 +12,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Lines that wait for the thread.
+/// Capacity of the queue, in lines.
 const LINES: usize = 4096;
 
-/// How long the end of the log may take.
+/// Limit on the time that a flush may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Between two looks for room in a full queue.
+/// Interval between attempts to add to a full queue.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Returns the line that tells how many were dropped, with its line end.
+/// Returns the line that reports how many lines were dropped, with its line end.
 pub(super) type Note = Box<dyn Fn(u64) -> String + Send>;
 
-/// Where lines are put; clones put them into the same queue.
+/// The sending side; clones share one queue.
 #[derive(Clone)]
 pub(super) struct Queue {
     entries: SyncSender<Entry>,
-    /// Lines that were dropped since the last that was not.
+    /// Lines dropped since the last line that was queued.
     dropped: Arc<AtomicU64>,
 }
 
 enum Entry {
     Line {
         bytes: Vec<u8>,
-        /// Lines that were dropped just before it.
+        /// Lines dropped just before this one.
         dropped: u64,
     },
-    /// Everything before it is to be written; then the sender is told.
+    /// Asks for a reply once everything before this entry is written.
     Flush(SyncSender<()>),
 }
 
 impl Queue {
-    /// Starts the thread, which writes to stderr.
+    /// Starts the thread that writes to stderr.
     ///
     /// *Errors*: stderr is closed, or the thread cannot be started.
     pub(super) fn to_stderr(note: Note) -> io::Result<Self> {
@@ -60,7 +61,7 @@ impl Queue {
         Ok(Self { entries, dropped })
     }
 
-    /// Puts a line into the queue, or drops and counts it. Never waits.
+    /// Queues a line, or drops and counts it if the queue is full. Never waits.
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.swap(0, Ordering::Relaxed);
         let entry = Entry::Line { bytes: line.to_vec(), dropped };
@@ -69,7 +70,7 @@ impl Queue {
         }
     }
 
-    /// Waits until everything is written, for 1 s at most.
+    /// Waits until everything is written, at most 1 s.
     pub(super) fn flush(&self) {
         let until = Instant::now() + PATIENCE;
         let (tell, written) = sync_channel(1);
@@ -86,7 +87,7 @@ impl Queue {
     }
 }
 
-/// Puts each write into the queue as one line: the formatter writes a line whole.
+/// Queues each write as one line, because the formatter writes a line in a single call.
 impl Write for Queue {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.put(bytes);
@@ -97,14 +98,15 @@ impl Write for Queue {
     }
 }
 
-/// Writes what comes until every queue is gone. Lines that cannot be written are lost: there is nowhere to tell it.
+/// Writes entries until every [`Queue`] is dropped. A line that cannot be written is lost, because
+/// the log has no other place to report the error.
 fn write_out(queued: &Receiver<Entry>, dropped: &AtomicU64, mut out: impl Write, note: &Note) {
     let mut put = |bytes: &[u8]| drop(out.write_all(bytes).and_then(|()| out.flush()));
     loop {
         let entry = match queued.try_recv() {
             Ok(entry) => Some(entry),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
-                // No line has followed those that were dropped last.
+                // No queued line reports the lines that were dropped last.
                 tell(dropped.swap(0, Ordering::Relaxed), note, &mut put);
                 queued.recv().ok()
             }
@@ -149,7 +151,7 @@ mod tests {
         }
         let began = Instant::now();
         queue.flush();
-        assert!(began.elapsed() < PATIENCE * 3, "an end without a reader is an end");
+        assert!(began.elapsed() < PATIENCE * 3, "flush must not wait for a reader");
         let mut lines = io::BufRead::lines(io::BufReader::new(reader));
         let (mut kept, mut dropped) = (0, 0);
         while kept + dropped < put {

@@ -1,4 +1,4 @@
-//! A job's keys, one by one: what each means, and what is wrong with it.
+//! Checks of the single keys of a job: each method returns a key's value and reports its errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl JobChecker<'_> {
     ) -> Duration {
         let duration = self.duration(pointer, text, default);
         if duration.is_zero() {
-            self.error(pointer, "a limit of zero would mean 'never': write more than 0s");
+            self.error(pointer, "a limit of zero would mean 'never': use a value above 0s");
         }
         duration
     }
@@ -72,7 +72,7 @@ impl JobChecker<'_> {
         };
         let (pointer, result) = match (&raw.schedule, &raw.every) {
             (Some(_), Some(_)) => {
-                self.error("/every", "`schedule` and `every` exclude each other: keep one");
+                self.error("/every", "`schedule` and `every` are mutually exclusive: keep one");
                 return None;
             }
             (None, None) => return None,
@@ -88,7 +88,8 @@ impl JobChecker<'_> {
         result.map_err(|error| self.error(&pointer, error.to_string())).ok()
     }
 
-    /// Returns the schedule of cron expressions; each is judged by itself, so that an error stands at its own place. One that has expired is a warning.
+    /// Returns the schedule of cron expressions. Checks each expression by itself so that each
+    /// error has its own location. An expired expression is a warning.
     fn cron(&mut self, raw: &RawOneOrMany, zone: Tz) -> Option<Schedule> {
         let texts: Vec<(String, String)> = match raw {
             RawOneOrMany::One(text) => vec![("/schedule".to_owned(), text.clone())],
@@ -137,12 +138,12 @@ impl JobChecker<'_> {
             (Some(_), Some(_)) => {
                 self.error(
                     "/prompt_file",
-                    "`prompt` and `prompt_file` exclude each other: keep one",
+                    "`prompt` and `prompt_file` are mutually exclusive: keep one",
                 );
                 return (None, vars);
             }
             (None, None) => {
-                self.error("", "`prompt` is missing: what is the agent asked to do?");
+                self.error("", "`prompt` is missing: set `prompt` or `prompt_file`");
                 return (None, vars);
             }
             (Some(text), None) => ("/prompt", text.clone()),
@@ -173,7 +174,8 @@ impl JobChecker<'_> {
         }
     }
 
-    /// Refuses a writable tree that holds a closed one: nothing could keep the processes of a tool that write the one from the other.
+    /// Rejects a writable tree that contains a closed one: the sandbox could not keep a tool that
+    /// writes the outer tree out of the inner one.
     pub(super) fn closed_paths(
         &mut self,
         working_dir: Option<&Path>,
@@ -195,14 +197,14 @@ impl JobChecker<'_> {
         for (pointer, root) in roots {
             let problem = if let Some(path) = closed_within(root, closed.iter().copied()) {
                 format!(
-                    "`{}` is to be writable and holds `{}`, which is denied",
+                    "`{}` would be writable but contains the denied path `{}`",
                     root.display(),
                     path.display()
                 )
             } else if let Some(path) =
                 security.denied_paths.iter().find(|path| root.starts_with(path))
             {
-                format!("`{}` lies in `{}`, which is denied", root.display(), path.display())
+                format!("`{}` is inside the denied path `{}`", root.display(), path.display())
             } else {
                 continue;
             };
@@ -210,7 +212,7 @@ impl JobChecker<'_> {
         }
     }
 
-    /// Returns the skills of a job; one that cannot be read is an error.
+    /// Returns the skills of a job. A skill that cannot be read is an error.
     pub(super) fn skills(&mut self, names: &[String]) -> Vec<Arc<Skill>> {
         let mut skills: Vec<Arc<Skill>> = Vec::new();
         for (at, name) in names.iter().enumerate() {
@@ -234,15 +236,13 @@ impl JobChecker<'_> {
             let text = (self.ctx.beside)(&format!("skills/{name}/SKILL.md"));
             match text.and_then(|text| Skill::parse(name, &text)) {
                 Err(message) => {
-                    self.error(&pointer, format!("the skill `{name}` cannot be used: {message}"));
+                    self.error(&pointer, format!("cannot use skill `{name}`: {message}"));
                 }
                 Ok(skill) => {
                     for problem in &skill.problems {
                         self.diagnostics.warnings.push(Diagnostic {
                             pointer: pointer.clone(),
-                            message: format!(
-                                "the skill `{name}` departs from the format: {problem}"
-                            ),
+                            message: format!("skill `{name}` deviates from the format: {problem}"),
                             hint: None,
                         });
                     }
@@ -261,7 +261,7 @@ impl JobChecker<'_> {
             let pointer = if raw.model.is_some() { "/model" } else { "" };
             self.diagnostics.errors.push(Diagnostic {
                 pointer: pointer.to_owned(),
-                message: format!("there is no model `{model}` in config.yaml"),
+                message: format!("unknown model `{model}`: add it to `models` in config.yaml"),
                 hint,
             });
         }
@@ -301,7 +301,7 @@ impl JobChecker<'_> {
         }
     }
 
-    /// Returns where the programs of the job's tools are started.
+    /// Returns the target on which the programs of the job's tools run.
     pub(super) fn environment(&mut self, raw: &RawJob, has_directory: bool) -> ExecutionTarget {
         let place =
             raw.environment.as_deref().map_or(Ok(ExecutionTarget::Local), ExecutionTarget::parse);
@@ -315,41 +315,40 @@ impl JobChecker<'_> {
         if raw.sandbox.is_none_or(|sandbox| matches!(sandbox, RawSandbox::Enforce)) {
             self.error(
                 "/environment",
-                "nothing here can hold what runs elsewhere: say so with `sandbox: best_effort` in the job",
+                "tools on another target cannot be sandboxed: set `sandbox: best_effort` in the job",
             );
         }
         if !has_directory {
             self.error(
                 "/environment",
-                "`working_dir` is missing: where do tools start over there?",
+                "`working_dir` is missing: set the directory on the target where tools start",
             );
         }
         if raw.network == Some(false) {
-            self.error("/network", "nothing here can close the network over there");
+            self.error(
+                "/network",
+                "the network of another target cannot be disabled: remove this key",
+            );
         }
         place
     }
 
-    /// Warns of tools of the web that the job names and that can do nothing.
+    /// Warns about web tools that the job lists but that cannot work.
     pub(super) fn web(&mut self, policy: &Policy, has_domains: bool) {
         let settings = self.ctx.settings;
         let can_fetch = has_domains || !settings.security.allowed_domains.is_empty();
         for (tool, is_usable, why) in [
-            (
-                "web_fetch",
-                can_fetch,
-                "there are no `allowed_domains`, so that it can fetch nothing",
-            ),
+            ("web_fetch", can_fetch, "cannot fetch anything: set `allowed_domains`"),
             (
                 "web_search",
                 settings.web_search.is_some(),
-                "config.yaml has no `web_search`, so that it is not there",
+                "is unavailable: set `web_search` in config.yaml",
             ),
         ] {
             if policy.names(tool) && !is_usable {
                 self.diagnostics.warnings.push(Diagnostic {
                     pointer: "/tools/read".to_owned(),
-                    message: format!("`{tool}` is listed, and {why}"),
+                    message: format!("`{tool}` is listed but {why}"),
                     hint: None,
                 });
             }
@@ -372,7 +371,8 @@ impl JobChecker<'_> {
             let builtin = Builtin::find(name).filter(|_| tool.is_none());
             let parameters = tool.map(|tool| tool.command.parameters());
             let parameters = parameters.or(builtin.map(|tool| &tool.parameters));
-            // The parameters of a server's tool are known only when it runs; its conditions hold all the same.
+            // The parameters of an MCP tool are known only while its server runs, but its
+            // conditions always apply.
             let args = match (args, self.ctx.tools) {
                 (Some(conditions), Some(_)) => {
                     match ArgumentConditions::compile(conditions, parameters) {
@@ -395,7 +395,7 @@ impl JobChecker<'_> {
             };
             if let (true, Some(category)) = (useless, category) {
                 let message = format!(
-                    "`{name}` is a tool of category {category}: listed under `{kind}` it is not admitted by this entry"
+                    "`{name}` has category {category}: an entry under `{kind}` does not admit it"
                 );
                 self.diagnostics.warnings.push(Diagnostic {
                     pointer: pointer.clone(),
@@ -412,7 +412,7 @@ impl JobChecker<'_> {
 
     pub(super) fn tool_exists(&mut self, pointer: &str, name: &str) -> bool {
         if name.is_empty() {
-            // Its schema has rejected it.
+            // The schema has already reported this entry.
             return false;
         }
         if name == EDITOR {
@@ -434,7 +434,7 @@ impl JobChecker<'_> {
             let hint = nearest(name, known).map(|near| format!("did you mean `{near}`?"));
             self.diagnostics.errors.push(Diagnostic {
                 pointer: pointer.to_owned(),
-                message: format!("there is no tool `{name}`"),
+                message: format!("unknown tool `{name}`"),
                 hint,
             });
         }

@@ -15,13 +15,13 @@ impl JobChecker<'_> {
         let max_output_bytes = self.size(
             "/limits/max_output_bytes",
             raw.max_output_bytes.as_deref(),
-            (LEAST_OUTPUT_BYTES, "at least 4KiB of an output are kept"),
+            (LEAST_OUTPUT_BYTES, "`max_output_bytes` must be at least 4KiB"),
             defaults.max_output_bytes,
         );
         let max_tmp_bytes = self.size(
             "/limits/max_tmp_bytes",
             raw.max_tmp_bytes.as_deref(),
-            (LEAST_TMP_BYTES, "a run needs at least 1MiB for temporary files"),
+            (LEAST_TMP_BYTES, "`max_tmp_bytes` must be at least 1MiB"),
             defaults.max_tmp_bytes,
         );
         let count = |value: Option<u64>, default: usize| {

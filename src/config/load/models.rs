@@ -1,4 +1,4 @@
-//! Models and the scripts that they play.
+//! Models with their scripts, and MCP servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::config::schema::FileSchema;
 use crate::config::{Job, McpServer, Model, SchemaName, Script};
 
 impl Loader<'_> {
-    /// Returns the MCP servers.
+    /// Returns the MCP servers that could be built, and reports the errors of all.
     pub(super) fn mcp_servers(
         &self,
         raw: &RawSettings,
@@ -52,11 +52,11 @@ impl Loader<'_> {
             let pointer = format!("/models/{}/fallback", crate::argv::pointer_segment(name));
             for (at, fallback) in model.fallback.iter().enumerate() {
                 let message = if fallback == name {
-                    format!("`{name}` cannot stand in for itself")
+                    format!("`{name}` cannot be its own fallback")
                 } else if !names.contains(fallback) {
-                    format!("there is no model `{fallback}` in `models`")
+                    format!("unknown model `{fallback}`: add it to `models`")
                 } else if model.fallback.iter().take(at).any(|before| before == fallback) {
-                    format!("`{fallback}` stands here twice")
+                    format!("duplicate fallback `{fallback}`")
                 } else {
                     continue;
                 };
@@ -66,7 +66,7 @@ impl Loader<'_> {
         (models, names)
     }
 
-    /// A limit in dollars that nobody can keep is no limit.
+    /// Reports a cost limit that cannot be enforced because a model has no known price.
     pub(super) fn check_cost(
         &self,
         models: &BTreeMap<String, Arc<Model>>,
@@ -83,7 +83,7 @@ impl Loader<'_> {
         let fallbacks = model.fallback.iter().filter_map(|name| models.get(name));
         for model in std::iter::once(model).chain(fallbacks).filter(|model| model.price.is_none()) {
             let message = format!(
-                "the price of the model `{}` is not known, so that this limit could not be kept",
+                "the price of the model `{}` is unknown, so this limit cannot be enforced",
                 model.name
             );
             self.error(
@@ -130,7 +130,7 @@ impl Loader<'_> {
                 document.error(pointer, format!("no model is configured, so every run of `{}` fails its preflight", job.name)).with_hint("add `models:` to config.yaml"),
             ),
             _ => self.error(
-                document.error(pointer, format!("`{}` names no model, and config.yaml has several and no `default_model`", job.name)).with_hint("add `default_model:` to config.yaml, or `model:` here"),
+                document.error(pointer, format!("`{}` does not name a model, and config.yaml has several models but no `default_model`", job.name)).with_hint("add `default_model:` to config.yaml, or `model:` here"),
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Files of the configuration, read only if they are trusted, each held against its schema.
+//! Reads the configuration files that it trusts and validates each one with its schema.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,8 @@ use crate::config::schema::FileSchema;
 use crate::config::{ConfigError, Trust};
 
 impl Loader<'_> {
-    /// Checks the configuration directory and every directory above it: who can write one of them can put another configuration in its place.
+    /// Checks the configuration directory and every directory above it: a user who can write one of
+    /// them can replace the configuration.
     pub(super) fn trust_directory(&self) {
         if !self.trust_path(&self.set.directory) || self.trust == Trust::Given {
             return;
@@ -27,7 +28,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Returns whether a path may be read; what is wrong with it is reported.
+    /// Tells whether a path may be read. Reports any problem, as an error or as a warning.
     #[must_use]
     fn trust_path(&self, path: &Path) -> bool {
         if self.trust == Trust::Given {
@@ -78,10 +79,10 @@ impl Loader<'_> {
         Some(Checked { document, value })
     }
 
-    /// Returns the text of a file that another one names; relative to the configuration directory.
+    /// Reads a file that a configuration file refers to, relative to the configuration directory.
     pub(super) fn beside(&self, path: &str) -> Result<(PathBuf, String), ConfigError> {
         let path = self.set.directory.join(self.environment.expand_home(path));
-        // A directory that others can write is a file that others can replace.
+        // A user who can write a directory can replace the files in it.
         let above = path.ancestors().skip(1);
         for directory in above.take_while(|above| {
             above.starts_with(&self.set.directory) && **above != self.set.directory
@@ -99,7 +100,8 @@ impl Loader<'_> {
     }
 }
 
-/// Returns the error of what names a file that is refused for a reason of its own.
+/// Returns the error for the value that refers to an untrusted file. The reason itself has already
+/// been reported.
 fn refused(path: &Path) -> ConfigError {
-    ConfigError::of_file(path.display().to_string(), "it is not read, because it is not trusted")
+    ConfigError::of_file(path.display().to_string(), "not read because it is not trusted")
 }

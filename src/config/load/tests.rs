@@ -120,15 +120,15 @@ jobs:
         "jobs.yaml:6:11 duplicate job `a`",
         "jobs.yaml:7:15 `61 * * * *` is not a cron expression",
         "jobs.yaml:9:30 101 is greater than the maximum of 100",
-        "jobs.yaml:9:49 expected a text, found `5`",
+        "jobs.yaml:9:49 expected a string, found `5`",
         "jobs.yaml:11:15 `Europe/Berln` is not a time zone",
         "jobs.yaml:12:13 `{{space}}` is not an entry of `vars`",
         "jobs.yaml:13:14 `buffer_one` is not in this version",
         "jobs.yaml:14:5 `verify` is not in this version",
-        "jobs.yaml:15:21 there is no tool `nope`",
+        "jobs.yaml:15:21 unknown tool `nope`",
         "jobs.yaml:15:34 expected `all` or a list, found `5`",
         "tools.yaml:3:5 `category` is missing",
-        "tools.yaml:8:15 expected `read` or `write` or `admin`, found the text `reed`",
+        "tools.yaml:8:15 expected `read` or `write` or `admin`, found the string `reed`",
         "tools.yaml:10:12 `missing` is not a parameter",
     ];
     for (found, expected) in found.iter().zip(expected) {
@@ -137,7 +137,7 @@ jobs:
     assert_eq!(found.len(), expected.len(), "{found:#?}");
 }
 
-/// Many errors on one long line would each repeat the line.
+/// Without a limit, each of many errors on one long line would repeat the line.
 #[test]
 fn a_file_full_of_errors_is_reported_in_part() {
     let entries: String = (0..10_000).map(|at| format!("x{at}: 1, ")).collect();
@@ -214,24 +214,24 @@ fn a_closed_path_in_a_writable_one_is_an_error() {
     check(
         "allowed_paths: [/srv/app], tools: {write: [scale]}",
         denied,
-        &["`/srv/app` is to be writable and holds `/srv/app/keys`, which is denied"],
+        &["`/srv/app` would be writable but contains the denied path `/srv/app/keys`"],
     );
     check(
         "working_dir: /srv/app/keys/x, tools: {write: [scale]}",
         denied,
-        &["`/srv/app/keys/x` lies in `/srv/app/keys`, which is denied"],
+        &["`/srv/app/keys/x` is inside the denied path `/srv/app/keys`"],
     );
     check(
         "working_dir: /etc, tools: {write: [scale]}",
         "",
-        &["`/etc` is to be writable and holds `/etc/shadow`, which is denied"],
+        &["`/etc` would be writable but contains the denied path `/etc/shadow`"],
     );
     check(
         "allowed_paths: [srv, /a/../b]",
         "",
         &[
             "the path `srv` must be absolute, or begin with `~/`",
-            "the path `/a/../b` must not hold `..`",
+            "the path `/a/../b` must not contain `..`",
         ],
     );
 }
@@ -261,36 +261,36 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
     check("provider: anthropic, model: m, api_key: k, temperature: 1.5", "at most 1");
     check(
         "provider: anthropic, model: m, api_key: k, temperature: 0.5, reasoning_effort: low",
-        "takes no `temperature`",
+        "does not accept `temperature`",
     );
     check(
         "provider: anthropic, model: claude-3-5-sonnet, api_key: k, reasoning_effort: low",
-        "cannot be told",
+        "does not support",
     );
     check(
         "provider: openai, model: o3, api_key: k, temperature: 0.5, reasoning_effort: low",
-        "takes no `temperature`",
+        "does not accept `temperature`",
     );
-    check("provider: openai, model: gpt-5, api_key: k, temperature: 0.5", "takes no `temperature`");
+    check("provider: openai, model: gpt-5, api_key: k, temperature: 0.5", "does not accept");
     check("provider: openai, model: gpt-5.1, api_key: k, temperature: 0.5", "");
     check("provider: openai, model: gpt-4.1, api_key: k, reasoning_effort: low", "does not reason");
     check("provider: openai, model: o3, api_key: k, max_output_tokens: 8", "at least 16");
     check("provider: gemini, model: \"a/../../b?x\", api_key: k", "not a valid model name");
     check(
         "provider: gemini, model: gemini-3-pro-preview, api_key: k, reasoning_effort: medium",
-        "low and high only",
+        "only low and high",
     );
     check("provider: ollama, model: qwen3", "");
     check("provider: ollama, model: qwen3, base_url: nowhere", "not an address");
     check("provider: ollama, model: qwen3, profile: antropic", "antropic");
-    check("provider: ollama, model: qwen3, fallback: [m]", "for itself");
-    check("provider: ollama, model: qwen3, fallback: [n]", "there is no model `n`");
+    check("provider: ollama, model: qwen3, fallback: [m]", "its own fallback");
+    check("provider: ollama, model: qwen3, fallback: [n]", "unknown model `n`");
     check("provider: ollama, model: qwen3, price: {input: 1}", "output");
     check("provider: ollama, model: qwen3, price: {input: -1, output: 1}", "minimum");
     check("provider: anthropic, model: m, api_key: \"a\\nb\"", "line break");
 }
 
-/// LLM-4: a limit in dollars needs a price.
+/// LLM-4: a cost limit needs a price.
 #[test]
 fn a_cost_limit_without_a_price_is_an_error() {
     let check = |config: &str, errors: usize| {
@@ -301,7 +301,7 @@ fn a_cost_limit_without_a_price_is_an_error() {
                 .report;
         assert_eq!(report.errors.len(), errors, "{}", report.render());
         if errors > 0 {
-            assert!(report.errors[0].message.contains("is not known"), "{}", report.render());
+            assert!(report.errors[0].message.contains("is unknown"), "{}", report.render());
         }
     };
     check("models: {m: {provider: ollama, model: x}}\n", 1);
@@ -354,8 +354,8 @@ tools:
     assert_eq!(
         messages,
         [
-            ("tools[0].examples.accept[1]", "this example must be accepted and is refused"),
-            ("tools[0].examples.reject[1]", "this example must be refused and is accepted"),
+            ("tools[0].examples.accept[1]", "this example must be accepted but is rejected"),
+            ("tools[0].examples.reject[1]", "this example must be rejected but is accepted"),
         ]
     );
 }
@@ -376,7 +376,7 @@ fn secrets_are_never_in_a_report() {
     assert_eq!(loaded.report.errors.len(), 1);
     assert!(!loaded.report.render().contains("hunter2"), "{}", loaded.report.render());
     let loaded = load(&set, &Environment::default(), Trust::Given, SecretsMode::Leave, 0, now());
-    assert_eq!(loaded.report.errors, [], "validate --no-secrets checks everything else");
+    assert_eq!(loaded.report.errors, [], "validate --no-secrets must accept unresolved secrets");
 }
 
 #[test]
@@ -435,9 +435,9 @@ jobs:
     for expected in [
         "3:5 expected a mapping",
         "4:23 `{{q}}`",
-        "4:39 there is no model",
+        "4:39 unknown model",
         "5:42 expected",
-        "5:45 there is no tool `nosuch`",
+        "5:45 unknown tool `nosuch`",
         "5:67 unknown key `arg`",
     ] {
         assert!(
@@ -446,14 +446,14 @@ jobs:
         );
     }
     assert_eq!(found.len(), 6, "{found:#?}");
-    // A tools file that cannot be read says nothing about the names that jobs use.
+    // An unreadable tools file does not make the tool names in jobs unknown.
     let found = messages(&[
         ("config.yaml", CONFIG),
         ("tools.yaml", "version: 1\ntools: [\n"),
         ("jobs.yaml", "version: 1\njobs: [{name: b, prompt: x, tools: {write: [scale]}}]\n"),
     ]);
     assert_eq!(found.len(), 1, "{found:#?}");
-    // What rests on a missing reference is told once.
+    // A missing reference is reported once, without the errors that follow from it.
     let found = messages(&[
         ("config.yaml", "timezone: '${NO_SUCH_ZONE}'\nshutdown_grace: '${NO_SUCH_GRACE}'\n"),
         ("tools.yaml", TOOLS),
@@ -522,7 +522,7 @@ fn conditions_on_tools_of_servers_hold_and_their_names_are_theirs() {
     let report =
         load_texts(&[("config.yaml", config), ("tools.yaml", shadow), ("jobs.yaml", jobs)]).report;
     assert!(
-        report.render().contains("is a name for tools of the MCP server `gh`"),
+        report.render().contains("is reserved for tools of the MCP server `gh`"),
         "{}",
         report.render()
     );

@@ -1,4 +1,4 @@
-//! `jobs.yaml` as it is typed.
+//! `jobs.yaml` exactly as the operator typed it.
 
 use std::collections::BTreeMap;
 
@@ -13,25 +13,25 @@ use super::{DURATION, JOB_NAME, RawHost, RawOff, RawSandbox, SIZE};
 #[serde(deny_unknown_fields)]
 #[expect(
     dead_code,
-    reason = "its entries are decoded one by one, so that a mistake in one hides none in another"
+    reason = "entries are decoded one by one, so an error in one does not hide errors in the others"
 )]
 pub(crate) struct RawJobs {
-    /// The version of the file format.
+    /// Version of the file format.
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
-    /// For jobs that do not say otherwise; those of `jobs.yaml` hold for `jobs.d/` too.
+    /// Defaults of jobs that do not set these keys. Those in `jobs.yaml` also apply to `jobs.d/`.
     pub(crate) defaults: Option<RawDefaults>,
     /// The jobs.
     pub(crate) jobs: Vec<RawJob>,
 }
 
-/// For jobs that do not say otherwise.
+/// Defaults of jobs that do not set these keys.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawDefaults {
-    /// A name of `models` in config.yaml.
+    /// Name of a model in config.yaml.
     pub(crate) model: Option<String>,
-    /// An IANA name, or `local`.
+    /// Time zone of schedules: an IANA name, or `local`.
     pub(crate) timezone: Option<String>,
 }
 
@@ -39,79 +39,82 @@ pub(crate) struct RawDefaults {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawJob {
-    /// Lower-case letters, digits, `-` and `_`; at most 63.
+    /// Lower-case letters, digits, `-` and `_`; at most 63 characters.
     #[schemars(required, regex(pattern = JOB_NAME))]
     pub(crate) name: Option<String>,
-    /// For people.
+    /// Purpose of the job, for people and for the model.
     pub(crate) description: Option<String>,
-    /// false stops the schedule only; the job can be run by hand.
+    /// false disables only the schedule; the job can still be run by hand. Defaults to true.
     pub(crate) enabled: Option<bool>,
-    /// A cron expression of 5 fields, 6 with seconds first or 7 with years last, or a list of them. None: only by hand.
+    /// A cron expression of 5 fields, 6 with seconds first or 7 with years last, or a list of them.
+    /// Without `schedule` and `every`, the job runs only by hand.
     pub(crate) schedule: Option<RawOneOrMany>,
-    /// An interval instead of a schedule, counted from midnight UTC of 1970.
+    /// Interval to use instead of a schedule, counted from 1970-01-01T00:00Z.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) every: Option<String>,
-    /// An IANA name, or `local`.
+    /// Time zone of the schedule: an IANA name, or `local`.
     pub(crate) timezone: Option<String>,
-    /// Starts are spread over this time, the same for the same job and due time.
+    /// Span over which start times are spread; the same job and due time always get the same delay.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) jitter: Option<String>,
-    /// act (if not set), or plan: what would be changed is planned, and a person applies it.
+    /// act makes changes; plan records them as steps for a person to apply. Defaults to act.
     pub(crate) mode: Option<RawMode>,
-    /// What happens when a slot comes due while the job still runs. `skip` in this version.
+    /// Handling of a slot that comes due while the job still runs. This version supports only
+    /// `skip`.
     #[serde(rename = "overlap")]
     pub(crate) _overlap: Option<RawOverlap>,
-    /// What becomes of slots that came due while the daemon was down. latest if not set.
+    /// Handling of slots that came due while the daemon was down. Defaults to latest.
     pub(crate) catchup: Option<RawCatchup>,
-    /// How old such a slot may be. 1h if not set.
+    /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) catchup_window: Option<String>,
-    /// What becomes of a run that the daemon's death cut. `fail` in this version.
+    /// Handling of a run that the death of the daemon cut off. This version supports only `fail`.
     #[serde(rename = "on_crash")]
     pub(crate) _on_crash: Option<RawOnCrash>,
-    /// What the agent is asked to do; `{{name}}` is an entry of `vars`.
+    /// Task of the agent; `{{name}}` inserts an entry of `vars`.
     #[schemars(length(min = 1))]
     pub(crate) prompt: Option<String>,
-    /// The same from a file, relative to this one.
+    /// File that contains the prompt, relative to the configuration directory.
     pub(crate) prompt_file: Option<String>,
-    /// Values for the prompt.
+    /// Values for the placeholders of the prompt.
     pub(crate) vars: Option<BTreeMap<String, RawScalar>>,
-    /// A name of `models` in config.yaml.
+    /// Name of a model in config.yaml.
     pub(crate) model: Option<String>,
-    /// Appended last to the system prompt.
+    /// Text to append at the end of the system prompt.
     pub(crate) system_prompt: Option<String>,
-    /// Where tools start. A directory of the job's own under the state directory if not set.
+    /// Directory where tools start. Defaults to the job's own directory under the state directory.
     pub(crate) working_dir: Option<String>,
-    /// How the kernel holds the job's tools. As in config.yaml if not set.
+    /// How strictly the kernel sandboxes the job's tools. Defaults to the setting in config.yaml.
     pub(crate) sandbox: Option<RawSandbox>,
-    /// false leaves none of the job's tools a network. true if not set.
+    /// false disables the network for every tool of the job. Defaults to true.
     pub(crate) network: Option<bool>,
-    /// Paths that the job may use besides its working directory; denied ones stay denied.
+    /// Paths that the job may use in addition to its working directory; denied paths stay denied.
     pub(crate) allowed_paths: Option<Vec<String>>,
-    /// Hosts that the job may fetch from besides those of config.yaml.
+    /// Hosts that the job may fetch from, in addition to those in config.yaml.
     pub(crate) allowed_domains: Option<Vec<RawHost>>,
-    /// Where the programs of the job's tools are started: local (if not set), ssh:HOST, docker:CONTAINER or kubernetes:NAMESPACE/POD.
+    /// Target on which the programs of the job's tools run: local, ssh:HOST, docker:CONTAINER or
+    /// kubernetes:NAMESPACE/POD. Defaults to local.
     pub(crate) environment: Option<String>,
-    /// `supervised` if not set.
+    /// How far the job may go on its own. Defaults to supervised.
     pub(crate) autonomy: Option<RawAutonomy>,
-    /// How a person is asked.
+    /// How to ask a person for approval.
     pub(crate) approval: Option<RawApproval>,
-    /// Skills that the model is given, by the names of their directories under `skills/`.
+    /// Skills for the model, by the names of their directories under `skills/`.
     pub(crate) skills: Option<Vec<String>>,
-    /// What the job may use.
+    /// Tools that the job may use.
     pub(crate) tools: Option<RawPolicy>,
-    /// Where the run ends at the latest.
+    /// Limits of a run.
     pub(crate) limits: Option<RawLimits>,
-    /// Whether the first answer without calls is asked for once more. true if not set.
+    /// Whether to ask the model to confirm its first answer without calls. Defaults to true.
     pub(crate) double_confirmation: Option<bool>,
-    /// Whether repetitions are noticed.
+    /// Detection of repeated calls.
     pub(crate) loop_detection: Option<RawLoopDetection>,
-    /// `off` in this version.
+    /// This version supports only `off`.
     #[serde(rename = "compaction")]
     pub(crate) _compaction: Option<RawOff>,
 }
 
-/// One text or a list of texts.
+/// One string or a list of strings.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum RawOneOrMany {
@@ -119,7 +122,7 @@ pub(crate) enum RawOneOrMany {
     Many(#[schemars(length(min = 1))] Vec<String>),
 }
 
-/// A text, a number, or true or false.
+/// A string, a number or a boolean.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum RawScalar {
@@ -163,40 +166,40 @@ pub(crate) enum RawAutonomy {
     Full,
 }
 
-/// What a job may use.
+/// Tools that a job may use.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawPolicy {
-    /// `all` (if not set), or names of read tools.
+    /// `all`, or names of read tools. Defaults to all.
     pub(crate) read: Option<RawRead>,
-    /// Write tools, each by name or with conditions on its arguments. None if not set.
+    /// Write tools, each by name or with conditions on its arguments. Defaults to none.
     pub(crate) write: Option<Vec<RawListed>>,
-    /// Admin tools, likewise. None if not set.
+    /// Admin tools, each by name or with conditions on its arguments. Defaults to none.
     pub(crate) admin: Option<Vec<RawListed>>,
-    /// Tools whose calls wait for a person's yes, although they are listed.
+    /// Listed tools whose calls still need a person's approval.
     pub(crate) approve: Option<Vec<String>>,
-    /// Tools that are refused whatever else is listed.
+    /// Tools that are denied even if another list names them.
     pub(crate) deny: Option<Vec<String>>,
 }
 
-/// How a person is asked.
+/// How to ask a person for approval.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawApproval {
-    /// How long an answer is waited for. 60s if not set.
+    /// How long to wait for an answer. Defaults to 60s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) timeout: Option<String>,
-    /// What becomes of a call that nobody answers. deny if not set.
+    /// Handling of a call that is not answered in time. Defaults to deny.
     pub(crate) unanswered: Option<RawUnanswered>,
 }
 
-/// What becomes of a call that nobody answers.
+/// Handling of a call that is not answered in time.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawUnanswered {
-    /// It is refused.
+    /// Deny the call.
     Deny,
-    /// It becomes a step of a change plan.
+    /// Record the call as a step of a change plan.
     Plan,
 }
 
@@ -222,85 +225,85 @@ pub(crate) enum RawListed {
     Conditional(RawConditional),
 }
 
-/// A tool that is listed only for certain arguments.
+/// A tool that the job may call only with certain arguments.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawConditional {
-    /// The tool.
+    /// Name of the tool.
     pub(crate) tool: String,
-    /// A JSON Schema for each argument that matters.
+    /// A JSON Schema for each argument to constrain.
     pub(crate) args: Option<Map<String, Value>>,
 }
 
-/// Where a run ends at the latest.
+/// Limits of a run.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLimits {
-    /// Model responses. 20 if not set.
+    /// Maximum number of model responses. Defaults to 20.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) max_iterations: Option<u64>,
-    /// Tool calls. 200 if not set.
+    /// Maximum number of tool calls. Defaults to 200.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) max_tool_calls: Option<u64>,
-    /// Calls of one response that are run. 5 if not set.
+    /// Maximum number of calls to run per response. Defaults to 5.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) max_tool_calls_per_turn: Option<u64>,
-    /// Time from the start of the run. 60m if not set.
+    /// Maximum time since the start of the run. Defaults to 60m.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) max_duration: Option<String>,
-    /// Tokens in and out, all calls together. No limit if not set.
+    /// Maximum number of input and output tokens, all model calls together. Defaults to no limit.
     #[schemars(range(min = 1))]
     pub(crate) max_tokens: Option<u64>,
-    /// US dollars. No limit if not set.
+    /// Maximum cost in US dollars. Defaults to no limit.
     #[schemars(range(min = 0.000001))]
     pub(crate) max_cost_usd: Option<f64>,
-    /// Files that are changed. 50 if not set.
+    /// Maximum number of changed files. Defaults to 50.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) max_files_modified: Option<u64>,
-    /// Lines of files that are changed. 5000 if not set.
+    /// Maximum number of changed lines in files. Defaults to 5000.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub(crate) max_lines_changed: Option<u64>,
-    /// Responses in a row whose calls all failed. 3 if not set.
+    /// Number of consecutive responses whose calls all failed. Defaults to 3.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) error_threshold: Option<u64>,
-    /// Time of one call of a tool that sets none. 120s if not set.
+    /// Timeout of one call if its tool does not set one. Defaults to 120s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) tool_timeout: Option<String>,
-    /// Characters of an output that the model sees. 30000 if not set.
+    /// Maximum number of characters of an output that the model sees. Defaults to 30000.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
-    /// Bytes of an output that are kept. 64MiB if not set.
+    /// Maximum number of bytes of an output to keep. Defaults to 64MiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_output_bytes: Option<String>,
     /// Bytes of the run's temporary directory, inclusive; more ends the run. Defaults to 1GiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_tmp_bytes: Option<String>,
-    /// Read calls of one response that run at once. 4 if not set.
+    /// Maximum number of read calls of one response that run concurrently. Defaults to 4.
     #[schemars(range(min = 1, max = 64))]
     pub(crate) parallel_reads: Option<u64>,
-    /// Tool calls in time. No limit if not set.
+    /// Rate limit of tool calls. Defaults to no limit.
     pub(crate) rate: Option<RawRate>,
 }
 
-/// Tool calls in time: `burst` at once, and then `per_minute`.
+/// Rate limit of tool calls: `burst` at once, then `per_minute`.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawRate {
-    /// How many calls a minute brings.
+    /// Number of calls added per minute.
     #[schemars(required, range(min = 1, max = 100_000))]
     pub(crate) per_minute: Option<u64>,
-    /// How many may be made at once. 10 if not set.
+    /// Maximum number of calls at once. Defaults to 10.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) burst: Option<u64>,
 }
 
-/// Whether repetitions are noticed.
+/// Detection of repeated calls.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLoopDetection {
-    /// true if not set.
+    /// Defaults to true.
     pub(crate) enabled: Option<bool>,
-    /// Calls that are looked at. 10 if not set.
+    /// Number of recent calls to check for repetitions. Defaults to 10.
     #[schemars(range(min = 2, max = 100))]
     pub(crate) window: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! `tools.yaml` and the scripts of the scripted model, as they are typed.
+//! `tools.yaml` and the scripts of the scripted model, exactly as the operator typed them.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::domain::Category;
 #[serde(deny_unknown_fields)]
 #[expect(
     dead_code,
-    reason = "its entries are decoded one by one, so that a mistake in one hides none in another"
+    reason = "entries are decoded one by one, so an error in one does not hide errors in the others"
 )]
 pub(crate) struct RawTools {
-    /// The version of the file format.
+    /// Version of the file format.
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
     /// The tools.
@@ -28,76 +28,80 @@ pub(crate) struct RawTools {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawTool {
-    /// Letters, digits, `-` and `_`; at most 64.
+    /// Letters, digits, `-` and `_`; at most 64 characters.
     #[schemars(required, regex(pattern = TOOL_NAME))]
     pub(crate) name: Option<String>,
-    /// What it does, for the model.
+    /// Description of the tool for the model.
     #[schemars(required, length(min = 1))]
     pub(crate) description: Option<String>,
-    /// true lets the tool take the place of a built-in one of its name.
+    /// true lets the tool replace the built-in tool of the same name.
     #[serde(rename = "override")]
     pub(crate) replaces_builtin: Option<bool>,
-    /// What it may do to the world: read, write or admin.
+    /// Category of the tool: read, write or admin.
     #[schemars(required)]
     pub(crate) category: Option<Category>,
-    /// The program: a name that is looked up in PATH, or an absolute path.
+    /// Program: a name to look up in PATH, or an absolute path.
     #[schemars(required, length(min = 1))]
     pub(crate) cmd: Option<String>,
-    /// Its arguments, one element each; `{{name}}` is a parameter.
+    /// Arguments of the program, one per element; `{{name}}` inserts a parameter.
     pub(crate) args: Option<Vec<String>>,
-    /// Added after args, in this order, when the parameter is given.
+    /// Arguments to append after `args`, in this order, if their parameter is given.
     pub(crate) optional_args: Option<Map<String, Value>>,
-    /// Each a JSON Schema, plus optional, default, allow_leading_dash, multiline, unsafe_interpreter.
+    /// Parameters by name: each a JSON Schema, plus the keys optional, default, allow_leading_dash,
+    /// multiline and unsafe_interpreter.
     pub(crate) parameters: Option<Map<String, Value>>,
-    /// Variables that the program gets besides the allowlist.
+    /// Environment variables for the program, in addition to the allowlist.
     pub(crate) env: Option<BTreeMap<String, String>>,
-    /// Where it starts. The job's working directory if not set.
+    /// Directory where the program starts. Defaults to the job's working directory.
     pub(crate) working_dir: Option<String>,
-    /// What it reads on standard input; `{{name}}` is a parameter.
+    /// Standard input of the program; `{{name}}` inserts a parameter.
     pub(crate) stdin: Option<String>,
-    /// Time of one call.
+    /// Timeout of one call.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) timeout: Option<String>,
-    /// Characters of an output that the model sees.
+    /// Maximum number of characters of the output that the model sees.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
-    /// Exit codes that mean success. [0] if not set.
+    /// Exit codes that mean success. Defaults to [0].
     #[schemars(length(min = 1), inner(range(min = 0, max = 255)))]
     pub(crate) success_codes: Option<Vec<i32>>,
-    /// Appended to the arguments when a call is planned and not made; run with a read tool's rights.
+    /// Arguments to append if a call is planned instead of made. This dry run has the rights of a
+    /// read tool.
     #[schemars(length(min = 1))]
     pub(crate) dry_run_args: Option<Vec<String>>,
-    /// What the kernel leaves to its processes.
+    /// Sandbox settings of the tool's processes.
     pub(crate) sandbox: Option<RawToolSandbox>,
-    /// Arguments that must be accepted or refused; loading fails when one is not.
+    /// Arguments that must be accepted or rejected; loading fails if one is not.
     pub(crate) examples: Option<RawExamples>,
-    /// Calls that count as admin: each entry is a set of conditions on arguments that must all hold.
+    /// Sets of conditions on arguments; a call that meets every condition of one set counts as
+    /// admin.
     pub(crate) destructive_when: Option<Vec<RawCondition>>,
 }
 
-/// What the kernel leaves to the processes of a tool.
+/// Sandbox settings of a tool's processes.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawToolSandbox {
-    /// Whether there is a network. true if not set.
+    /// Whether the tool has a network. Defaults to true.
     pub(crate) network: Option<bool>,
-    /// Denied paths and folders below the configuration directory that it may read all the same, such as its own key file.
+    /// Denied paths, and folders below the configuration directory, that the tool may read anyway,
+    /// such as its own key file.
     pub(crate) read: Option<Vec<String>>,
-    /// Paths that it may write besides the job's; for write and admin tools.
+    /// Paths that the tool may write in addition to the job's; for write and admin tools.
     pub(crate) write: Option<Vec<String>>,
-    /// true leaves it System V IPC, POSIX message queues and kernel keyrings. Defaults to false.
+    /// true allows System V IPC, POSIX message queues and kernel keyrings. Defaults to false.
     pub(crate) ipc: Option<bool>,
-    /// Capabilities that it keeps where it runs as root, by name, such as NET_ADMIN. Defaults to none.
+    /// Capabilities that the tool keeps if it runs as root, such as NET_ADMIN. Defaults to none.
     pub(crate) capabilities: Option<Vec<String>>,
 }
 
-/// Arguments that must be accepted or refused.
+/// Arguments that must be accepted or rejected.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawExamples {
     /// Argument objects that must be accepted.
     pub(crate) accept: Option<Vec<Map<String, Value>>>,
-    /// Argument objects, or parts of one, that must be refused.
+    /// Argument objects, or parts of one, that must be rejected.
     pub(crate) reject: Option<Vec<Map<String, Value>>>,
 }
 
@@ -105,7 +109,7 @@ pub(crate) struct RawExamples {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawCondition {
-    /// A JSON Schema for each argument that matters.
+    /// A JSON Schema for each argument to constrain.
     pub(crate) args: Map<String, Value>,
 }
 
@@ -113,7 +117,7 @@ pub(crate) struct RawCondition {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawScript {
-    /// What the model does, one response a step.
+    /// Steps of the script, one model response each.
     #[schemars(length(min = 1))]
     pub(crate) steps: Vec<RawStep>,
 }
@@ -124,7 +128,7 @@ pub(crate) struct RawScript {
 pub(crate) struct RawStep {
     /// A call, or a list of calls.
     pub(crate) call: Option<RawCalls>,
-    /// A text, alone or beside calls.
+    /// Text of the response, alone or with calls.
     pub(crate) say: Option<String>,
 }
 
@@ -140,8 +144,8 @@ pub(crate) enum RawCalls {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawCall {
-    /// The tool.
+    /// Name of the tool.
     pub(crate) tool: String,
-    /// Its arguments; texts are templates.
+    /// Arguments of the call; strings are templates.
     pub(crate) args: Option<Map<String, Value>>,
 }

@@ -15,7 +15,7 @@ fn recorded() -> Vec<PathBuf> {
     runs.map(|run| run.unwrap().path().join("transcript.jsonl")).collect()
 }
 
-/// A state directory with one run in it, whose lock file no process holds.
+/// A state directory with one run whose lock file no process holds.
 struct Crashed {
     temp: tempfile::TempDir,
     run_id: RunId,
@@ -54,7 +54,7 @@ impl Crashed {
         )
     }
 
-    /// Recovers, checks that nothing stays open, and that the record agrees with the ledger.
+    /// Recovers, then checks that no run stays open and that the record matches the ledger.
     async fn recover(&self) -> Recovered {
         let host = self.host();
         let recovered = recover(&host, &Redactor::default()).await.unwrap();
@@ -93,7 +93,7 @@ async fn a_run_cut_after_any_line_keeps_its_lines_and_gets_one_end() {
             let (end, warnings) = added.split_last().unwrap();
             assert_eq!(end["type"], "session_end");
             assert_eq!(end["outcome"], "interrupted");
-            assert_eq!(end["error"], "the daemon stopped while the run worked");
+            assert_eq!(end["error"], "the daemon stopped during the run");
             let of = |kind: &str| -> Vec<Value> {
                 let lines = values(&before).into_iter().filter(|line| line["type"] == kind);
                 lines.map(|line| line["call_id"].clone()).collect()
@@ -125,7 +125,7 @@ async fn a_torn_last_line_is_cut_off_and_named() {
     let ends: Vec<usize> =
         whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
     for (line, last) in ends.iter().zip(&ends[1..]) {
-        // Right behind the line before, in the middle, and all but the end of the line.
+        // After the first byte of the line, in its middle, and just before its newline.
         for at in [line + 2, usize::midpoint(*line, *last), *last] {
             let crashed = Crashed::new(path, &whole[..at]);
             let recovered = crashed.recover().await;

@@ -1,4 +1,4 @@
-//! What clients and signals ask for.
+//! Handles the commands of clients and signals.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
 
-/// Runs by hand that can wait for a place.
+/// Length of the queue from which requests for manual runs are rejected.
 const MOST_WAITING: usize = 1000;
 
 impl Supervisor {
@@ -68,7 +68,7 @@ impl Supervisor {
         if self.is_busy(&request.job) {
             tracing::warn!(
                 job = request.job,
-                "run by hand although it is waiting or at work already"
+                "manual run of a job that is already queued or running"
             );
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
@@ -76,16 +76,16 @@ impl Supervisor {
         let (active, ahead, most) =
             (self.active.len(), self.queue.len(), config.settings.max_concurrent_runs);
         let waits = (active + ahead >= most)
-            .then(|| format!("{active} of {most} runs are at work, and {ahead} wait before it"));
+            .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead"));
         let waiting = Waiting { run_id: run_id.clone(), job: request.job.clone(), facts, request };
         let kept = self.parts.ledger.enqueue(vec![waiting.as_queued()]).await;
-        // What is not on record does not begin.
+        // Do not start a run that is not on record.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         self.queue.push_back(waiting);
         Ok(Started { run_id, waits })
     }
 
-    /// Cancels every waiting and active run of a job, or of all; returns them.
+    /// Cancels every queued and active run of a job, or of all jobs; returns their ids.
     async fn cancel_all(&mut self, job: Option<&str>, by: Option<Person>) -> Vec<RunId> {
         let is_wanted = |of: &str| job.is_none_or(|job| job == of);
         let waiting = self.queue.iter().filter(|run| is_wanted(&run.job)).map(|run| &run.run_id);
@@ -119,11 +119,12 @@ impl Supervisor {
         let now = self.parts.host.clock.now();
         let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
         let ends = (SlotState::Skipped, StopReason::Cancelled);
-        self.end_waiting(run_id.clone(), ends, format!("cancelled{by} before it began"), now).await;
+        self.end_waiting(run_id.clone(), ends, format!("cancelled{by} before it started"), now)
+            .await;
         Ok(())
     }
 
-    /// Loads the files again; with any error the configuration in force stays (CFG-1).
+    /// Reloads the files. On any error, the configuration in effect stays (CFG-1).
     pub(super) async fn reload(&mut self) {
         let reload = self.reload.clone();
         let Ok(loaded) = tokio::task::spawn_blocking(move || reload()).await else { return };
@@ -133,11 +134,11 @@ impl Supervisor {
         let Some(config) = loaded.config else {
             tracing::error!(
                 report = loaded.report.summary(),
-                "the new configuration has errors; the old one stays in force"
+                "the new configuration has errors; the old one stays in effect"
             );
             return;
         };
-        // What came due until now is under the old schedules.
+        // Due times up to now belong to the old schedules.
         for due in self.ticker.take(now) {
             self.hold(due);
         }
@@ -173,7 +174,7 @@ impl Supervisor {
             self.ledger_failed(&error);
             self.config_state
                 .errors
-                .push(format!("the new configuration is not in force: {error}"));
+                .push(format!("the new configuration is not in effect: {error}"));
             self.config_state.valid = false;
             return;
         }
@@ -187,25 +188,21 @@ impl Supervisor {
             return;
         }
         if !needs_restart.is_empty() {
-            tracing::warn!(keys = ?needs_restart, "changed keys take effect at the next start of the daemon");
+            tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
-        // What an earlier load has changed still waits for the restart.
+        // Keys that an earlier reload changed still wait for the restart.
         self.config_state.needs_restart.extend(needs_restart);
         self.config_state.needs_restart.sort();
         self.config_state.needs_restart.dedup();
         self.config_state.digest = digest;
         self.config_state.loaded_at = now;
-        tracing::info!(
-            jobs,
-            digest = self.config_state.digest,
-            "the configuration was loaded again"
-        );
+        tracing::info!(jobs, digest = self.config_state.digest, "configuration reloaded");
         self.fill().await;
     }
 
     pub(super) async fn begin_stop(&mut self) {
         if self.stopping.is_some() {
-            tracing::info!("a second signal: runs are stopped now");
+            tracing::info!("second stop request: stopping all runs now");
             self.stop_all(StopReason::Interrupted);
             return;
         }
@@ -237,7 +234,7 @@ impl Supervisor {
         degraded.extend(self.ledger_fault.clone());
         if !self.config_state.valid {
             degraded
-                .push("the configuration on disk has errors; an older one is in force".to_owned());
+                .push("the configuration on disk has errors; an older one is in effect".to_owned());
         }
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -256,13 +253,13 @@ impl Supervisor {
     }
 }
 
-/// Returns the changed keys that only a start of the daemon reads.
+/// Returns the changed keys that take effect only after a restart of the daemon.
 fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
     let is_changed = old.settings.log != new.settings.log;
     is_changed.then(|| "telemetry".to_owned()).into_iter().collect()
 }
 
-/// Says how tools are held where their job says nothing else.
+/// Describes how tools are sandboxed unless their job sets a mode of its own.
 fn held(mode: SandboxMode) -> String {
     match (mode, sandbox_support()) {
         (SandboxMode::Off, _) => mode.as_str().to_owned(),

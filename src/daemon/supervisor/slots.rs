@@ -1,4 +1,4 @@
-//! Due times into slots: what becomes of each is decided, written, and only then done.
+//! Turns due times into slots: decides each, writes it to the ledger, and only then acts on it.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::domain::{Outcome, RunId, StopReason};
 use crate::schedule::Schedule;
 use crate::store::{DbError, ReadLine, RunSummary, Slot, SlotState, read_lines};
 
-/// A schedule as the ledger keeps it: job, record, zone.
+/// A schedule as the ledger stores it: job, record, zone.
 type Kept = (String, String, String);
 
 impl Supervisor {
-    /// Decides a job's due times, writes what becomes of each, and queues what is to run.
+    /// Decides the due times of a job, writes their rows, and queues the run, if there is one.
     pub(super) async fn settle(
         &mut self,
         (job_name, epoch): (&str, i64),
@@ -69,7 +69,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Returns the row of a slot as it is claimed now.
     fn row(
         &self,
         (job, epoch): (&str, i64),
@@ -107,7 +106,8 @@ impl Supervisor {
             .collect())
     }
 
-    /// Returns up to when each job of a batch is settled: not past a due time that is still held for its jitter.
+    /// Returns the time up to which each job of a batch is settled: always before any due time that
+    /// is still held for its jitter.
     fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
         let mut settled: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
         for slot in batch {
@@ -122,8 +122,8 @@ impl Supervisor {
         settled.into_iter().collect()
     }
 
-    /// Tells whether a time of day came already before the clock was set back. One that lies further back than the window is a correction of
-    /// the clock: the new time counts (CRON-3).
+    /// Tells whether a fixed time already ran before the clock was set back. A time that lies
+    /// further back than [`REPEAT_WINDOW`] runs again: such a step corrects the clock (CRON-3).
     async fn ran_in_earlier_epoch(
         &self,
         schedule: &Schedule,
@@ -139,12 +139,12 @@ impl Supervisor {
         self.parts.ledger.read(move |reader| reader.ran_before(&job, epoch, due_at)).await
     }
 
-    /// Notices a clock that was set back, and remembers what it shows.
+    /// Starts a new epoch if the clock was set back; otherwise saves the reading from time to time.
     pub(super) async fn look_at_clock(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         if now < self.last_seen - STEP_BACK {
             let (ended, epoch) = (self.last_seen, self.epoch + 1);
-            tracing::warn!(epoch, before = %ended, %now, "the clock was set back; schedules go on in a new epoch");
-            // What came due before the step stays due, in its own epoch.
+            tracing::warn!(epoch, before = %ended, %now, "the clock was set back; schedules continue in a new epoch");
+            // Due times from before the step stay due, in their own epoch.
             for due in self.ticker.take(ended) {
                 self.hold(due);
             }
@@ -166,7 +166,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Writes a row for every slot that came due until `now` while no daemon was there.
+    /// Writes a row for every slot up to `now` that came due while the daemon was down.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         self.abandon_open_slots(now).await?;
         let epoch = self.epoch;
@@ -205,7 +205,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Slots whose run was cut by the end of the daemon before this one: claimed slots never run again. Nor does what waited.
+    /// Settles the slots and queued runs that the previous daemon left open. A claimed slot never
+    /// runs again, and neither does a queued run.
     async fn abandon_open_slots(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let why = "the daemon stopped before its run began";
         for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
@@ -230,7 +231,7 @@ impl Supervisor {
         self.parts.ledger.end_queued(None, (StopReason::Interrupted, why.to_owned()), now).await
     }
 
-    /// Puts the schedules of the configuration into force from `now` on, in the ledger and in the ticker.
+    /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker.
     pub(super) async fn adopt_schedules(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let schedules = schedules(&self.config.borrow());
         self.parts.ledger.set_schedules(self.epoch, kept(&schedules), now).await?;
@@ -239,7 +240,7 @@ impl Supervisor {
     }
 }
 
-/// Returns what the ledger says of a due time: its state, and the run that it made or that covers it.
+/// Returns the state of a slot for the ledger, and the run that it started or that covers it.
 fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<RunId>) {
     match disposition {
         Disposition::Run | Disposition::CatchUp => (SlotState::Queued, run.cloned()),
@@ -249,7 +250,7 @@ fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<
     }
 }
 
-/// Returns the schedules that a configuration puts into force.
+/// Returns the schedules of the enabled jobs.
 pub(super) fn schedules(config: &Config) -> BTreeMap<String, Schedule> {
     let enabled = config.jobs.values().filter(|job| job.enabled);
     enabled.filter_map(|job| Some((job.name.to_string(), job.schedule.clone()?))).collect()

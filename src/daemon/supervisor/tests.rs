@@ -7,7 +7,7 @@ use crate::domain::Trigger;
 use crate::sinks::Observers;
 use crate::store::{SharedLedger, StateDir};
 
-/// A clock that is set.
+/// A clock that a test sets.
 #[derive(Debug)]
 struct SetClock(Mutex<DateTime<Utc>>);
 
@@ -65,7 +65,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
 }
 
 impl Bench {
-    /// Sets the clock and works off what is due; runs that were queued are taken away.
+    /// Sets the clock and processes what is due, then drains the queue as if each run had ended.
     async fn goes(&mut self, now: &str) {
         *self.clock.0.lock().unwrap() = at(now);
         let now = at(now);
@@ -100,7 +100,7 @@ impl Bench {
 
     async fn is_sound(&self) -> bool {
         let now = *self.clock.0.lock().unwrap();
-        // As long as any job of these tests may spread its slots.
+        // The longest jitter of any job in these tests.
         let jitter = |_: &str| Duration::from_mins(30);
         let report = self
             .supervisor
@@ -205,7 +205,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     assert_eq!(states, ["ran", "missed", "missed", "queued"]);
     assert!(second.is_sound().await);
     drop(second);
-    // It dies before that run began: the slot is not run again.
+    // The daemon dies before that run starts: the slot does not run again.
     let third = bench(HOURLY, "2026-05-04T04:20:00Z", temp).await;
     assert!(third.supervisor.queue.is_empty());
     let states: Vec<String> = third.slots().await.into_iter().map(|(_, _, state)| state).collect();

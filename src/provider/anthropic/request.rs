@@ -1,4 +1,4 @@
-//! The request: history and tools as messages of blocks.
+//! The request: history and tools as messages made of content blocks.
 
 use serde_json::{Map, Value, json};
 
@@ -8,13 +8,13 @@ use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote, WireFormat};
 use crate::domain::{AssistantTurn, ToolResult, Turn};
 
-/// The longest id.
+/// Maximum length of a call id.
 const ID: usize = 64;
 
-/// The tokens of an answer where the configuration sets none; the provider wants a number.
+/// The default of `max_tokens`, which the API requires.
 const OUTPUT_TOKENS: u32 = 8192;
 
-/// Models that are told how many tokens they may think; later ones are told an effort.
+/// Models that take a thinking budget in tokens; later ones take an effort level.
 const WITH_BUDGET: &[&str] = &[
     "claude-3-7",
     "claude-sonnet-4-0",
@@ -27,7 +27,6 @@ const WITH_BUDGET: &[&str] = &[
     "claude-haiku-4-5",
 ];
 
-/// Returns the body of a request.
 pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     let mut messages = Messages::default();
     for turn in request.history {
@@ -54,7 +53,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 Effort::Medium => 8_192,
                 Effort::High => 24_576,
             };
-            // What is thought counts as output; the budget must stay below the whole.
+            // Thinking counts as output, and the budget must be below `max_tokens`.
             most = most.max(most.saturating_add(budget).min(cap(&settings.model)));
             body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
         }
@@ -85,12 +84,12 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     Value::Object(body)
 }
 
-/// Tells whether the calls since the user spoke stand behind the thoughts that led to them: without them, the provider does not go on thinking. Another model
-/// may have made those calls.
+/// Tells whether the calls since the last user message still follow the thinking that led to them.
+/// Without it, the provider does not continue to think. The calls may come from another model.
 fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     let said = |turn: &Turn| matches!(turn, Turn::User(_) | Turn::Steering(_));
     let since = history.iter().rposition(said).map_or(0, |at| at + 1);
-    // Thoughts stand before the first call only.
+    // Thinking precedes the first call only.
     let first = history.iter().skip(since).find_map(|turn| match turn {
         Turn::Assistant(turn) => Some(turn),
         _ => None,
@@ -98,7 +97,7 @@ fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     first.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
 }
 
-/// The most that a model that is given a budget writes, thoughts included.
+/// Returns the output limit, thinking included, of a model that takes a thinking budget.
 fn cap(model: &str) -> u32 {
     let is_old = ["claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2"]
         .iter()
@@ -106,7 +105,8 @@ fn cap(model: &str) -> u32 {
     if is_old { 32_000 } else { 64_000 }
 }
 
-/// The system prompt in two marked parts: what is the same in every run, and what is the same during this one.
+/// Returns the system prompt in two cached parts: one is the same in every run of the job, the
+/// other only within this run.
 fn system(request: ModelRequest<'_>) -> Vec<Value> {
     let (stable, rest) =
         request.system.split_at_checked(request.stable).unwrap_or((request.system, ""));
@@ -117,14 +117,15 @@ fn system(request: ModelRequest<'_>) -> Vec<Value> {
         .collect()
 }
 
-/// Messages whose roles alternate: results and what is said after them are one message of the user.
+/// Messages with alternating roles: tool results and the text that follows them form one user
+/// message.
 #[derive(Default)]
 struct Messages(Vec<Value>);
 
 impl Messages {
     fn push(&mut self, role: &str, blocks: Vec<Value>) {
         if blocks.is_empty() {
-            // The provider refuses a message without content.
+            // The provider rejects a message without content.
             return;
         }
         if let Some(last) = self.0.last_mut()
@@ -137,7 +138,8 @@ impl Messages {
         self.0.push(json!({"role": role, "content": blocks}));
     }
 
-    /// Marks the end of the history, so that the next request of the run reads all of it from the cache.
+    /// Marks the end of the history for the cache, so that the next request of the run reads all of
+    /// it from there.
     fn mark_for_cache(&mut self) {
         let last = self.0.last_mut().filter(|message| message["role"] == "user");
         let block = last.and_then(|message| message["content"].as_array_mut()?.last_mut());
@@ -149,7 +151,7 @@ impl Messages {
 
 fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
     let text = content(settings, result);
-    // A result that is an error takes nothing but text.
+    // The API accepts only text in a result that is an error.
     let images = if result.is_error { &[] } else { images(settings, result) };
     let shown = images.iter().map(|image| {
         json!({"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": &*image.base64}})
@@ -171,12 +173,13 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
     });
     let mut blocks = Vec::new();
     match kept(turn, NAME, settings) {
-        // As they came, in their order; the ids are those that the results have.
+        // Keep the blocks and their order. The calls get the ids that their results use.
         Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
             match text(block, "type") {
                 "tool_use" => calls.next(),
                 "text" => (!text(block, "text").trim().is_empty()).then(|| block.clone()),
-                // Cut before it was signed: the provider refuses it. Compatible servers sign nothing.
+                // Anthropic rejects thinking that was cut before its signature. Compatible servers
+                // do not sign.
                 "thinking" if settings.base_url == WireFormat::Anthropic.base_url() => {
                     (!text(block, "signature").is_empty()).then(|| block.clone())
                 }

@@ -1,4 +1,4 @@
-//! Arguments that come in parts, each with the path of its place.
+//! Arguments that arrive in parts, each with a JSON path.
 
 use std::borrow::Cow;
 
@@ -7,17 +7,18 @@ use serde_json::{Value, json};
 use super::super::format::{malformed, text};
 use crate::agent::ModelError;
 
-/// The largest index of a list that arguments are put together with.
+/// Maximum length of a list in such arguments.
 const MOST_ITEMS: usize = 10_000;
 
-/// How deep arguments that come in parts may be nested.
+/// Maximum number of steps in a path.
 const DEEPEST: usize = 64;
 
-/// Puts one part of arguments where its path says: `$.a.b[0]`. Texts are added to what stands there.
+/// Stores one part of the arguments at its path, such as `$.a.b[0]`. A string is appended to an
+/// earlier part at the same path.
 pub(super) fn put(args: &mut Value, partial: &Value) -> Result<(), ModelError> {
     let path = text(partial, "jsonPath");
     let wrong =
-        || malformed(format!("a call has a part at `{path}`, which is not a place in arguments"));
+        || malformed(format!("a call has a partial argument with the invalid path `{path}`"));
     let steps = steps(path).ok_or_else(wrong)?;
     let mut at = args;
     for step in &steps {
@@ -33,7 +34,7 @@ pub(super) fn put(args: &mut Value, partial: &Value) -> Result<(), ModelError> {
                     *at = json!([]);
                 }
                 let items = at.as_array_mut().ok_or_else(wrong)?;
-                // Nothing is skipped, so that an index cannot ask for memory.
+                // An index must not skip entries; otherwise a large one could allocate memory.
                 if *index == items.len() {
                     items.push(Value::Null);
                 }
@@ -61,7 +62,7 @@ enum Step<'a> {
     Item(usize),
 }
 
-/// Returns the steps of a path; `None` if it is none.
+/// Returns the steps of a path; `None` if the path is invalid.
 fn steps(path: &str) -> Option<Vec<Step<'_>>> {
     let mut rest = path.strip_prefix('$')?;
     let mut steps = Vec::new();

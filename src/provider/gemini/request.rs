@@ -1,4 +1,4 @@
-//! The request: history and tools as contents of parts.
+//! The request: history and tools as contents made of parts.
 
 use serde_json::{Map, Value, json};
 
@@ -8,10 +8,9 @@ use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote};
 use crate::domain::{AssistantTurn, Turn};
 
-/// Returns the body of a request.
 pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     let mut contents = Vec::new();
-    // Whether the calls that wait for their results had ids of the provider.
+    // For each call of the last model turn: whether the provider gave it an id.
     let mut had_ids = Vec::new();
     for turn in request.history {
         match turn {
@@ -37,7 +36,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                     }
                     json!({"functionResponse": response})
                 });
-                // Behind all answers, so that these stand together.
+                // Images follow all results, so that the results stay together.
                 let shown = results.iter().flat_map(|result| images(settings, result)).map(|image| {
                     json!({"inlineData": {"mimeType": image.media_type, "data": &*image.base64}})
                 });
@@ -65,7 +64,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
         generation.insert("temperature".to_owned(), temperature.into());
     }
     if let Some(effort) = settings.reasoning_effort {
-        // Up to 2.5 the model is told how many tokens it may think, later a level.
+        // Models up to 2.5 take a thinking budget in tokens, later ones a level.
         let thinking = match ["gemini-2", "gemini-1"].iter().any(|old| settings.model.contains(old))
         {
             true => json!({"includeThoughts": true, "thinkingBudget": match effort {
@@ -83,7 +82,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     body
 }
 
-/// Adds parts; neighbours of one role are one content.
+/// Appends parts; merges them into the last content if the role is the same.
 fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
     if parts.is_empty() {
         return;
@@ -102,7 +101,7 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
     let mut calls = turn.tool_calls.iter();
     let mut parts = Vec::new();
     match kept(turn, NAME, settings) {
-        // As they came, so that each signature stays with its part.
+        // Replay the parts in their order, so that each signature stays with its part.
         Some(data) => parts.extend(list(data, "parts").iter().filter_map(|part| {
             let Some(function) = part.get("functionCall") else { return Some(part.clone()) };
             let call = calls.next()?;
@@ -118,7 +117,8 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
         None if turn.text.is_empty() => {}
         None => parts.push(json!({"text": turn.text})),
     }
-    // A call of another model has no signature; later models want to be told so, once a turn.
+    // A call of another model has no signature. Models from Gemini 3 on expect a placeholder on the
+    // first such call of a turn.
     let needs_word = !["gemini-1", "gemini-2"].iter().any(|old| settings.model.contains(old));
     for (at, call) in calls.enumerate() {
         let mut part =

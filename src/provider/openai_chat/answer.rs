@@ -1,6 +1,7 @@
-//! The answer, whole or put together from the chunks of a stream.
+//! The answer, complete or assembled from the chunks of a stream.
 //!
-//! A whole answer is taken as one chunk, so that there is one reading of every field. Nothing is appended twice: servers repeat ids and names.
+//! A complete answer is read as one chunk, so that each field is parsed in one place. Ids and names
+//! are set once, not appended, because servers repeat them.
 
 use std::borrow::Cow;
 
@@ -16,10 +17,10 @@ use crate::argv::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
 
-/// Pieces of reasoning that are kept for the server.
+/// Maximum number of `reasoning_details` entries that are kept for the server.
 const MOST_DETAILS: usize = 10_000;
 
-/// An answer as far as it has come.
+/// The answer received so far.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Answer {
     text: String,
@@ -31,7 +32,7 @@ pub(in crate::provider) struct Answer {
     usage: Option<Usage>,
     id: Option<String>,
     has_choice: bool,
-    /// Whether the stream said that it is at its end.
+    /// Whether the stream announced its end (`[DONE]`).
     done: bool,
 }
 
@@ -41,13 +42,14 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
-    /// The input of a call that takes no JSON.
+    /// The input of a custom (free-text) tool call.
     free_text: Option<String>,
-    /// What goes back with the call: signatures of servers that have no better place for them.
+    /// `extra_content`, sent back with the call: some servers put signatures there.
     extra: Option<Value>,
 }
 
-/// The chunk that comes most, read without a tree. Whatever holds more than text is read in full.
+/// Fast path for the most frequent chunk: borrows instead of building a [`Value`]. A chunk with
+/// anything but text takes the slow path.
 #[derive(Deserialize)]
 struct Delta<'a> {
     #[serde(borrow)]
@@ -81,7 +83,7 @@ struct DeltaMessage<'a> {
     _role: Option<serde::de::IgnoredAny>,
 }
 
-/// Takes nothing but `null`.
+/// Accepts only `null`.
 fn absent<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
     <()>::deserialize(deserializer)
 }
@@ -100,7 +102,7 @@ impl Answer {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
-            return Err(malformed("the answer is not a JSON object"));
+            return Err(malformed("the response is not a JSON object"));
         }
         if let Some(id) = chunk.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()) {
             self.id.get_or_insert_with(|| id.to_owned());
@@ -147,7 +149,7 @@ impl Answer {
         }
         self.text.push_str(new.get(known..).unwrap_or_default());
         self.refusal.push_str(message.get("refusal").and_then(Value::as_str).unwrap_or_default());
-        // Two names for the same; servers that send both send the same text in both.
+        // Two names for one field; servers that send both send the same text twice.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
             message.get(*field).and_then(Value::as_str).filter(|text| !text.is_empty())
         });
@@ -160,14 +162,15 @@ impl Answer {
         for call in message.get("tool_calls").and_then(Value::as_array).into_iter().flatten() {
             self.take_call(call, whole)?;
         }
-        // What calls were before they could be several.
+        // The deprecated field for a single call.
         if let Some(call) = message.get("function_call").filter(|call| call.is_object()) {
             self.take_call(call, whole)?;
         }
         Ok(())
     }
 
-    /// Takes a typed part of a message: text, or thinking, which holds parts of its own.
+    /// Takes a typed part of a message: text, a refusal, or thinking, which may have parts of its
+    /// own.
     fn take_part(&mut self, part: &Value, new: &mut String) {
         match part.get("type").and_then(Value::as_str) {
             Some("text") => {
@@ -191,9 +194,10 @@ impl Answer {
         }
     }
 
-    /// Puts fragments of one detail together: texts are appended, everything else stands once.
+    /// Merges the fragments of one detail: text fields are appended, others take the newest value
+    /// that is not null.
     ///
-    /// *Errors*: there are too many.
+    /// *Errors*: more than [`MOST_DETAILS`] details.
     fn take_detail(&mut self, detail: &Value, whole: bool) -> Result<(), ModelError> {
         let index = detail.get("index");
         let is_other = |known: &Value| {
@@ -212,7 +216,7 @@ impl Answer {
             self.reasoning_details.push(detail.clone());
             return match self.reasoning_details.len() > MOST_DETAILS {
                 true => Err(malformed(format!(
-                    "the answer has more than {MOST_DETAILS} pieces of reasoning"
+                    "the answer has more than {MOST_DETAILS} reasoning details"
                 ))),
                 false => Ok(()),
             };
@@ -234,7 +238,7 @@ impl Answer {
         Ok(())
     }
 
-    /// Takes a call or a piece of one. With `whole`, each is a call of its own.
+    /// Takes a call or a fragment of one. If `whole`, every entry is a separate call.
     fn take_call(&mut self, delta: &Value, whole: bool) -> Result<(), ModelError> {
         let index = delta.get("index").and_then(Value::as_u64);
         let id = delta.get("id").and_then(Value::as_str).unwrap_or_default();
@@ -248,8 +252,9 @@ impl Answer {
         let is_whole = |call: &Call| {
             call.arguments.trim_end().ends_with('}') && parse_arguments(&call.arguments).is_ok()
         };
-        // Some servers number all calls 0: a name with another id begins a new one, and so does one behind whole arguments. An id alone does
-        // not, for others send a new one with each piece.
+        // Some servers give every call the index 0. A name with another id begins a new call, and
+        // so does a name after complete arguments. An id alone does not, because other servers send
+        // a new id with each fragment.
         let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
             _ if name.is_empty() => false,
             (false, false) => call.id != id,
@@ -280,7 +285,7 @@ impl Answer {
             call.extra = Some(extra.clone());
         }
         if let Some(input) = function.get("input").and_then(Value::as_str) {
-            // A call of free text, as the other API of OpenAI has it.
+            // A custom (free-text) tool call, as in the Responses API.
             call.free_text.get_or_insert_default().push_str(input);
         }
         match function.get("arguments") {
@@ -342,11 +347,11 @@ impl Reader for Answer {
         {
             return Err(ModelError::new(
                 ErrorClass::Server,
-                format!("the server says that the answer failed: {word}"),
+                format!("the server failed to complete the answer: finish reason {word}"),
             ));
         }
         if !self.has_choice {
-            return Err(malformed("the answer has no choices"));
+            return Err(malformed("the response has no choices"));
         }
         let word = self.finish.as_deref().unwrap_or_default().to_ascii_lowercase();
         let finish_reason = match word.as_str() {
@@ -354,7 +359,7 @@ impl Reader for Answer {
             "sensitive" | "safety" | "recitation" => FinishReason::ContentFilter,
             word if word.starts_with("content_filter") => FinishReason::ContentFilter,
             word if word.starts_with("function_call_filter") => FinishReason::InvalidToolCall,
-            // The provider's own word comes first; calls beside a refusal are not run.
+            // A finish reason above takes precedence. Do not run calls that accompany a refusal.
             _ if !self.refusal.is_empty() => FinishReason::Refusal,
             "length"
             | "max_tokens"
@@ -364,7 +369,7 @@ impl Reader for Answer {
             _ if self.calls.iter().any(|call| is_named(&call.name)) => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        // One for each call that remains, in their order.
+        // One entry for each named call, in order.
         let named = self.calls.iter().filter(|call| is_named(&call.name));
         let extras: Vec<_> = named.map(|call| call.extra.clone()).collect();
         let mut kept = Map::new();
@@ -379,7 +384,7 @@ impl Reader for Answer {
             .into_iter()
             .map(|call| RequestedCall {
                 arguments: match call.free_text {
-                    // Half of a free text is not a text.
+                    // A truncated free text must not be executed.
                     Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
                     Some(input) => json!({"input": input}).to_string(),
                     None => call.arguments,
@@ -411,7 +416,7 @@ fn read_usage(usage: &Value) -> Usage {
     let number = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or_default();
     let (input, output) = (number("/prompt_tokens"), number("/completion_tokens"));
     let reasoning = number("/completion_tokens_details/reasoning_tokens");
-    // One provider counts reasoning beside the answer, not in it; its total tells.
+    // One provider excludes reasoning from the completion tokens; its total shows that.
     let is_beside = reasoning > output
         || reasoning > 0
             && number("/total_tokens") == input.saturating_add(output).saturating_add(reasoning);

@@ -1,28 +1,30 @@
-//! How compatible servers differ, as data.
+//! The differences between compatible servers, as data.
 
 use super::super::format::{derived_id, wire_id};
 use crate::domain::CallId;
 
-/// What a server wants otherwise than most.
+/// The behaviour of a server where it differs from most.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dialect {
-    /// A part of the base address that tells it.
+    /// A substring of the base URL that identifies the server.
     host: &'static str,
-    /// The name of the limit of an answer.
+    /// The name of the request field that limits the output tokens.
     pub(super) most_tokens: &'static str,
-    /// Fields of an assistant message that go back as they came.
+    /// Fields of an assistant message that are sent back unaltered.
     pub(super) replayed: &'static [&'static str],
-    /// Whether the reasoning goes back, as `reasoning_content`, with the calls that it led to.
+    /// Whether an assistant message with calls is sent back with its reasoning, as
+    /// `reasoning_content`.
     pub(super) replays_reasoning: bool,
-    /// Whether `parallel_tool_calls` is known.
+    /// Whether the server accepts `parallel_tool_calls`.
     pub(super) parallel_key: bool,
-    /// The longest id of a call.
+    /// Maximum length of a call id.
     pub(super) id: usize,
-    /// Whether an id is nine letters and digits, and a user speaks only after the assistant.
+    /// Whether a call id must consist of nine letters and digits, and a user message must not
+    /// follow a tool message.
     pub(super) is_mistral: bool,
 }
 
-/// What most servers know.
+/// The dialect of most servers.
 const COMMON: Dialect = Dialect {
     host: "",
     most_tokens: "max_tokens",
@@ -61,7 +63,7 @@ const DIALECTS: &[Dialect] = &[
         parallel_key: true,
         ..COMMON
     },
-    // Their models that think refuse a history of calls without the thoughts.
+    // Their thinking models reject a history of calls without the reasoning.
     Dialect { host: "api.deepseek.com", replays_reasoning: true, ..COMMON },
     Dialect { host: "api.moonshot", replays_reasoning: true, ..COMMON },
     Dialect { host: "openrouter.ai", parallel_key: true, ..COMMON },
@@ -74,7 +76,7 @@ impl Dialect {
         DIALECTS.iter().find(|dialect| base_url.contains(dialect.host)).unwrap_or(&COMMON)
     }
 
-    /// Returns an id as the server takes it.
+    /// Returns an id that the server accepts.
     pub(super) fn id(&self, call_id: &CallId) -> String {
         let id = call_id.as_str();
         if self.is_mistral

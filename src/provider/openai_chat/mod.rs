@@ -18,7 +18,7 @@ const NAME: &str = "openai_chat";
 
 pub(super) struct OpenaiChat {
     dialect: &'static Dialect,
-    /// Whether the server takes the wish for usage in streams; a few refuse it.
+    /// Whether the server rejected `stream_options`; a few do.
     refused_usage: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! The request: history and tools as messages and functions.
+//! The request: history as messages, tools as functions.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,8 @@ use crate::agent::ModelRequest;
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, Turn};
 
-/// Returns the body of a request. With `ask_usage` a stream is asked to end with its usage.
+/// Returns the body of a request. With `ask_usage`, asks a streaming server to report usage at the
+/// end.
 pub(super) fn body(
     settings: &Remote,
     dialect: &Dialect,
@@ -28,14 +29,14 @@ pub(super) fn body(
                 }
                 messages.push(json!({"role": "user", "content": text}))
             }
-            // Some servers refuse a message that says nothing.
+            // Some servers reject an empty message.
             Turn::Assistant(turn) if turn.text.is_empty() && turn.tool_calls.is_empty() => {}
             Turn::Assistant(turn) => messages.push(assistant(settings, dialect, turn)),
             Turn::ToolResults(results) => {
                 messages.extend(results.iter().map(|result| {
                     json!({"role": "tool", "tool_call_id": dialect.id(&result.call_id), "content": content(settings, result)})
                 }));
-                // A tool's message holds text only, so that pictures follow in a message of their own.
+                // A tool message can contain only text, so the images follow in a user message.
                 let shown = results.iter().flat_map(|result| images(settings, result));
                 let shown: Vec<Value> = shown
                     .map(
@@ -46,7 +47,7 @@ pub(super) fn body(
                     if dialect.is_mistral {
                         messages.push(json!({"role": "assistant", "content": "Noted."}));
                     }
-                    let said = json!({"type": "text", "text": "The pictures of these results, in their order:"});
+                    let said = json!({"type": "text", "text": "Images of the tool results above, in order:"});
                     let parts: Value = std::iter::once(said).chain(shown).collect();
                     messages.push(json!({"role": "user", "content": parts}));
                 }

@@ -10,16 +10,17 @@ use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
 use crate::domain::{LiveEvent, PlanStep, ToolName};
 use crate::gate::{CommandRules, PathRules};
 
-/// What the tools read and change, and the order in which they were called.
+/// The state that the tools read and change, and their calls in order.
 #[derive(Default)]
 struct World {
     values: Mutex<BTreeMap<String, String>>,
     calls: Mutex<Vec<String>>,
-    /// Cancelled when a change begins, if it is set.
+    /// If set, cancelled when a change starts.
     cancel: Mutex<Option<CancellationToken>>,
 }
 
-/// `look` returns the value of `at`; `change` sets it, and fails if `fail` is an argument. The state of `change` is the value of `state`.
+/// `look` returns the value of `at`. `change` sets it, or fails if `fail` is an argument. The state
+/// of `change` is the value of `state`.
 struct WorldTool {
     definition: ToolDefinition,
     category: Category,
@@ -68,7 +69,7 @@ impl AgentTool for WorldTool {
     }
 }
 
-/// Keeps the events; refuses those from `fail_at` on.
+/// Stores the events; rejects those from `fail_at` on.
 #[derive(Default)]
 struct Record {
     events: Mutex<Vec<Value>>,
@@ -96,7 +97,7 @@ fn call_id(text: &str) -> CallId {
     CallId::parse(text).unwrap()
 }
 
-/// A plan with a read of `a` and the given changes, which is kept in a ledger, and the work on it.
+/// A plan with a read of `a` and the given changes, stored in a ledger, and the [`Apply`] for it.
 struct Bench {
     world: Arc<World>,
     record: Arc<Record>,
@@ -199,7 +200,8 @@ impl Bench {
         self.world.calls.lock().unwrap().clone()
     }
 
-    /// States of the plan and of its steps, in the ledger; they are also those that `apply` returns.
+    /// Returns the states of the plan and of its steps in the ledger, which are also those that
+    /// `apply` returns.
     async fn states(&self) -> (PlanState, Vec<PlanState>) {
         let ledger = self.ledger.get().await.unwrap();
         let kept = ledger.read(|reader| reader.plan("p")).await.unwrap().unwrap();
@@ -250,7 +252,7 @@ async fn a_changed_file_or_policy_ends_it_before_any_step() {
     bench.work.rules.policy.deny = ["change".to_owned()].into();
     assert!(refused(bench.run(None).await).starts_with("step 1: "));
     let mut bench = Bench::new(&[json!({"at": "x"}), json!({"at": "y"})]).await;
-    // The first step is allowed alone; the plan as a whole is not, so that nothing is done.
+    // The gate allows the first step alone, but not the plan as a whole, so nothing is done.
     bench.work.plan.steps[1].step.category = Category::Read;
     assert!(refused(bench.run(None).await).starts_with("step 2: "));
     assert_eq!(bench.calls(), ["look a"]);
@@ -261,7 +263,7 @@ async fn a_changed_file_or_policy_ends_it_before_any_step() {
 async fn a_step_that_fails_leaves_the_later_ones_undone() {
     let steps = [json!({"at": "x"}), json!({"at": "y", "fail": true}), json!({"at": "z"})];
     let mut bench = Bench::new(&steps).await;
-    let Done::Failed(why) = bench.run(None).await.unwrap() else { panic!("it did not fail") };
+    let Done::Failed(why) = bench.run(None).await.unwrap() else { panic!("the plan did not fail") };
     assert_eq!(why, "step 2 (change): exit_code: no");
     assert_eq!(bench.calls(), ["look a", "change x", "change y"]);
     assert_eq!(bench.states().await, (Failed, vec![Made, Failed, Waiting]));
@@ -272,8 +274,8 @@ async fn one_step_can_be_made_and_then_the_rest() {
     let mut bench = Bench::new(&[json!({"at": "x"}), json!({"at": "y"})]).await;
     assert!(matches!(bench.run(Some(2)).await.unwrap(), Done::Applied));
     assert_eq!(bench.states().await, (Waiting, vec![Waiting, Made]));
-    assert_eq!(refused(bench.run(Some(2)).await), "no such step waits");
-    assert_eq!(refused(bench.run(Some(3)).await), "no such step waits");
+    assert_eq!(refused(bench.run(Some(2)).await), "no such step is waiting");
+    assert_eq!(refused(bench.run(Some(3)).await), "no such step is waiting");
     assert!(matches!(bench.run(None).await.unwrap(), Done::Applied));
     assert_eq!(bench.states().await, (Made, vec![Made, Made]));
     assert_eq!(bench.calls(), ["look a", "change y", "look a", "change x"]);
@@ -284,7 +286,7 @@ async fn a_plan_that_another_process_claimed_is_refused() {
     let mut bench = Bench::new(&[json!({"at": "x"})]).await;
     let ledger = bench.ledger.get().await.unwrap();
     ledger.claim_plan("p".into(), Failed).await.unwrap().unwrap();
-    assert_eq!(refused(bench.run(None).await), "the plan was decided about meanwhile");
+    assert_eq!(refused(bench.run(None).await), "the plan is no longer waiting");
     assert_eq!(bench.calls(), ["look a"]);
 }
 
@@ -294,7 +296,7 @@ async fn a_plan_of_which_another_process_made_a_step_is_refused_and_waits_on() {
     let mut other = bench.work.plan.clone();
     other.steps[0].state = Made;
     bench.ledger.get().await.unwrap().keep_plan(other).await.unwrap();
-    assert_eq!(refused(bench.run(None).await), "the plan was changed meanwhile");
+    assert_eq!(refused(bench.run(None).await), "the plan has changed in the meantime");
     assert_eq!(bench.states().await, (Waiting, vec![Made, Waiting]));
     assert_eq!(bench.calls(), ["look a"]);
 }
@@ -316,7 +318,8 @@ async fn a_stop_between_two_steps_leaves_the_later_ones_waiting() {
     assert_eq!(bench.states().await, (Waiting, vec![Made, Waiting]));
 }
 
-/// Every event can be the one that the record refuses. A step whose end is not recorded counts as failed; it is never made again.
+/// The record can reject any event. A step whose end is not recorded counts as failed and is never
+/// made again.
 #[tokio::test]
 async fn a_record_that_fails_ends_it_and_keeps_what_was_done() {
     for fail_at in 0..10 {
@@ -331,7 +334,7 @@ async fn a_record_that_fails_ends_it_and_keeps_what_was_done() {
         };
         assert_eq!(bench.states().await, expected, "{fail_at}");
         let changed = bench.calls().iter().filter(|call| call.starts_with("change")).count();
-        // A call begins only after its `tool_call_start` is recorded.
+        // A call starts only after its `tool_call_start` is recorded.
         assert_eq!(changed, usize::from(fail_at >= 6) + usize::from(fail_at >= 9), "{fail_at}");
     }
 }

@@ -10,7 +10,7 @@ fn run_id() -> RunId {
     RunId::from_ulid(ulid::Ulid::from_parts(1, 1))
 }
 
-/// A record with an output file, and the end that the ledger would keep of it.
+/// Writes a record with an output file; returns it with the end that the ledger would store.
 async fn record(dir: &Path) -> (RunDir, RecordFacts) {
     let run = RunDir::at(dir, run_id());
     std::fs::create_dir_all(run.outputs()).unwrap();
@@ -41,7 +41,7 @@ async fn record(dir: &Path) -> (RunDir, RecordFacts) {
     (run, RecordFacts { live: false, is_open: false, end: Some(end) })
 }
 
-/// The findings of the first inspection: what nobody noticed then.
+/// Changes that an early version of `verify` did not notice.
 // proves LOG-2
 #[tokio::test]
 async fn what_was_cut_recomputed_or_changed_is_noticed() {
@@ -54,10 +54,10 @@ async fn what_was_cut_recomputed_or_changed_is_noticed() {
     let report = verify(&run, &without_end).unwrap();
     assert!(
         report.ok && report.head == HeadState::None,
-        "an older version kept no end: {report:?}"
+        "an older version stored no end: {report:?}"
     );
 
-    // Cut at every byte.
+    // Cut the file at every byte.
     for length in 0..whole.len() {
         std::fs::write(run.transcript(), &whole[..length]).unwrap();
         for facts in [&facts, &without_end] {
@@ -67,13 +67,13 @@ async fn what_was_cut_recomputed_or_changed_is_noticed() {
         let waiting = RecordFacts { is_open: true, end: None, live: false };
         assert_eq!(verify(&run, &waiting).unwrap().ok, length == 0 || whole[length - 1] == b'\n');
     }
-    // Recomputed as a whole.
+    // Write a new, consistent record in place of the first.
     std::fs::remove_file(run.transcript()).unwrap();
     let (_, other) = record(dir.path()).await;
     let report = verify(&run, &facts).unwrap();
     assert!(!report.ok && report.head == HeadState::Differs, "{report:?}");
     assert!(verify(&run, &other).unwrap().ok);
-    // Gone.
+    // Remove the transcript.
     std::fs::remove_file(run.transcript()).unwrap();
     let report = verify(&run, &facts).unwrap();
     assert!(!report.ok && report.head == HeadState::Differs, "{report:?}");
@@ -100,5 +100,5 @@ async fn an_output_file_that_differs_is_named() {
     check("a link");
     std::fs::remove_file(&file).unwrap();
     nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    check("a pipe, which must not be waited for");
+    check("a pipe, which must not block");
 }

@@ -1,13 +1,14 @@
 //! Skips the text in which no spelling begins, several bytes at a time.
 //!
-//! The filter looks at the last three bytes of a window that is as long as the shortest spelling,
-//! and moves the window until these bytes could stand there. It may stop too early, never too late.
+//! The filter looks at the last three bytes of a window that is at most as long as the shortest
+//! spelling. It moves the window until a spelling could have these bytes at that position. It may
+//! stop too early, never too late.
 //! *Source*: S. Wu and U. Manber, "A fast algorithm for multi-pattern searching", 1994.
 
 /// The longest window, in bytes. Longer ones skip more, but more of the table stops them.
 const LONGEST_WINDOW: usize = 16;
 
-/// The bytes that the filter looks at.
+/// The number of bytes that the filter looks at.
 const GRAM: usize = 3;
 
 const TABLE: usize = 1 << 16;

@@ -1,7 +1,7 @@
 //! Finds the spellings of secrets in all views of a text.
 //!
-//! The scanner reports every match, also one within another, so that a match at one place does not
-//! depend on the text before it. A stream and a whole text therefore give the same result.
+//! The scanner reports every match, even one inside another, so that a match does not depend on the
+//! text before it. A stream and a whole text therefore give the same result.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ pub(super) struct Scanner {
     start: StateID,
     /// The start state of a search for spellings that begin with the first byte.
     anchored: StateID,
-    /// The length of the longest beginning of a spelling that leads to each state.
+    /// The length of the longest spelling prefix that leads to each state.
     depths: HashMap<StateID, usize>,
     longest: usize,
     markers: Vec<String>,
@@ -34,7 +34,7 @@ pub(super) struct Scanner {
 /// The matches in one text.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// By start, the longest first.
+    /// Sorted by start; at the same start, the longest first.
     matches: Vec<Found>,
     /// Every match that begins before this byte is complete, and no escape is split there.
     pub(super) sure: usize,
@@ -47,8 +47,8 @@ struct Found {
 }
 
 impl Scanner {
-    /// Builds a scanner for pairs of a spelling and its marker; `None` if there are too many
-    /// spellings for an automaton.
+    /// Builds a scanner for pairs of a spelling and its marker; `None` if an automaton cannot hold
+    /// so many spellings.
     pub(super) fn new(spellings: Vec<(Vec<u8>, String)>) -> Option<Self> {
         let (patterns, markers): (Vec<_>, Vec<_>) = spellings.into_iter().unzip();
         let automaton = NFA::builder().match_kind(MatchKind::Standard).build(&patterns).ok()?;
@@ -80,7 +80,7 @@ impl Scanner {
                 views.push(view);
             }
         }
-        // Escapes of two encodings never overlap, so that one pass finds their boundary.
+        // Escapes of two encodings never overlap, so one pass finds their boundary.
         scan.sure = views.iter().fold(scan.sure, |sure, view| view.boundary(sure));
         scan.matches.sort_by_key(|found| (found.text.start, Reverse(found.text.end), found.marker));
         scan
@@ -103,13 +103,13 @@ impl Scanner {
                 text: view.text_range(found.range()),
                 marker: found.pattern().as_usize(),
             })),
-            // The automaton supports this search. If it did not, nothing could be shown.
+            // The automaton supports this search. If it did not, the whole text would be redacted.
             Err(_) => scan.matches.push(Found { text: 0..usize::MAX, marker: usize::MAX }),
         }
     }
 
-    /// Returns where in the text a spelling could begin that ends after the view. No spelling begins
-    /// before byte `from` of the view.
+    /// Returns the first position in the text at which a spelling could begin that ends after the
+    /// view. No spelling begins before byte `from` of the view.
     fn sure(&self, view: &View<'_>, from: usize) -> usize {
         let bytes = view.bytes();
         let from = from.max((bytes.len() + 1).saturating_sub(self.longest));

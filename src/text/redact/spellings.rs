@@ -1,9 +1,9 @@
-//! The spellings in which a secret is looked for.
+//! The spellings of a secret for which the scanner searches.
 //!
-//! The scanner searches every view for all of them, so that a spelling within an encoding (base64
-//! in a JSON string, JSON in a query) needs none of its own.
+//! The scanner searches every view for all of them. A spelling within another encoding (base64 in a
+//! JSON string, JSON in a query) therefore needs no entry of its own.
 //!
-//! Invariant: no spelling begins with a blank or holds a line end. Views leave these out.
+//! Invariant: no spelling begins with a blank or contains a line end. Views leave these out.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::SHORTEST_SECRET;
 use super::view::joined;
 
-/// The least length of a base64 part that is looked for.
+/// Minimum length of a base64 part.
 const SHORTEST_ENCODED: usize = 8;
 
-/// The least length of a line of a secret that is looked for on its own, in bytes, without the
+/// Minimum length in bytes of a line of a secret that is a spelling on its own, not counting the
 /// blanks around it. Shorter lines would blank out innocent text.
 const SHORTEST_LINE: usize = 12;
 
@@ -41,10 +41,10 @@ pub(super) fn spellings(secret: &str) -> Vec<Vec<u8>> {
     all
 }
 
-/// Returns the long lines of a secret. A spelled-out `\n` ends a line as well: environment files and
-/// JSON documents store a key so, and tools print it with real line ends.
+/// Returns the long lines of a secret. A spelled-out `\n` ends a line as well: environment files
+/// and JSON documents store keys this way, and tools print them with real line ends.
 ///
-/// We leave out the armour of a PEM key: it is public and stands around every certificate.
+/// We leave out the armour of a PEM key: it is public and surrounds every certificate.
 fn lines(secret: &str) -> Vec<Vec<u8>> {
     let unescaped = secret.replace("\\r", "\n").replace("\\n", "\n");
     secret
@@ -63,8 +63,8 @@ fn json(secret: &str) -> Option<Vec<u8>> {
     Some(inner.as_bytes().to_vec())
 }
 
-/// Returns the parts that base64 of any text around the secret holds, one for each alignment and
-/// alphabet.
+/// Returns the parts of base64 text that depend only on the secret, whatever text surrounds it: one
+/// for each alignment and alphabet.
 fn base64_parts(secret: &str) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for engine in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD] {
@@ -72,7 +72,7 @@ fn base64_parts(secret: &str) -> Vec<Vec<u8>> {
             let mut bytes = vec![0; offset];
             bytes.extend_from_slice(secret.as_bytes());
             let encoded = engine.encode(&bytes);
-            // The bytes around the secret have a part in the characters that we leave out.
+            // The characters that we leave out also depend on the bytes around the secret.
             let last = bytes.len() * 8 / 6;
             if let Some(part) = encoded.get(first..last)
                 && part.len() >= SHORTEST_ENCODED

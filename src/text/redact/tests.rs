@@ -96,7 +96,7 @@ fn all_percent(text: &str, upper: bool) -> String {
     text.bytes().map(byte).collect()
 }
 
-/// Checks that one marker replaces `spelling`, and that what stands around it stays.
+/// Checks that one marker replaces `spelling`, and that the text around it stays.
 fn check_replaced(secret: &str, spelling: &str) {
     let clean = redactor(secret).text(&format!("key: <{spelling}>\nend")).into_owned();
     assert_eq!(clean, format!("key: <{MARK}>\nend"), "{spelling}");
@@ -122,7 +122,7 @@ fn encoded_spellings_are_replaced_whole() {
             secret.replace(' ', "+"),
             secret.replace('\n', "\r\n"),
             secret.replace('\n', "\n    "),
-            // Twice encoded.
+            // Encoded twice.
             all_percent(json.trim_matches('"'), true),
             json.trim_matches('"').replace('\\', "\\\\").replace('"', "\\\""),
         ] {
@@ -230,7 +230,7 @@ fn nothing_is_shown_if_no_automaton_can_be_built() {
     assert_eq!(stream.finish(), b"");
 }
 
-/// Returns what a stream makes of `text`, cut into chunks of the given lengths.
+/// Returns the redacted stream of `text`, pushed in chunks of the given lengths.
 fn streamed(redactor: &Redactor, text: &[u8], cuts: &[usize]) -> Vec<u8> {
     let mut stream = redactor.stream();
     let mut out = Vec::new();
@@ -245,7 +245,7 @@ fn streamed(redactor: &Redactor, text: &[u8], cuts: &[usize]) -> Vec<u8> {
     out
 }
 
-/// Some character of a secret; the blank, the escapes and the line ends are frequent.
+/// Generates secrets in which blanks, parts of escapes and line ends are frequent.
 fn secret_text() -> impl Strategy<Value = String> {
     let character = prop_oneof![
         6 => any::<char>(),
@@ -257,8 +257,7 @@ fn secret_text() -> impl Strategy<Value = String> {
         .prop_filter("long enough", |text| text.len() >= SHORTEST_SECRET)
 }
 
-/// Secrets that begin like each other, like escapes and like their own end, and pieces of a text
-/// that build parts of their spellings.
+/// Secrets that begin like each other, like escapes and like their own end.
 fn hostile_secrets() -> Vec<Secret> {
     [
         "aaaaaa",
@@ -278,6 +277,7 @@ fn hostile_secrets() -> Vec<Secret> {
 
 static HOSTILE: LazyLock<Redactor> = LazyLock::new(|| Redactor::new(&hostile_secrets()));
 
+/// Generates text from escapes, line ends and pieces of the spellings of hostile secrets.
 fn hostile_text() -> impl Strategy<Value = String> {
     let mut pieces: Vec<String> = [
         "\\",
@@ -367,7 +367,7 @@ proptest! {
         for encoded in [BASE64_STANDARD.encode(&bytes), BASE64_URL_SAFE.encode(&bytes), hex::encode(&bytes), hex::encode_upper(&bytes)] {
             let text = wrapped(&encoded, columns, &end);
             let clean = redactor.text(&text).into_owned();
-            // Less than 8 characters of base64 would blank out innocent text.
+            // Fewer than 8 characters of base64 would blank out innocent text.
             prop_assert!(clean.contains(MARK) || secret.len() < 7, "{} -> {}", text, clean);
         }
     }
@@ -383,7 +383,7 @@ proptest! {
         let whole = redactor.text(&text).into_owned();
         let out = streamed(redactor, text.as_bytes(), &cuts);
         prop_assert_eq!(String::from_utf8(out).unwrap(), whole.clone());
-        prop_assert_eq!(redactor.text(&whole), whole.clone(), "what is clean stays as it is");
+        prop_assert_eq!(redactor.text(&whole), whole.clone(), "clean text stays unchanged");
     }
 
     #[test]

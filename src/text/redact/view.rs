@@ -1,4 +1,4 @@
-//! Readings of a text in which an encoded or wrapped secret stands in its plain spelling.
+//! Readings of a text in which an encoded or wrapped secret appears in its plain spelling.
 //!
 //! A [`View`] leaves out line ends and the indentation after them, undoes one [`Encoding`] and maps
 //! every byte back to the text. The scanner searches views; it never sees the text itself.
@@ -19,7 +19,7 @@ const UNIT_LEN: usize = 6;
 /// An encoding that a view undoes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
-    /// The text as it is.
+    /// The text without any decoding.
     Plain,
     /// The escapes of a JSON string, such as `\/`, `\n` and `\u0041`. *Source*: RFC 8259,
     /// section 7.
@@ -41,7 +41,7 @@ impl Encoding {
     }
 }
 
-/// The place at which a text stops.
+/// Whether a text is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The text is complete: half an escape at its end is plain text.
@@ -57,7 +57,7 @@ pub(super) struct View<'a> {
     end: usize,
 }
 
-/// Bytes of a view, and the bytes of the text that they stand for. A plain piece has equal lengths,
+/// Bytes of a view, and the bytes of the text that they represent. A plain piece has equal lengths,
 /// an escape never has.
 struct Piece {
     view: Range<usize>,
@@ -71,8 +71,8 @@ impl Piece {
 }
 
 impl<'a> View<'a> {
-    /// Returns the reading of `text`, or `None` if it equals the plain one because `text` holds no
-    /// escape.
+    /// Returns the reading of `text`, or `None` if it equals the plain one because `text` contains
+    /// no escape.
     pub(super) fn new(text: &'a [u8], encoding: Encoding, stop: Stop) -> Option<Self> {
         match encoding.mark() {
             Some(mark) => memchr::memchr(mark, text)?,
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
         &self.bytes
     }
 
-    /// Returns the part of the text that `found`, a part of the view, stands for.
+    /// Returns the part of the text that corresponds to `found`, a part of the view.
     pub(super) fn text_range(&self, found: Range<usize>) -> Range<usize> {
         let start = self.text_start(found.start);
         let end = match found.end.checked_sub(1).and_then(|last| self.piece_at(last)) {
@@ -103,8 +103,8 @@ impl<'a> View<'a> {
         start..end
     }
 
-    /// Returns where byte `at` of the view begins in the text; for the end of the view, where
-    /// reading stopped.
+    /// Returns the position in the text of byte `at` of the view. For the end of the view, returns
+    /// the position at which reading stopped.
     pub(super) fn text_start(&self, at: usize) -> usize {
         match self.piece_at(at) {
             Some(piece) if piece.is_escape() => piece.text.start,
@@ -113,7 +113,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns the start of the escape that `at` would split, else `at`.
+    /// Returns the start of the escape that `at` would split; otherwise `at`.
     pub(super) fn boundary(&self, at: usize) -> usize {
         let piece = self.pieces.partition_point(|piece| piece.text.end <= at);
         match self.pieces.get(piece) {
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Appends `shown`, which stands for the next `len` bytes of the text.
+    /// Appends `shown`, which represents the next `len` bytes of the text.
     fn show(&mut self, len: usize, shown: &[u8]) {
         let view = self.bytes.len();
         self.bytes.extend_from_slice(shown);

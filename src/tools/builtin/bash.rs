@@ -1,4 +1,5 @@
-//! `bash`: a command line, judged by the gate from its syntax, run in the sandbox of a write tool.
+//! `bash`: runs a command line in the sandbox of a write tool. The gate judges the command line by
+//! its syntax.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use crate::config::{Builtin, ToolSandbox};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Resource;
 
-/// The tool's name.
 pub(super) const NAME: &str = "bash";
 
 #[derive(Deserialize)]
@@ -32,7 +32,7 @@ pub struct BashTool {
 }
 
 impl BashTool {
-    /// Returns the tool; `None` where this host has no bash.
+    /// Returns the tool; `None` if there is no bash.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         ctx.shell.0.as_ref()?;
@@ -40,17 +40,14 @@ impl BashTool {
         let seconds = ctx.shell.1.as_secs();
         let definition = ToolDefinition {
             name: NAME.to_owned(),
-            description: format!(
-                "{} A command that sets no timeout_ms has {seconds} s.",
-                declared.description
-            ),
+            description: format!("{} The default timeout is {seconds} s.", declared.description),
             parameters: declared.parameters.schema().clone(),
         };
         Some(Self { declared, definition, ctx: ctx.clone() })
     }
 }
 
-/// Returns what a call accesses.
+/// Returns the command line of a call as its resource.
 pub(super) fn resources(arguments: &Map<String, Value>) -> Vec<Resource> {
     let command = arguments.get("command").and_then(Value::as_str).unwrap_or_default();
     vec![Resource::Command(command.to_owned())]
@@ -113,13 +110,14 @@ impl AgentTool for BashTool {
                     output.error_kind = Some(kind);
                     note
                 }
-                // What a command says by its exit code is for the model to read.
+                // The model interprets the exit code, so a non-zero code is not an error of the
+                // call.
                 (None, Some(code), _) => {
                     format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
                 }
                 (None, None, signal) => {
                     output.error_kind = Some(ErrorKind::Signal);
-                    format!("[ended by signal {}]", signal.unwrap_or(0))
+                    format!("[killed by signal {}]", signal.unwrap_or(0))
                 }
             };
         append(&mut output.content, &note);

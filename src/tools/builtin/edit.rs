@@ -1,4 +1,4 @@
-//! `write_file`, `edit_file`, `apply_patch`: whole files are put in place, or nothing is changed.
+//! `write_file`, `edit_file`, `apply_patch`: each replaces whole files, or changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,7 +43,8 @@ pub(super) fn write_file(
     Ok(changed(text, vec![place], changes))
 }
 
-/// Returns the text of a file, empty where it is not text that could be compared; `None` if there is none.
+/// Returns the text of a file for the diff: empty if it is not text, `None` if the file does not
+/// exist.
 fn existing(work: &Work<'_>, path: &str) -> Result<Option<String>, CallError> {
     match work.files().text(path) {
         Ok(text) => Ok(Some(text)),
@@ -74,7 +75,7 @@ pub(super) fn edit_file(
             }
             None => {
                 return failed(format!(
-                    "The old text is not in {}. Read the file and give it exactly, with its white space.",
+                    "The old text is not in {}. Read the file and copy the text exactly, including whitespace.",
                     asked.file_path
                 ));
             }
@@ -83,7 +84,7 @@ pub(super) fn edit_file(
         _ if asked.replace_all => old.replace(wanted.as_str(), new),
         _ => {
             return failed(format!(
-                "The old text stands {count} times in {}. Give more of the lines around it, or replace every occurrence.",
+                "The old text occurs {count} times in {}. Include more of the surrounding lines, or replace every occurrence.",
                 asked.file_path
             ));
         }
@@ -95,9 +96,11 @@ pub(super) fn edit_file(
     Ok(changed(changes.unified.clone(), vec![place], changes))
 }
 
-/// Returns where `wanted` stands in whole lines, if typographic characters are taken as plain ones, and only if that is one place.
+/// Returns the range of the whole lines that match `wanted` if typographic characters count as
+/// plain ones; `None` unless there is exactly one such range.
 fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
-    // White space at the beginning of a line means something; at its end it is often lost.
+    // Indentation has a meaning, so compare it exactly. Models often lose trailing whitespace, so
+    // ignore it.
     let plain = |line: &str| {
         let indent: String = line.chars().take_while(|c| c.is_whitespace()).collect();
         format!("{indent}{}", patch::plain(line))
@@ -115,7 +118,8 @@ fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
     Some(*starts.get(at)?..end)
 }
 
-/// Returns what takes the place of whole lines without their last line end, in the file's own line ends.
+/// Returns the replacement for whole lines without their last line break, with the line breaks of
+/// the file.
 fn in_place_of(lines: &str, new: &str) -> String {
     let new = new.strip_suffix('\n').unwrap_or(new);
     if lines.ends_with('\r') {
@@ -138,7 +142,7 @@ fn changed(text: String, places: Vec<Place>, changes: Diff) -> Answer {
 pub(super) fn patch_resources(arguments: &Map<String, Value>) -> Vec<Resource> {
     let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
     let mut resources = Vec::new();
-    // A text that is not a patch fails when it is run, and accesses nothing.
+    // An invalid patch accesses no file: the call fails when it runs.
     for change in patch::parse(text).into_iter().flatten() {
         let (path, move_to) = match change {
             FilePatch::Add { path, .. } | FilePatch::Delete { path } => (path, None),
@@ -156,7 +160,7 @@ pub(super) fn patch_lines(arguments: &Map<String, Value>) -> u64 {
     text.lines().filter(is_change).count() as u64
 }
 
-/// A file as the patch leaves it: its text, or nothing.
+/// The text of each file by its path; `None` if the file does not exist.
 type Files = BTreeMap<String, Option<String>>;
 
 pub(super) fn apply_patch(
@@ -166,11 +170,11 @@ pub(super) fn apply_patch(
     let text = arguments.get("patch").and_then(Value::as_str).unwrap_or_default();
     let failed = |error: patch::PatchError| {
         let message =
-            format!("Nothing was changed: {error}. Read the files and send a patch that fits.");
+            format!("Nothing was changed: {error}. Read the files and send a matching patch.");
         CallError::new(ErrorKind::Tool, message)
     };
     let changes = patch::parse(text).map_err(failed)?;
-    // Everything is matched before the first byte is written.
+    // Match every change before the first byte is written.
     let (mut before, mut after) = (Files::new(), Files::new());
     let mut done = Vec::new();
     for change in changes {
@@ -187,7 +191,7 @@ pub(super) fn apply_patch(
         let place = work.files().place(path)?;
         if places.iter().any(|other| other.path == place.path) {
             let message = format!(
-                "Nothing was changed: `{path}` is another name of a file that the patch changes too."
+                "Nothing was changed: `{path}` is another name for a file that the patch also changes."
             );
             return Err(CallError::new(ErrorKind::Tool, message));
         }
@@ -207,7 +211,7 @@ enum Unfit {
     Call(CallError),
 }
 
-/// Adds one change to what the files become; returns what to say of it.
+/// Applies one change to `after` and returns a line that describes it.
 fn plan(
     change: FilePatch,
     work: &Work<'_>,
@@ -227,9 +231,10 @@ fn plan(
         Ok(text)
     };
     let missing = |path: &str| {
-        Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` is not there.")))
+        Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` does not exist.")))
     };
-    // By one spelling, so that a file is not taken for two. A slash at the end stays: it makes the path one of a directory.
+    // Normalize the path, so that one file does not count as two. Keep a slash at the end: it makes
+    // the path that of a directory.
     let spelled = |text: String| match work.ctx.paths.absolute(&text) {
         Ok(path) => {
             let path = path.to_str().map_or_else(|| path.display().to_string(), str::to_owned);
@@ -262,7 +267,7 @@ fn plan(
                 None => drop(after.insert(path, Some(new))),
                 Some(to) => {
                     load(&to, after).map_err(Unfit::Call)?;
-                    let _ = write!(said, ", now {to}");
+                    let _ = write!(said, ", moved to {to}");
                     after.insert(path, None);
                     after.insert(to, Some(new));
                 }
@@ -272,21 +277,21 @@ fn plan(
     Ok(said)
 }
 
-/// Writes and removes the files; if one cannot be, those before it are put back.
+/// Writes and removes the files. If one fails, restores it and those before it.
 fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError> {
     let set = |place: &Place, text: Option<&Option<String>>| match text.and_then(Option::as_deref) {
         Some(text) => place.write(text.as_bytes()),
         None if place.is_taken() => place.remove(),
         None => Ok(()),
     };
-    // Files are removed last: what moves is in its new place before it leaves the old one.
+    // Remove files last, so that a moved file exists in its new place before it leaves the old one.
     let mut order: Vec<(&Place, &String, &Option<String>)> =
         places.iter().zip(after).map(|(place, (path, new))| (place, path, new)).collect();
     order.sort_by_key(|(_, _, new)| new.is_none());
     for (at, (place, _, new)) in order.iter().enumerate() {
         let Err(error) = set(place, Some(new)) else { continue };
         let mut message = format!("Nothing was changed: {}", error.message);
-        // The one that failed as well: it may have been put in its place before the error.
+        // Restore the failed file too: it may have been replaced before the error.
         for (place, path, _) in order.iter().take(at + 1) {
             let back = match before.get(*path).and_then(Option::as_deref) {
                 Some(old) => place.write(old.as_bytes()),
@@ -294,7 +299,7 @@ fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError>
             };
             if let Err(error) = back {
                 message = format!(
-                    "A file could not be written, and what was changed before could not be put back: {}; {}",
+                    "A file could not be written, and the earlier changes could not be undone: {}; {}",
                     message, error.message
                 );
             }

@@ -1,4 +1,4 @@
-//! `list_directory`
+//! The `list_directory` tool.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
 
-/// Entries that are looked at, whatever the limit is: sorting needs them all.
+/// The most entries that a call collects, regardless of `limit`: sorting needs all of them.
 const LOOKED_AT: usize = 200_000;
 
 #[derive(Deserialize)]

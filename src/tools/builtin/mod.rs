@@ -1,7 +1,8 @@
-//! The built-in tools that work on files and lists: each is a function from arguments to an answer, run on a thread that may wait.
+//! The built-in tools for files and lists. Each is a function from arguments to an answer, which
+//! runs on a thread that may block.
 //!
-//! What they are called and take stands in `config/builtins.json`; whether a call may be made is the gate's to say, and what it then opens is
-//! judged once more by [`super::files`].
+//! `config/builtins.json` defines their names and arguments. The gate decides whether a call may
+//! run, and [`super::files`] checks again what the call opens.
 
 mod bash;
 mod edit;
@@ -35,26 +36,27 @@ use crate::gate::{Access, PathRules, Resource};
 use crate::process::resolved;
 use crate::text::truncate::{Keep, ViewLimit};
 
-/// Bytes that a text argument without a limit of its own may have.
+/// The most bytes of a text argument without its own limit.
 const TEXT_BYTES: usize = 4096;
 
-/// What a built-in tool gives back.
+/// The answer of a built-in tool.
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
-    /// Stands below the view of the text, and is never cut; where there is one, the text ends its last line.
+    /// Lines below the view of the text, which truncation never removes. If there is a note, the
+    /// text ends its last line.
     note: String,
     diff: Option<String>,
     modified: Vec<PathBuf>,
     lines_changed: u64,
     images: Vec<Image>,
-    /// Whether bytes were no UTF-8.
+    /// Whether bytes were not valid UTF-8.
     lossy: bool,
     details: Map<String, Value>,
 }
 
 impl Answer {
-    /// Adds lines to the note; each must end with LF.
+    /// Adds lines to the note; each line must end with LF.
     fn add_note(&mut self, lines: &str) {
         if !lines.is_empty() && !self.text.is_empty() && !self.text.ends_with('\n') {
             self.text.push('\n');
@@ -62,7 +64,7 @@ impl Answer {
         self.note.push_str(lines);
     }
 
-    /// Returns the answer that is a picture.
+    /// Returns an answer that is an image.
     fn of_image(image: Image) -> Self {
         Self { images: vec![image.clone()], ..Self::of(format!("[{}]", image.about())) }
     }
@@ -72,7 +74,7 @@ impl Answer {
     }
 }
 
-/// What a built-in tool works with.
+/// The context of one call of a built-in tool.
 struct Work<'a> {
     ctx: &'a ToolContext,
     cancel: CancellationToken,
@@ -84,26 +86,26 @@ impl Work<'_> {
         Files::of(self.ctx, &self.cancel)
     }
 
-    /// Returns an error as soon as the call is to end.
+    /// Returns an error if the run was stopped or the call timed out.
     fn go_on(&self) -> Result<(), CallError> {
         if self.cancel.is_cancelled() {
-            return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."));
+            return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped."));
         }
         if Instant::now() >= self.until {
-            let message = "[ERROR: The time of the call was up. Ask for less at once.]";
+            let message = "[ERROR: The call timed out. Request less work per call.]";
             return Err(CallError::new(ErrorKind::Timeout, message));
         }
         Ok(())
     }
 }
 
-/// One kind of built-in tool.
+/// The functions and the limits of a built-in tool.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
-    /// What a call accesses, for the gate.
+    /// Returns the resources that a call accesses, for the gate.
     resources: fn(&Map<String, Value>) -> Vec<Resource>,
-    /// Lines that a call would change, at most.
+    /// Returns the most lines that a call can change.
     lines: fn(&Map<String, Value>) -> u64,
     work: fn(&Map<String, Value>, &Work<'_>) -> Result<Answer, CallError>,
     view: ViewLimit,
@@ -162,7 +164,7 @@ const KINDS: &[Kind] = &[
         resources: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: list::list_directory,
-        // And the line that says how many there are besides.
+        // 500 entries, and the line that counts the others.
         view: view(20_000, 501, Keep::Tail),
     },
     Kind {
@@ -218,7 +220,7 @@ fn lines_of(arguments: &Map<String, Value>, names: &[&str]) -> u64 {
     texts.map(|text| text.lines().count() as u64).sum()
 }
 
-/// Reads the arguments, which were validated before.
+/// Deserializes arguments that were validated before.
 fn parsed<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, CallError> {
     serde_json::from_value(Value::Object(arguments.clone()))
         .map_err(|error| CallError::new(ErrorKind::InvalidArguments, format!("{error}.")))
@@ -229,14 +231,15 @@ fn parsed<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, Call
 pub struct JudgedCall {
     /// The validated arguments.
     pub arguments: Map<String, Value>,
-    /// What it accesses.
+    /// The resources that the call accesses.
     pub resources: Vec<Resource>,
-    /// Lines of files that it would change, at most.
+    /// The most lines of files that the call can change.
     pub lines: u64,
 }
 
 impl JudgedCall {
-    /// Adds where the links of its paths lead now, if it is of this host. In a run that is judged as the files are opened.
+    /// Adds the resolved paths of a call on this host. In a run, they are checked when the files
+    /// are opened.
     #[must_use]
     pub fn with_real_paths(mut self, is_local: bool, paths: &PathRules) -> Self {
         let real = |resource: &Resource| {
@@ -251,7 +254,7 @@ impl JudgedCall {
     }
 }
 
-/// Returns a call of a built-in tool as it is judged.
+/// Validates a call of a built-in tool and returns what the gate judges.
 ///
 /// *Errors*: `unknown_tool`, `invalid_arguments`.
 pub fn prepare_builtin(
@@ -270,7 +273,7 @@ pub fn prepare_builtin(
     Ok(JudgedCall { arguments, resources, lines })
 }
 
-/// Returns what the files that a call would change hold now.
+/// Returns the current state of the files that a call would change.
 fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallError> {
     let mut state = ctx.place();
     let cancel = CancellationToken::new();
@@ -307,7 +310,7 @@ pub struct BuiltinTool {
 }
 
 impl BuiltinTool {
-    /// Returns the tools of this module.
+    /// Returns the tools of this module; leaves out `skill` if the job has no skills.
     pub fn all(ctx: &Arc<ToolContext>) -> impl Iterator<Item = Self> {
         let ctx = ctx.clone();
         KINDS.iter().filter_map(move |kind| {
@@ -325,7 +328,7 @@ impl BuiltinTool {
     }
 }
 
-/// Keeps an answer, and returns what the record and the model are told of it.
+/// Stores an answer and returns the output for the transcript and the model.
 fn collected(
     ctx: &ToolContext,
     context: &CallContext,
@@ -357,7 +360,7 @@ fn collected(
         },
         Err(error) => CallOutput::of_error(&CallError::new(
             ErrorKind::Io,
-            format!("The output could not be kept: {error}."),
+            format!("The output could not be stored: {error}."),
         )),
     }
 }
@@ -407,7 +410,7 @@ impl AgentTool for BuiltinTool {
             }
             Err(error) => {
                 tracing::error!(tool = self.declared.name, %error, "a built-in tool panicked");
-                let message = "A fault of dutyd ended this call; its effect is unknown.";
+                let message = "An internal error of dutyd ended this call; its effect is unknown.";
                 CallOutput::of_error(&CallError::new(ErrorKind::Tool, message))
             }
         }

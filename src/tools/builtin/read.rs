@@ -1,4 +1,5 @@
-//! `read_file`, `read_many_files`: lines with their numbers, in constant memory however large the file is.
+//! `read_file`, `read_many_files`: return numbered lines, in constant memory regardless of the size
+//! of a file.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
@@ -13,16 +14,16 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind, Image};
 use crate::gate::shown;
 
-/// Lines of a call that asks for no number.
+/// The default number of lines.
 const LINES: u64 = 2000;
 
-/// Bytes that one call gives at most: far above what a model is shown of them.
+/// The most bytes that one call returns, which is far above the model's view.
 const BYTES: usize = 1 << 20;
 
-/// Bytes at the beginning in which a NUL tells that a file is not text.
+/// Bytes at the start of a file that we search for a NUL, which marks the file as binary.
 const SNIFFED: usize = 8192;
 
-/// Bytes that are read at once.
+/// Bytes that we read at once.
 const BUFFER: usize = 256 * 1024;
 
 #[derive(Deserialize)]
@@ -52,7 +53,7 @@ pub(super) fn read_file(
     Ok(Answer { lossy, ..Answer::of(text) })
 }
 
-/// Returns the picture that a file is; `None` if it is none.
+/// Returns the file as an image; `None` if it is not an image.
 fn picture(work: &Work<'_>, path: &str) -> Result<Option<Image>, CallError> {
     let opened = work.files().open(path)?;
     if opened.is_dir {
@@ -68,7 +69,7 @@ fn picture(work: &Work<'_>, path: &str) -> Result<Option<Image>, CallError> {
     let mut bytes = start;
     let read = (&opened.file).take(image::MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
     if read as u64 == image::MOST_BYTES {
-        let message = format!("`{name}` is a picture of more than {} MB.", image::MOST_BYTES >> 20);
+        let message = format!("`{name}` is a picture larger than {} MB.", image::MOST_BYTES >> 20);
         return Err(CallError::new(ErrorKind::Limit, message));
     }
     image::attached(bytes).map(Some)
@@ -101,7 +102,8 @@ pub(super) fn read_many_files(
     }
 }
 
-/// Returns `NNN | line` for the lines that are asked for, and what follows them; tells whether bytes of them were no UTF-8.
+/// Returns `NNN | line` for the requested lines, and a note if more follow. Sets `lossy` if bytes
+/// of them are not valid UTF-8.
 fn numbered(
     work: &Work<'_>,
     files: Files<'_>,
@@ -129,7 +131,7 @@ fn numbered(
     let mut reader = BufReader::with_capacity(BUFFER, file);
     let skipped = skip(&mut reader, offset - 1, work).map_err(|error| at(&name, error))?;
     if skipped < offset - 1 {
-        return Ok(format!("[`{name}` has {skipped} lines; nothing stands at {offset}]"));
+        return Ok(format!("[`{name}` has {skipped} lines; offset {offset} is past its end]"));
     }
     let mut out = String::new();
     let mut line = Vec::new();
@@ -141,7 +143,7 @@ fn numbered(
             break;
         }
         if number - offset >= limit || out.len() + line.len() > most {
-            let _ = write!(out, "[more follows: read on with offset {number}]");
+            let _ = write!(out, "[more lines follow: continue with offset {number}]");
             if out.len() < most && line.len() as u64 >= room {
                 let _ = write!(out, "\n[line {number} alone is longer than {most} bytes]");
             }
@@ -153,7 +155,7 @@ fn numbered(
         let _ = writeln!(out, "{number} | {}", text.trim_end_matches(['\n', '\r']));
     }
     if out.is_empty() && offset > 1 {
-        return Ok(format!("[`{name}` has {skipped} lines; nothing stands at {offset}]"));
+        return Ok(format!("[`{name}` has {skipped} lines; offset {offset} is past its end]"));
     }
     if out.is_empty() {
         return Ok(format!("[`{name}` is empty]"));
@@ -173,7 +175,7 @@ fn at(name: &str, error: Skipping) -> CallError {
     }
 }
 
-/// Passes over lines; returns how many there were.
+/// Skips lines and returns how many it skipped, which is fewer than `lines` at the end of the file.
 fn skip(
     reader: &mut BufReader<std::fs::File>,
     lines: u64,

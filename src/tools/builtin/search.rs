@@ -24,13 +24,13 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
 
-/// Characters of a line that are shown.
+/// Characters of a matching line that the model sees.
 const LINE_CHARACTERS: usize = 500;
 
-/// Bytes of a pattern; its parsed form takes some hundred times as much.
+/// The most bytes of a pattern; its parsed form takes some hundred times as much.
 const PATTERN_BYTES: usize = 16 << 10;
 
-/// Bytes of a compiled pattern.
+/// The most bytes of a compiled pattern.
 const COMPILED_BYTES: usize = 4 << 20;
 
 /// Bytes of the lazy DFA's cache, per thread; a pattern that needs more falls back to the NFA.
@@ -45,13 +45,14 @@ const PATTERN_MEMORY_WORDS: usize = 250_000;
 /// Bytes of one line that are held in memory; a longer one ends the search of its file.
 const LINE_BYTES: usize = 16 << 20;
 
-/// Steps of the NFA matcher on one line, a few seconds of work: we check the deadline only between lines.
+/// The most steps of the NFA matcher on one line, a few seconds of work: we check the deadline only
+/// between lines.
 const LINE_STEPS: usize = 2_000_000_000;
 
-/// Bytes of what is found after which a search stops.
+/// Bytes of results after which a search stops.
 const FOUND_BYTES: u64 = 4 << 20;
 
-/// Files that are remembered to find the newest.
+/// The most files that `glob` collects to find the newest.
 const REMEMBERED: usize = 200_000;
 
 #[derive(Deserialize)]
@@ -96,7 +97,8 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let mut first = search();
     let mut found = first.all(&root, glob.as_ref(), false);
     if root.is_dir && first.is_full() {
-        // Which matches come first was chance; what answers the same is what a plan can rest on.
+        // The parallel walk finds matches in random order. Search again in a steady order, so that
+        // an unchanged tree gives the same answer, which plans rely on.
         first = search();
         found = first.all(&root, glob.as_ref(), true);
     }
@@ -105,7 +107,7 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     let mut answer = search.answer(found);
     for name in root.tree.iter().flat_map(|tree| &tree.skipped) {
-        let _ = write!(answer.text, "\n[{name} was not searched: it is larger than is fetched]");
+        let _ = write!(answer.text, "\n[{name} was not searched: it is too large to fetch]");
     }
     Ok(answer)
 }
@@ -159,7 +161,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     if found.len() >= REMEMBERED {
         let _ = writeln!(
             answer.note,
-            "[more than {REMEMBERED} files match, and there may be newer ones: narrow the pattern]"
+            "[more than {REMEMBERED} files match, and newer ones may be missing: narrow the pattern]"
         );
     }
     if found.len() > limit {
@@ -169,7 +171,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     Ok(answer)
 }
 
-/// Returns the compiled pattern, and the bytes of the longest line that is searched with it.
+/// Returns the compiled pattern, and the bytes of the longest line that it may search.
 fn matcher(asked: &Grep) -> Result<(RegexMatcher, usize), CallError> {
     check_length(&asked.pattern)?;
     let compiled = RegexMatcherBuilder::new()
@@ -200,7 +202,7 @@ fn matcher(asked: &Grep) -> Result<(RegexMatcher, usize), CallError> {
 
 fn check_length(pattern: &str) -> Result<(), CallError> {
     if pattern.len() > PATTERN_BYTES {
-        return Err(invalid(format!("the pattern has more than {PATTERN_BYTES} bytes")));
+        return Err(invalid(format!("the pattern is longer than {PATTERN_BYTES} bytes")));
     }
     Ok(())
 }
@@ -211,14 +213,14 @@ fn compile(pattern: &str) -> Result<GlobMatcher, CallError> {
         .literal_separator(true)
         .build()
         .map(|glob| glob.compile_matcher())
-        .map_err(|error| invalid(format!("this is no glob pattern: {error}")))
+        .map_err(|error| invalid(format!("this is not a valid glob pattern: {error}")))
 }
 
 fn invalid(message: String) -> CallError {
     CallError::new(ErrorKind::InvalidArguments, format!("{message}. Correct it and call again."))
 }
 
-/// A pattern without a slash is one of names, at any depth.
+/// Matches a path. A pattern without a slash matches file names, at any depth.
 fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
     match (glob.glob().glob().contains('/'), relative.file_name()) {
         (false, Some(name)) => glob.is_match(name),
@@ -226,7 +228,7 @@ fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
     }
 }
 
-/// Returns a path as it is shown: relative to the working directory where it lies there.
+/// Returns a path as the model sees it: relative to the working directory if it lies there.
 fn named(work: &Work<'_>, path: &Path) -> String {
     shown(path.strip_prefix(&work.ctx.paths.working_dir).unwrap_or(path).as_os_str())
 }
@@ -238,14 +240,14 @@ struct Search<'a> {
     context: usize,
     matches: AtomicU64,
     most: u64,
-    /// Bytes of what was found.
+    /// Bytes of the results.
     bytes: AtomicU64,
     /// Files that were not searched to their end.
     unfinished: AtomicU64,
     left_out: Mutex<LeftOut>,
 }
 
-/// What was found in a file.
+/// The results in one file.
 struct Found {
     path: PathBuf,
     text: String,
@@ -253,7 +255,7 @@ struct Found {
 }
 
 impl Search<'_> {
-    /// Tells whether it has found as much as is shown.
+    /// Returns whether the search has reached a limit.
     fn is_full(&self) -> bool {
         self.matches.load(Ordering::Relaxed) >= self.most
             || self.bytes.load(Ordering::Relaxed) > FOUND_BYTES
@@ -308,7 +310,7 @@ impl Search<'_> {
             .build();
         let guarded = Guarded { file, work: self.work };
         if searcher.search_reader(self.matcher, guarded, &mut lines).is_err() {
-            // What was found before counts.
+            // Keep the results from before the error.
             self.unfinished.fetch_add(1, Ordering::Relaxed);
         }
         lines.found
@@ -345,7 +347,7 @@ impl Search<'_> {
     }
 }
 
-/// A file that is read only as long as the call goes on.
+/// A reader that fails when the call has to end.
 struct Guarded<'a> {
     file: File,
     work: &'a Work<'a>,
@@ -369,7 +371,7 @@ impl Lines<'_> {
         let (work, path) = (self.search.work, &self.found.path);
         let name = self.name.get_or_insert_with(|| named(work, path));
         let text = String::from_utf8_lossy(bytes);
-        // Half of a secret would not be recognized.
+        // Redact before the line is cut: the redactor would not recognize half of a secret.
         let text = work.ctx.redactor.text(text.trim_end_matches(['\n', '\r']));
         let cut: String = text.chars().take(LINE_CHARACTERS).collect();
         let dots = if cut.len() < text.len() { "…" } else { "" };
@@ -386,7 +388,7 @@ impl Sink for Lines<'_> {
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
         if self.search.bytes.load(Ordering::Relaxed) > FOUND_BYTES {
-            // As good as the limit of matches.
+            // Treat this like the limit on matches.
             self.search.matches.fetch_max(self.search.most, Ordering::Relaxed);
             return Ok(false);
         }

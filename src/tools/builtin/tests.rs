@@ -79,7 +79,7 @@ fn lines_are_read_with_their_numbers() {
     let read = |arguments| text(&ctx, "read_file", arguments);
     let whole = read(json!({"file_path": "long"}));
     assert!(whole.starts_with("1 | line 1\n2 | line 2\n"), "{whole}");
-    assert!(whole.ends_with("2000 | line 2000\n[more follows: read on with offset 2001]"));
+    assert!(whole.ends_with("2000 | line 2000\n[more lines follow: continue with offset 2001]"));
     assert_eq!(
         read(json!({"file_path": "long", "offset": 4999, "limit": 5})),
         "4999 | line 4999\n5000 | line 5000"
@@ -139,7 +139,7 @@ fn files_are_written_and_edited() {
     );
 }
 
-/// Every file below `directory` with its bytes.
+/// Returns every file below `directory` with its bytes.
 fn tree(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
     let mut open = vec![directory.to_path_buf()];
@@ -268,7 +268,7 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
 #[test]
 fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
     let temp = tempfile::tempdir().unwrap();
-    // Each line is one that only the slow matcher can search with this pattern.
+    // With this pattern, only the slow matcher can search such a line.
     let line = format!("{}\n", "ab".repeat(200));
     std::fs::write(temp.path().join("many"), line.repeat(50)).unwrap();
     std::fs::write(temp.path().join("one"), "ab".repeat(5 << 20)).unwrap();
@@ -294,7 +294,7 @@ fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
     assert!(found.contains("[.gitignore files not applied (too large): 12]"), "{found}");
 }
 
-/// Returns the most memory that this process has had, in KiB.
+/// Returns the peak memory of this process in KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -319,7 +319,7 @@ fn contents_and_names_are_searched() {
     }
     std::fs::write(temp.path().join("binary"), b"TODO\0").unwrap();
     std::fs::write(temp.path().join("long"), format!("TODO {}", "x".repeat(2000))).unwrap();
-    // What would lead elsewhere or never end.
+    // Entries that lead elsewhere, or that a reader would read without end.
     std::os::unix::fs::symlink("/etc", temp.path().join("src/etc")).unwrap();
     std::os::unix::fs::symlink(temp.path().join("closed/k.rs"), temp.path().join("src/k.rs"))
         .unwrap();

@@ -1,4 +1,5 @@
-//! `todo_read`, `todo_write`: a list that lives with the run. `skill`: what the job's skills say.
+//! `todo_read`, `todo_write`: a list that lives as long as the run. `skill`: the text of a skill of
+//! the job.
 
 use std::sync::PoisonError;
 
@@ -34,7 +35,7 @@ pub(super) fn skill(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<A
         Some(skill) => Ok(Answer::of(skill.body.as_str())),
         None => {
             let known: Vec<&str> = skills.iter().map(|skill| skill.directory.as_str()).collect();
-            let message = format!("There is no such skill; there are: {}.", known.join(", "));
+            let message = format!("Unknown skill. Available skills: {}.", known.join(", "));
             Err(CallError::new(ErrorKind::NotFound, message))
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
-/// A working directory `w` beside a secret, and rules that allow the former.
+/// A working directory `w` beside a secret, with rules that do not allow the secret.
 struct Tree {
     temp: tempfile::TempDir,
 }
@@ -131,13 +131,13 @@ fn a_file_is_replaced_whole_and_keeps_its_mode() {
     files.place("link").unwrap().write(b"new").unwrap();
     let mode = std::fs::metadata(tree.at("w/a")).unwrap().permissions().mode() & 0o777;
     assert_eq!((std::fs::read_to_string(tree.at("w/a")).unwrap().as_str(), mode), ("new", 0o640));
-    assert!(tree.at("w/link").is_symlink(), "the link stays one");
+    assert!(tree.at("w/link").is_symlink(), "the link must stay a link");
     let place = files.place("x/y/z").unwrap();
     assert!(!place.is_taken());
     place.write(b"made").unwrap();
     assert_eq!(std::fs::read_to_string(tree.at("w/x/y/z")).unwrap(), "made");
     place.remove().unwrap();
-    // Nothing is left beside the file when it cannot be written.
+    // A failed write leaves no file behind.
     std::fs::create_dir(tree.at("w/full")).unwrap();
     let place = files.place("full/f").unwrap();
     std::fs::create_dir(tree.at("w/full/f")).unwrap();

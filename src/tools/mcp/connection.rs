@@ -21,22 +21,23 @@ use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
 use crate::process::{Piped, PipedEnd, PipedEnded, ProcessSpec};
 
-/// Pages of a list of tools.
+/// The most pages of a tool list.
 const MOST_PAGES: usize = 100;
 
-/// Bytes of one message over HTTP, where values are not counted.
+/// The most bytes of one message over HTTP, where we do not count values.
 const MESSAGE_BYTES: usize = 8 << 20;
 
-/// Pictures of one answer that are looked at.
+/// The most images of one answer that we look at.
 const MOST_PICTURES: usize = 4;
 
-/// How long a connection may take to come about.
+/// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// How long a server whose connection has broken may take to end, so that its end can be told.
+/// The time that a server has to exit after its connection broke, so that we can report how it
+/// exited.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A client that offers nothing: a server that asks for a model, a person or directories is refused (MCP-4).
+/// A client without capabilities: it refuses sampling, elicitation and roots (MCP-4).
 #[derive(Debug, Clone, Copy)]
 struct Client;
 
@@ -46,7 +47,8 @@ impl ClientHandler for Client {
         implementation.name = "dutyd".to_owned();
         implementation.version = env!("CARGO_PKG_VERSION").to_owned();
         let mut config = ClientConfig::new(ClientCapabilities::default(), implementation);
-        // The newest that servers in the field speak; one that offers another is followed.
+        // The newest version that current servers speak. If a server offers another version, we
+        // follow it.
         config.protocol_version = ProtocolVersion::V_2025_11_25;
         config
     }
@@ -56,17 +58,16 @@ impl ClientHandler for Client {
     }
 }
 
-/// What a server answers to a call.
+/// The answer of a server to a call.
 pub(super) struct Answered {
-    /// The text; where a picture stood is its number, from 1.
+    /// The text, in which `[picture N]` (from 1) replaces an image.
     pub(super) text: String,
-    /// The pictures in base64, as they came.
+    /// The images in base64, unchanged.
     pub(super) pictures: Vec<String>,
-    /// Whether it says that it failed.
+    /// Whether the server reports a failure.
     pub(super) has_failed: bool,
 }
 
-/// A connection to an MCP server.
 pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
@@ -75,9 +76,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Starts the server, or connects to it, and makes the handshake.
+    /// Starts the server, or connects to it, and performs the handshake.
     ///
-    /// *Errors*: in a sentence.
+    /// *Errors*: the reason, as a sentence.
     pub(super) async fn connect(
         server: &McpServer,
         ctx: &ToolContext,
@@ -100,7 +101,7 @@ impl Connection {
                     .path
                     .clone()
                     .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
-                // A server runs on this host, wherever the tools of the job do.
+                // A server runs on this host even if the job's tools run elsewhere.
                 let working_dir = match ctx.execution.is_local() {
                     true => ctx.working_dir.as_path(),
                     false => ctx.sandboxes.temporary(),
@@ -108,7 +109,7 @@ impl Connection {
                 let sandbox = ctx
                     .sandboxes
                     .of(rights, sandbox, working_dir)
-                    .map_err(|error| format!("it cannot be held: {error}"))?;
+                    .map_err(|error| format!("it cannot be sandboxed: {error}"))?;
                 let mut all = ctx.env.clone();
                 all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
                 let argv = std::iter::once(path.display().to_string());
@@ -135,21 +136,21 @@ impl Connection {
                         refused.get().copied().unwrap_or_default().to_owned()
                     }
                     Ok(Err(error)) => {
-                        // Its own end comes before ours, so that it can be told.
+                        // Let the server exit by itself first, so that we can report how it exited.
                         ending.within(SOON).await;
                         error.to_string()
                     }
                     Err(_) => silent(),
                 };
-                // Nothing of a server that cannot be used is left.
+                // Leave no process of a server that cannot be used.
                 Err(explained(error, &process.end().await))
             }
         }
     }
 
-    /// Returns the tools that the server describes, at most `most`.
+    /// Returns the tools that the server describes.
     ///
-    /// *Errors*: in a sentence.
+    /// *Errors*: the reason, as a sentence; also if there are more than `most` tools.
     pub(super) async fn tools(&self, most: usize) -> Result<Listing, String> {
         let (mut listing, mut cursor) = (Listing::default(), None);
         for _ in 0..MOST_PAGES {
@@ -181,9 +182,9 @@ impl Connection {
         Err(format!("its list of tools has more than {MOST_PAGES} pages"))
     }
 
-    /// Calls a tool.
+    /// Calls a tool of the server.
     ///
-    /// *Errors*: in a sentence. *Cancel*: dropping the future tells the server.
+    /// *Errors*: the reason, as a sentence. *Cancel*: dropping the future notifies the server.
     pub(super) async fn call(
         &self,
         name: &str,
@@ -196,8 +197,8 @@ impl Connection {
             Err(error) => return Err(self.told(error).await),
         };
         let CallToolResponse::Complete(result) = answer else {
-            // MCP-4: what it asks for in between is asked of nobody.
-            return Err("the server asks for something else first, which is refused".to_owned());
+            // We decline the server's own requests (sampling, elicitation): MCP-4.
+            return Err("the server requested input first, which is refused".to_owned());
         };
         let (mut parts, mut pictures): (Vec<String>, Vec<String>) = Default::default();
         for block in &result.content {
@@ -228,7 +229,7 @@ impl Connection {
         Ok(Answered { text: parts.join("\n"), pictures, has_failed })
     }
 
-    /// Ends the server; returns what could not be killed.
+    /// Ends the server and returns the number of processes that could not be killed.
     pub(super) async fn end(&self) -> u64 {
         self.service.cancellation_token().cancel();
         let process = self.process.lock().ok().and_then(|mut process| process.take());
@@ -238,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// Returns an error in words, with the end of the server if that is the cause.
+    /// Returns an error as text, with the exit of the server if that is the cause.
     async fn told(&self, error: ServiceError) -> String {
         if let Some(why) = self.refused.get() {
             return (*why).to_owned();
@@ -256,11 +257,11 @@ impl Connection {
     }
 }
 
-/// Tools of a server, in its order.
+/// The tools of a server, in the order of its list.
 #[derive(Default)]
 pub(super) struct Listing {
     pub(super) described: Vec<Described>,
-    /// Why each of the others cannot be used, in a sentence.
+    /// Why each of the other tools cannot be used, as a sentence.
     pub(super) unreadable: Vec<String>,
 }
 
@@ -279,7 +280,7 @@ fn read_page(listed: ServerResult) -> Result<Page, String> {
             });
             return Ok((tools.collect(), listed.next_cursor));
         }
-        // One of the tools is not what the protocol says.
+        // At least one of the tools violates the protocol.
         ServerResult::CustomResult(result) => result.0,
         _ => return Err("its answer to tools/list is not a list of tools".to_owned()),
     };

@@ -1,7 +1,9 @@
-//! Limits each message of an MCP server before it is parsed: the messages of a server process are JSON, one a line.
+//! Limits each message of an MCP server before it is parsed: the messages of a server process are
+//! JSON, one per line.
 //!
-//! The library parses a whole message without a limit, and its parser rejects a message that is nested too deeply. We replace such a deep value
-//! with `null`, so that the rest of the message is usable.
+//! The library parses a whole message without a limit, and its parser rejects a message that is
+//! nested too deeply. We replace such a deep value with `null`, so that the rest of the message is
+//! usable.
 
 use std::io;
 use std::pin::Pin;
@@ -13,16 +15,16 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::text::json::Measure;
 
-/// Bytes of one message.
+/// The most bytes of one message.
 const MESSAGE_BYTES: usize = 16 << 20;
 
-/// Values of one message: some thousand tools.
+/// The most values of one message, which is enough for some thousand tools.
 const MESSAGE_VALUES: usize = 100_000;
 
-/// Levels of lists and objects. The parser's own limit is 128.
+/// The most levels of lists and objects. The parser's own limit is 128.
 const MOST_LEVELS: usize = 120;
 
-/// Bytes that are read at once.
+/// Bytes that we read at once.
 const PIECE: usize = 64 << 10;
 
 /// The limit that a message exceeded, set once.
@@ -53,7 +55,7 @@ impl<R> LimitedReader<R> {
         (limited, refused)
     }
 
-    /// Passes the first `count` bytes of the piece on.
+    /// Checks the first `count` bytes of the piece and makes them ready for the caller.
     fn pass(&mut self, count: usize) -> io::Result<()> {
         for byte in self.piece.get(..count).unwrap_or_default() {
             if *byte == b'\n' {

@@ -1,8 +1,10 @@
-//! MCP servers of a run: started, asked for their tools, held to their pins, ended with the run.
+//! The MCP servers of a run: starts them, lists their tools, compares the tools with their pins,
+//! and ends the servers with the run.
 //!
-//! What a server says is hostile. Its category comes from the configuration (MCP-1); its names are prefixed with the server's (MCP-2); a tool
-//! that is not what was pinned is not there (MCP-3); what it asks of us is refused (MCP-4); it has deadlines and sizes, and its end is that of
-//! its own calls only (MCP-5). The protocol is the official library's.
+//! A server is untrusted. The configuration gives a tool its category (MCP-1), its name has the
+//! server's name as a prefix (MCP-2), a tool that differs from its pin is left out (MCP-3), the
+//! server's own requests are refused (MCP-4), and time and size limits apply; a server that ends
+//! fails only its own calls (MCP-5). The official library implements the protocol.
 
 mod connection;
 mod lines;
@@ -23,31 +25,31 @@ use crate::domain::{Category, ToolName};
 use connection::Connection;
 use tool::McpTool;
 
-/// How long a server may take until its tools are known.
+/// The time limit for the handshake, and for listing the tools.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Tools of one server.
+/// The most tools of one server.
 const MOST_TOOLS: usize = 500;
 
-/// Bytes of a tool's schema.
+/// The most bytes of a tool's schema.
 const SCHEMA_BYTES: usize = 64 * 1024;
 
-/// Characters of a tool's description that a model is shown.
+/// The most characters of each text of a server that a model sees.
 const DESCRIPTION_CHARACTERS: usize = 4000;
 
 /// A tool as a server describes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Described {
-    /// The name without the server's.
+    /// The name without the server's prefix.
     pub name: String,
-    /// What it says that it does.
+    /// The server's description of the tool.
     pub description: String,
-    /// What it says that it takes.
+    /// The JSON Schema of the arguments.
     pub schema: Value,
 }
 
 impl Described {
-    /// Returns what a pin holds: SHA-256 (hex) of name, description and schema.
+    /// Returns the digest that a pin holds: SHA-256 (hex) of name, description and schema.
     #[must_use]
     pub fn digest(&self) -> String {
         let whole = serde_json::json!([self.name, self.description, self.schema]);
@@ -55,26 +57,26 @@ impl Described {
     }
 }
 
-/// What was accepted of a server's tools: digests by name.
+/// The digests of the tools that a person accepted, by name.
 pub type Pins = BTreeMap<String, String>;
 
-/// A server that runs, with its tools.
+/// A running server and its tools.
 pub struct RunningServer {
-    /// Its name.
+    /// The name of the server in the configuration.
     pub name: String,
-    /// What it describes.
+    /// The tools that the server describes.
     pub described: Vec<Described>,
-    /// Why each of its other tools cannot be used, in a sentence.
+    /// Why each of the other tools cannot be used, as a sentence.
     unreadable: Vec<String>,
     connection: Arc<Connection>,
 }
 
-/// Something about a server that the record says.
+/// A warning about a server, for the transcript.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpWarning {
-    /// The code.
+    /// The code of the warning.
     pub code: &'static str,
-    /// A sentence.
+    /// The warning, as a sentence.
     pub message: String,
 }
 
@@ -85,9 +87,11 @@ impl McpWarning {
 }
 
 impl RunningServer {
-    /// Starts a server and asks for its tools. `rights` is the highest category that the job lists for it.
+    /// Starts a server and lists its tools. `rights` is the highest category that the job lists for
+    /// it.
     ///
-    /// *Errors*: why it cannot be used, in a sentence. *Cancel*: dropping the future ends the server.
+    /// *Errors*: why the server cannot be used, as a sentence. *Cancel*: dropping the future ends
+    /// the server.
     pub async fn start(
         server: &McpServer,
         ctx: &ToolContext,
@@ -101,7 +105,7 @@ impl RunningServer {
             Ok(Ok(listing)) => listing,
             other => {
                 connection.end().await;
-                let error = other.unwrap_or_else(|_| Err("it does not list its tools".to_owned()));
+                let error = other.unwrap_or_else(|_| Err("it did not list its tools".to_owned()));
                 return Err(failed(error.err().unwrap_or_default()));
             }
         };
@@ -113,13 +117,14 @@ impl RunningServer {
         })
     }
 
-    /// Returns the pins of the tools as they are described now.
+    /// Returns pins for the tools as the server describes them now.
     #[must_use]
     pub fn pins(&self) -> Pins {
         self.described.iter().map(|tool| (tool.name.clone(), tool.digest())).collect()
     }
 
-    /// Returns its tools as a run has them, and what is wrong with the others. `pins` are those that were accepted before.
+    /// Returns the tools that a run can use, and warnings about the others. `pins` holds the
+    /// accepted tools; `None` accepts all.
     #[must_use]
     pub fn tools(
         &self,
@@ -139,7 +144,7 @@ impl RunningServer {
                 warnings.push(McpWarning::new(code, format!("the MCP tool `{shown}` {what}")));
             };
             if ToolName::parse(&name).is_err() {
-                warn("mcp_name", "has a name that cannot be used; it is left out");
+                warn("mcp_name", "has an invalid name; it is left out");
                 continue;
             }
             let pinned = pins.map(|pins| pins.get(&described.name));
@@ -147,14 +152,14 @@ impl RunningServer {
                 Some(None) => {
                     warn(
                         "mcp_pin",
-                        "is new since its server was accepted; it is left out until `dutyd mcp accept` is said",
+                        "is new since its server was accepted; it is left out until you run `dutyd mcp accept`",
                     );
                     continue;
                 }
                 Some(Some(pin)) if *pin != described.digest() => {
                     warn(
                         "mcp_pin",
-                        "is not what was accepted; it is left out until `dutyd mcp accept` is said",
+                        "is not what was accepted; it is left out until you run `dutyd mcp accept`",
                     );
                     continue;
                 }
@@ -183,13 +188,14 @@ impl RunningServer {
         (tools.into_values().collect(), warnings)
     }
 
-    /// Ends the server and everything below it; returns what could not be killed.
+    /// Ends the server and its whole process tree, and returns the number of processes that could
+    /// not be killed.
     pub async fn end(self) -> u64 {
         self.connection.end().await
     }
 }
 
-/// Returns a hostile text as a model is shown it.
+/// Returns an untrusted text as a model sees it: escaped, and cut to the limit.
 fn shown(text: &str) -> String {
     let escaped = crate::text::escape::for_model(text);
     escaped.chars().take(DESCRIPTION_CHARACTERS).collect()

@@ -1,19 +1,22 @@
-//! Schemas that a server declares: whether validating against one stays cheap, and how a model is shown one.
+//! The schemas that a server declares: a limit on the cost of validation, and the form that a model
+//! sees.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// Parts of a schema once every reference in it is followed.
+/// The most parts of a schema after every reference in it is followed.
 const MOST_PARTS: u64 = 20_000;
 
-/// Tells whether a schema, with its references followed, is small: none refers to itself, and none multiplies.
+/// Returns whether a schema stays small after every reference in it is followed: no reference is
+/// circular, and references do not multiply.
 pub(super) fn is_bounded(schema: &Value) -> bool {
     let mut known = BTreeMap::new();
     parts(schema, schema, &mut known, 0).is_some_and(|parts| parts <= MOST_PARTS)
 }
 
-/// Counts the parts of `value`; `None` where a reference leads to itself, or nowhere that is known.
+/// Counts the parts of `value`; `None` if a reference is circular or unknown, or if the nesting is
+/// too deep.
 fn parts(
     root: &Value,
     value: &Value,
@@ -56,7 +59,7 @@ fn referred(
     if let Some(known) = known.get(reference) {
         return *known;
     }
-    // While it is being counted, it refers to itself.
+    // Until its target is counted, a reference that occurs again is circular.
     known.insert(reference.to_owned(), None);
     let target = root.pointer(reference.strip_prefix('#')?)?;
     let count = parts(root, target, known, depth + 1)?;
@@ -64,7 +67,7 @@ fn referred(
     Some(count)
 }
 
-/// Returns a schema with every text in it as a model is shown it.
+/// Returns a schema as a model sees it: `clean` is applied to each text, and keys are escaped.
 pub(super) fn visible(schema: &Value, clean: &impl Fn(&str) -> String) -> Value {
     match schema {
         Value::String(text) => Value::String(clean(text)),

@@ -1,4 +1,4 @@
-//! A tool of an MCP server in a run.
+//! A tool of an MCP server, as a run uses it.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::config::{McpServer, McpTransport};
 use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::text::truncate::{Keep, ViewLimit};
 
-/// Bytes of one text argument.
+/// The most bytes of one text argument.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// Bytes, in base64, of all pictures of one answer: they stay in the history, and providers limit a request.
+/// The most bytes, in base64, of all images of one answer: they stay in the history, and providers
+/// limit the size of a request.
 const SHOWN_BYTES: usize = 5_000_000;
 
-/// A tool of an MCP server.
 pub(super) struct McpTool {
-    /// The name without the server's.
+    /// The name without the server's prefix.
     own_name: String,
-    /// How its server is talked with, and what it was described as.
+    /// The transport of the server, as text.
     server: String,
     digest: String,
     is_process: bool,
@@ -39,9 +39,9 @@ pub(super) struct McpTool {
 }
 
 impl McpTool {
-    /// Returns the tool as a run has it.
+    /// Returns the tool for a run.
     ///
-    /// *Errors*: its schema is none.
+    /// *Errors*: why its schema cannot be used.
     pub(super) fn new(
         server: &McpServer,
         name: &str,
@@ -51,10 +51,10 @@ impl McpTool {
         ctx: Arc<ToolContext>,
     ) -> Result<Self, String> {
         if !super::schema::is_bounded(&described.schema) {
-            return Err("its schema refers to itself, or too often".to_owned());
+            return Err("its schema has circular or too many references".to_owned());
         }
         let mut schema = described.schema.clone();
-        // Providers refuse a whole request for one tool whose arguments are not an object.
+        // Providers reject a whole request if the arguments of one tool are not an object.
         if let Value::Object(fields) = &mut schema {
             let kind = fields.entry("type").or_insert_with(|| "object".into());
             let is_listed = |kinds: &Vec<Value>| kinds.iter().any(|kind| kind == "object");
@@ -116,7 +116,7 @@ impl AgentTool for McpTool {
         let done = tokio::select! {
             biased;
             () = context.cancel.cancelled() => {
-                let message = "[ERROR: The run was stopped while this worked; its effect is unknown.]";
+                let message = "[ERROR: The run was stopped during this call; its effect is unknown.]";
                 return CallOutput::of_error(&CallError::new(ErrorKind::Interrupted, message));
             }
             done = tokio::time::timeout(limit, self.answer(call)) => done,
@@ -163,7 +163,7 @@ impl AgentTool for McpTool {
                 }
             }
             Err(error) => {
-                let message = format!("The output could not be kept: {error}.");
+                let message = format!("The output could not be stored: {error}.");
                 CallOutput::of_error(&CallError::new(ErrorKind::Io, message))
             }
         }
@@ -171,7 +171,7 @@ impl AgentTool for McpTool {
 }
 
 impl McpTool {
-    /// Returns the text of an answer, its pictures, and whether the call failed.
+    /// Calls the tool and returns the text of the answer, its images, and whether the call failed.
     async fn answer(&self, call: &PreparedCall) -> Result<(String, Vec<Image>, bool), String> {
         let answered = self.connection.call(&self.own_name, call.arguments.clone()).await?;
         let Answered { mut text, pictures, has_failed } = answered;
@@ -180,7 +180,8 @@ impl McpTool {
     }
 }
 
-/// Returns the pictures of an answer as models are shown them. What is none, or too large, is said in the text.
+/// Decodes the images of an answer for the model. Adds a note to `text` for each image that is
+/// broken or too large.
 async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
     let mut images: Vec<Image> = Vec::new();
     for (at, encoded) in encoded.into_iter().enumerate() {
@@ -195,7 +196,7 @@ async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
                 match before + image.base64.len() <= SHOWN_BYTES {
                     true => images.push(image),
                     false => text.push_str(&format!(
-                        "\n[picture {} is left out: together they are too large]",
+                        "\n[picture {} is left out: the pictures are too large together]",
                         at + 1
                     )),
                 }

@@ -1,4 +1,5 @@
-//! The one way to the web: each address is judged after its host was resolved, and the connection goes to the judged address.
+//! Fetches pages: judges each address after its host is resolved, and connects only to judged
+//! addresses.
 //!
 //! *Source*: threat model, NET-1 to NET-7.
 
@@ -13,33 +14,33 @@ use crate::domain::{CallError, ErrorKind};
 use crate::gate::{DomainRefusal, DomainRules, Target};
 use crate::text::redact::Redactor;
 
-/// Bytes of an answer, as it comes and as it is read.
+/// The most bytes of a body, as received and as unpacked.
 pub(super) const MOST_BYTES: usize = 5 * 1024 * 1024;
 
-/// Answers that lead elsewhere.
+/// The most redirects of one call.
 const MOST_REDIRECTS: usize = 5;
 
-/// How long a connection may take to come about.
+/// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// No byte for this long ends it.
+/// The longest time without data before the connection is closed.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// What was fetched.
+/// A fetched page.
 #[derive(Debug)]
 pub(super) struct Fetched {
-    /// Where it came from at last.
+    /// The final address, after redirects.
     pub(super) url: String,
     pub(super) status: reqwest::StatusCode,
     pub(super) content_type: Option<String>,
     pub(super) body: Vec<u8>,
-    /// Bytes that came over the network.
+    /// Bytes of the body as received.
     pub(super) bytes: usize,
 }
 
-/// Fetches a page, and what it leads to.
+/// Fetches a page and follows its redirects.
 ///
-/// *Errors*: `denied` where a rule refuses an address, `timeout`, `limit`, `io`. *Cancel*: drop it.
+/// *Errors*: `denied` if a rule refuses an address, `timeout`, `limit`, `io`. *Cancel*: drop it.
 pub(super) async fn fetch(
     rules: &DomainRules,
     url: &str,
@@ -50,7 +51,7 @@ pub(super) async fn fetch(
     let fetched = tokio::time::timeout(total, follow(rules, url, accept, redactor)).await;
     fetched.unwrap_or_else(|_| {
         let message =
-            format!("[ERROR: The whole answer did not come within {} s.]", total.as_secs());
+            format!("[ERROR: The response was not complete within {} s.]", total.as_secs());
         Err(CallError::new(ErrorKind::Timeout, message))
     })
 }
@@ -70,20 +71,20 @@ async fn follow(
             None => return read(&target, response, redactor).await,
         }
     }
-    let message = format!("[ERROR: The page led elsewhere more than {MOST_REDIRECTS} times.]");
+    let message = format!("[ERROR: The page redirected more than {MOST_REDIRECTS} times.]");
     Err(CallError::new(ErrorKind::Limit, message))
 }
 
-/// Returns where an answer leads to.
+/// Returns the target of a redirect; `None` for any other response.
 fn next(target: &Target, response: &Response) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
     }
     let location = response.headers().get(LOCATION)?;
-    // Not all servers keep to ASCII.
+    // Some servers send bytes that are not ASCII.
     let location = String::from_utf8_lossy(location.as_bytes());
     let joined = target.url.join(&location);
-    // One that is no URL is refused as what it is.
+    // Return an invalid address unchanged, so that the rules refuse it.
     Some(joined.map_or_else(|_| location.into_owned(), String::from))
 }
 
@@ -92,16 +93,16 @@ fn denied(url: &str, refusal: &DomainRefusal, redactor: &Redactor) -> CallError 
     // The refusal quotes a part of the address, which may be a part of a secret.
     let why = match clean == url {
         true => shortened(&refusal.to_string()),
-        false => "the address holds a secret".to_owned(),
+        false => "the address contains a secret".to_owned(),
     };
     let message =
         format!("Refused by the rule `domain`: {why}. `{}` was not fetched.", shortened(&clean));
     CallError::new(ErrorKind::Denied, message)
 }
 
-/// Returns the addresses of a host; all of them were judged.
+/// Resolves a host and judges every address.
 ///
-/// *Errors*: `denied` where one of them is refused, `io` where the host is not known, `timeout`.
+/// *Errors*: `denied` if a rule refuses one of them, `io` if the host is unknown, `timeout`.
 pub(in crate::tools) async fn judged_addresses(
     target: &Target,
     redactor: &Redactor,
@@ -113,13 +114,13 @@ pub(in crate::tools) async fn judged_addresses(
             let host = target.host.to_string();
             let looked_up = tokio::time::timeout(CONNECT, tokio::net::lookup_host((host, port)));
             let unknown = |kind, why: &str| {
-                let message = format!("[ERROR: The host {} is not known: {why}.]", target.host);
+                let message = format!("[ERROR: The host {} cannot be found: {why}.]", target.host);
                 CallError::new(kind, message)
             };
             match looked_up.await {
                 Ok(Ok(addresses)) => addresses.collect(),
                 Ok(Err(error)) => return Err(unknown(ErrorKind::Io, &error.to_string())),
-                Err(_) => return Err(unknown(ErrorKind::Timeout, "nobody answered in time")),
+                Err(_) => return Err(unknown(ErrorKind::Timeout, "the lookup timed out")),
             }
         }
     };
@@ -131,16 +132,17 @@ pub(in crate::tools) async fn judged_addresses(
     Ok(addresses)
 }
 
-/// Sends one request. Nothing goes along that would say who we are, and nothing is kept of what comes (NET-6).
+/// Sends one request without cookies, credentials or a proxy, and keeps no state of the response
+/// (NET-6).
 async fn request(
     target: &Target,
     accept: &str,
     redactor: &Redactor,
 ) -> Result<Response, CallError> {
     let addresses = judged_addresses(target, redactor).await?;
-    // A client of its own for each request: it knows the judged addresses and no others.
+    // Each request has its own client, which knows only the judged addresses.
     let builder = match target.url.scheme() {
-        // It speaks no TLS, and so needs no certificates either.
+        // Plain HTTP needs no certificates.
         "http" => Client::builder().tls_certs_only([]),
         _ => Client::builder(),
     };
@@ -189,7 +191,7 @@ async fn read(
         Some("gzip" | "x-gzip") => unpacked(&body)?,
         Some(other) => {
             let message = format!(
-                "[ERROR: The answer is packed as `{}`, which was not asked for.]",
+                "[ERROR: The response has the encoding `{}`, which was not requested.]",
                 shortened(&redactor.text(other))
             );
             return Err(CallError::new(ErrorKind::Io, message));
@@ -204,23 +206,24 @@ async fn read(
     })
 }
 
-/// Returns what was packed, up to the most bytes: a small answer can hold a large one (NET-5).
+/// Unpacks a body up to [`MOST_BYTES`]: a small body can unpack to a large one (NET-5).
 fn unpacked(packed: &[u8]) -> Result<Vec<u8>, CallError> {
     let mut body = Vec::new();
     let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX) + 1;
     let mut reader = flate2::read::MultiGzDecoder::new(packed).take(most);
     reader.read_to_end(&mut body).map_err(|error| {
-        CallError::new(ErrorKind::Io, format!("[ERROR: The answer cannot be unpacked: {error}.]"))
+        CallError::new(ErrorKind::Io, format!("[ERROR: The response cannot be unpacked: {error}.]"))
     })?;
     if body.len() > MOST_BYTES { Err(too_large()) } else { Ok(body) }
 }
 
 fn too_large() -> CallError {
-    let message = format!("[ERROR: The answer is larger than {} MB.]", MOST_BYTES >> 20);
+    let message = format!("[ERROR: The response is larger than {} MB.]", MOST_BYTES >> 20);
     CallError::new(ErrorKind::Limit, message)
 }
 
-/// Returns what the call says of an error of the connection, with its causes: the first sentence alone says nothing.
+/// Returns the error for a failed request, with its innermost cause: the outermost message alone
+/// says nothing.
 pub(super) fn failed(error: &reqwest::Error) -> CallError {
     let kind = if error.is_timeout() { ErrorKind::Timeout } else { ErrorKind::Io };
     let mut text = String::new();
@@ -235,7 +238,8 @@ pub(super) fn failed(error: &reqwest::Error) -> CallError {
     CallError::new(kind, format!("[ERROR: The request failed: {}.]", shortened(&text)))
 }
 
-/// Returns what a server or a model wrote as it may stand in an error: in one line, and no longer than errors are.
+/// Returns a text of a server or a model for use in an error: on one line, and cut to 200
+/// characters.
 pub(super) fn shortened(text: &str) -> String {
     crate::text::escape::one_line(text).chars().take(200).collect()
 }

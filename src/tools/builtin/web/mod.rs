@@ -1,4 +1,4 @@
-//! `web_fetch`, `web_search`: what the web says, of hosts that the operator named.
+//! `web_fetch`, `web_search`: access to the web, limited to hosts that the operator configured.
 
 mod fetch;
 mod page;
@@ -25,16 +25,15 @@ use crate::gate::Resource;
 use crate::text::truncate::{Keep, ViewLimit};
 use fetch::{Fetched, fetch};
 
-/// The tool's name.
 const NAME: &str = "web_fetch";
 
-/// Time of a call that asks for none.
+/// The default timeout.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Of a page, and of what was found, for the model.
+/// The model's view of a page or of search results.
 const VIEW: ViewLimit = view(50_000, usize::MAX, Keep::HeadAndTail);
 
-/// The forms in which a page is given back.
+/// The form in which a page is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Form {
@@ -58,7 +57,7 @@ pub struct WebFetchTool {
     ctx: Arc<ToolContext>,
 }
 
-/// Returns what a call accesses.
+/// Returns the address that a call accesses; none for `web_search`.
 pub(super) fn resources(name: &str, arguments: &Map<String, Value>) -> Vec<Resource> {
     if name != NAME {
         return Vec::new();
@@ -67,7 +66,7 @@ pub(super) fn resources(name: &str, arguments: &Map<String, Value>) -> Vec<Resou
     vec![Resource::Url(url.to_owned())]
 }
 
-/// Tells whether this is one of the tools of this module.
+/// Returns whether `name` is a tool of this module.
 pub(super) fn is_one(name: &str) -> bool {
     name == NAME || name == search::NAME
 }
@@ -97,7 +96,7 @@ fn prepared(
     })
 }
 
-/// Waits for an answer, or for the end of the run.
+/// Waits for `work`, or fails when the run is stopped.
 async fn unless_stopped<T>(
     context: &CallContext,
     work: impl Future<Output = Result<T, CallError>>,
@@ -105,7 +104,7 @@ async fn unless_stopped<T>(
     tokio::select! {
         biased;
         () = context.cancel.cancelled() => {
-            Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."))
+            Err(CallError::new(ErrorKind::Interrupted, "The run was stopped."))
         }
         done = work => done,
     }
@@ -117,7 +116,7 @@ fn failed(ctx: &ToolContext, error: &CallError) -> CallOutput {
 }
 
 impl WebFetchTool {
-    /// Returns the tool.
+    /// Returns the tool for a run.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         let declared = Builtin::find(NAME)?;
@@ -143,7 +142,7 @@ impl WebFetchTool {
             let body = std::mem::take(&mut got.body);
             let picture = tokio::task::spawn_blocking(move || image::attached(body)).await;
             let picture = picture.map_err(|error| {
-                tracing::error!(tool = NAME, %error, "a picture could not be read");
+                tracing::error!(tool = NAME, %error, "failed to decode a picture");
                 CallError::new(ErrorKind::Tool, "[ERROR: The picture cannot be read.]")
             })??;
             return Ok(told(&asked.url, &got, Answer::of_image(picture)));
@@ -153,12 +152,13 @@ impl WebFetchTool {
     }
 }
 
-/// Says what came besides the text, to the model and to readers of the record.
+/// Adds the address and the status for the model, and the details of the response for the
+/// transcript.
 fn told(asked: &str, got: &Fetched, mut answer: Answer) -> (Answer, Option<ErrorKind>) {
     let mut head = String::new();
     let normal = url::Url::parse(asked).map(String::from);
     if normal.is_ok_and(|asked| asked != got.url) {
-        head = format!("[the page lies at {}]\n", fetch::shortened(&got.url));
+        head = format!("[the page is at {}]\n", fetch::shortened(&got.url));
     }
     let error = match got.status.as_u16() {
         200..=299 => None,
@@ -191,7 +191,7 @@ impl AgentTool for WebFetchTool {
         self.declared.category
     }
 
-    /// Where nothing may be fetched, no model is shown a way to try.
+    /// Hides the tool if the job may not fetch from any host.
     fn is_available(&self) -> bool {
         !self.ctx.domains.is_offline && !self.ctx.domains.hosts.is_empty()
     }

@@ -1,7 +1,8 @@
-//! From an answer's bytes to what a model reads of them.
+//! Turns the body of a response into text for the model.
 //!
-//! A hostile page can exhaust the stack or the memory of whoever parses it, so that this is done by a process of its own: this very binary,
-//! started like a tool, in the sandbox of a read tool without a network.
+//! A hostile page can exhaust the stack or the memory of the process that parses it, so a separate
+//! process does it: this binary, started like a tool, in the sandbox of a read tool without a
+//! network.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -19,25 +20,25 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::process::ProcessSpec;
 use crate::text::html;
 
-/// The argument by which this binary is started as the converter.
+/// The argument that starts this binary as the converter.
 pub const CONVERTER_VERB: &str = "__convert";
 
-/// How long a page may be worked at: an ordinary one takes some milliseconds.
+/// The time limit for the conversion of a page; an ordinary one takes some milliseconds.
 const TIME: Duration = Duration::from_secs(10);
 
-/// Bytes of memory of the converter, its stack included.
+/// The most bytes of memory of the converter, including its stack.
 const MEMORY: u64 = 1 << 30;
 
-/// Seconds of work of the converter, whoever watches it.
+/// The most CPU seconds of the converter, which the kernel enforces.
 const WORK: u64 = 20;
 
-/// Bytes of its stack: pages are nested deeper than a thread is used to.
+/// Bytes of the converter's stack: nested pages need more than the default.
 const STACK: usize = 256 << 20;
 
-/// Bytes at the beginning in which a NUL tells that an answer is not a text.
+/// Bytes at the start of a body that we search for a NUL, which marks it as binary.
 const SNIFFED: usize = 8192;
 
-/// Media types of texts beside `text/…`, `…+json` and `…+xml`.
+/// Media types of texts, in addition to `text/…`, `…+json` and `…+xml`.
 const TEXTS: &[&str] = &[
     "application/json",
     "application/xml",
@@ -50,9 +51,9 @@ const TEXTS: &[&str] = &[
     "application/sql",
 ];
 
-/// Returns what an answer says, in the form that was asked for.
+/// Returns the text of a response in the requested form.
 ///
-/// *Errors*: it is not a text; the page cannot be converted. *Cancel*: by `context.cancel`.
+/// *Errors*: the response is not text; the page cannot be converted. *Cancel*: by `context.cancel`.
 pub(super) async fn text(
     got: &Fetched,
     form: Form,
@@ -64,8 +65,8 @@ pub(super) async fn text(
     let media = media.trim().to_ascii_lowercase();
     if !is_text(&media, &got.body) {
         let message = format!(
-            "[ERROR: This is not a text but {}, {} bytes.]",
-            if media.is_empty() { "unnamed data".to_owned() } else { shortened(&media) },
+            "[ERROR: This is not text but {}, {} bytes.]",
+            if media.is_empty() { "data of an unknown type".to_owned() } else { shortened(&media) },
             got.body.len()
         );
         return Err(CallError::new(ErrorKind::Tool, message));
@@ -102,7 +103,8 @@ fn is_page(text: &str) -> bool {
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
-/// Returns the text, by its own mark, by what the server says, or by what the page says of itself.
+/// Decodes the body by its byte-order mark, the charset of the response, the charset that the page
+/// declares, or as UTF-8, in this order.
 fn decoded(body: &[u8], parameters: &str) -> String {
     let label = parameters.split(';').find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;
@@ -118,7 +120,7 @@ fn decoded(body: &[u8], parameters: &str) -> String {
         .and_then(|label| encoding_rs::Encoding::for_label(label.as_bytes()))
         .or_else(|| encoding_rs::Encoding::for_label(own?.as_bytes()))
         .unwrap_or(encoding_rs::UTF_8);
-    // A byte-order mark says more than all of them.
+    // `decode` gives a byte-order mark precedence over `encoding`.
     encoding.decode(body).0.into_owned()
 }
 
@@ -130,7 +132,7 @@ async fn convert(
 ) -> Result<String, CallError> {
     let failed = |why: &str| {
         let message = format!(
-            "[ERROR: The page cannot be turned into {}: {why}. Ask for it with `format: html`.]",
+            "[ERROR: The page cannot be converted to {}: {why}. Call again with `format: html`.]",
             word(form)
         );
         CallError::new(ErrorKind::Tool, message)
@@ -140,14 +142,15 @@ async fn convert(
     let sandbox = ctx
         .sandboxes
         .of(Category::Read, &offline, &temporary)
-        .map_err(|error| failed(&format!("the process cannot be held: {error}")))?;
+        .map_err(|error| failed(&format!("the process cannot be sandboxed: {error}")))?;
     let spec = ProcessSpec {
-        // In the process that executes it, this is our binary, also after an upgrade has replaced the file.
+        // The kernel resolves this in the process that executes it, so that it is our binary even
+        // after an upgrade replaced the file.
         program: PathBuf::from("/proc/self/exe"),
         argv: ["dutyd", CONVERTER_VERB, word(form)].map(str::to_owned).into(),
         env: Default::default(),
         working_dir: temporary,
-        // Control characters say nothing in a page.
+        // Control characters have no meaning in a page.
         stdin: Some(page.replace(|c: char| c.is_control() && !matches!(c, '\n' | '\t'), " ")),
         timeout: TIME,
         sandbox,
@@ -156,19 +159,19 @@ async fn convert(
     let mut keep = |chunk: &[u8]| {
         text.extend_from_slice(chunk);
         if text.len() > 4 * MOST_BYTES {
-            return Err(std::io::Error::other("it grows without end"));
+            return Err(std::io::Error::other("the text is too large"));
         }
         Ok(())
     };
     let exit = ctx.spawner.run(&spec, &context.cancel, &mut keep).await;
     let exit = exit.map_err(|error| failed(&error.to_string()))?;
     if exit.cancelled {
-        return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped meanwhile."));
+        return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped."));
     }
     match (exit.timed_out, exit.code) {
         (true, _) => Err(failed("it took too long")),
         (false, Some(0)) => Ok(String::from_utf8_lossy(&text).into_owned()),
-        (false, _) => Err(failed("it is nested too deep, or needs too much memory")),
+        (false, _) => Err(failed("it is nested too deeply, or needs too much memory")),
     }
 }
 
@@ -180,7 +183,8 @@ fn word(form: Form) -> &'static str {
     }
 }
 
-/// Runs this process as the converter: a page on standard input, what it says on standard output.
+/// Runs this process as the converter: reads a page from standard input and writes its text to
+/// standard output.
 #[must_use]
 pub fn run_converter(form: Option<&str>) -> ExitCode {
     let is_text = match form {
@@ -188,7 +192,7 @@ pub fn run_converter(form: Option<&str>) -> ExitCode {
         Some("text") => true,
         _ => return ExitCode::FAILURE,
     };
-    // Without the limit, a page could take all memory of the host.
+    // Without these limits, a page could take all memory of the host.
     let limits = [(Resource::RLIMIT_AS, MEMORY), (Resource::RLIMIT_CPU, WORK)];
     if limits.iter().any(|(resource, most)| setrlimit(*resource, *most, *most).is_err()) {
         return ExitCode::FAILURE;

@@ -1,4 +1,4 @@
-//! `web_search`: asks the service that the operator has a key for.
+//! `web_search`: queries the search service for which the operator has a key.
 //!
 //! *Source*: the search reference of Exa's API.
 
@@ -19,16 +19,15 @@ use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinit
 use crate::config::{Builtin, WebSearch};
 use crate::domain::{CallError, Category, ErrorKind};
 
-/// The tool's name.
 pub(super) const NAME: &str = "web_search";
 
-/// Results of a call that asks for no number.
+/// The default number of results.
 const RESULTS: u64 = 8;
 
-/// Characters of all results of a call that asks for no number.
+/// The default number of characters of all results together.
 const CHARACTERS: u64 = 10_000;
 
-/// Time of a call.
+/// The time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
@@ -64,7 +63,7 @@ pub struct WebSearchTool {
 }
 
 impl WebSearchTool {
-    /// Returns the tool; `None` where there is no key for it, or no network.
+    /// Returns the tool; `None` without a key for the service or without a network.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         let service = ctx.web_search.clone().filter(|_| !ctx.domains.is_offline)?;
@@ -109,10 +108,10 @@ impl WebSearchTool {
             body.extend_from_slice(&piece);
         }
         if !status.is_success() {
-            // Without secrets first: half of one would not be found.
+            // Redact before the text is cut: the redactor would not find half of a secret.
             let said = String::from_utf8_lossy(&body).into_owned();
             let said = shortened(&self.ctx.redactor.text(&said));
-            let message = format!("[ERROR: The search service answers HTTP {status}: {said}]");
+            let message = format!("[ERROR: The search service answered HTTP {status}: {said}]");
             return Err(CallError::new(ErrorKind::Tool, message));
         }
         let found: Found = serde_json::from_slice(&body).map_err(|error| {
