@@ -1,5 +1,5 @@
-//! Reading 10 MB of a streamed answer, per wire format. The time is the CPU's: nothing waits.
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot be set up is to stop at once")]
+//! Decodes 10 MB of a streamed answer, per wire format. Measures CPU time: nothing waits.
+#![expect(clippy::unwrap_used, reason = "a benchmark whose setup fails stops at once")]
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const BYTES: usize = 10_000_000;
 
-/// As much text as comes with one event of a real stream.
+/// The text of one event, as long as in a real stream.
 const TEXT: &str = "a few words, ";
 
 fn event(value: &Value) -> String {
@@ -21,7 +21,7 @@ fn event(value: &Value) -> String {
     }
 }
 
-/// The head, the piece that is repeated, and the end.
+/// Returns the head, the repeated piece and the end of a stream.
 fn parts(format: WireFormat) -> (String, String, String) {
     match format {
         WireFormat::Anthropic => (
@@ -79,7 +79,7 @@ fn parts(format: WireFormat) -> (String, String, String) {
     }
 }
 
-/// Pieces as a socket gives them.
+/// Returns a stream in pieces, as a socket delivers them.
 fn stream(format: WireFormat) -> Vec<Bytes> {
     let (head, piece, end) = parts(format);
     let repeated = piece.repeat(BYTES / piece.len());

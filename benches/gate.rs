@@ -1,5 +1,6 @@
-//! What a classification costs: a decision over a file and the lists of a job, and a command line of 1 KB for bash.
-#![expect(clippy::unwrap_used, reason = "a benchmark that cannot be set up is to stop at once")]
+//! Costs of the gate: a decision on a file under the lists of a job, and the classification of bash
+//! command lines.
+#![expect(clippy::unwrap_used, reason = "a benchmark whose setup fails stops at once")]
 
 use std::hint::black_box;
 

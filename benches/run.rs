@@ -1,8 +1,9 @@
-//! What the loop costs: an iteration with one call of `/bin/true`, and a run of 20 iterations against a model on loopback.
+//! Costs of the loop: a process, an iteration with one call of `/bin/true`, and a run of 20
+//! iterations against a model on loopback.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "a benchmark that cannot be set up is to stop at once"
+    reason = "a benchmark whose setup fails stops at once"
 )]
 
 use std::collections::BTreeMap;
@@ -60,7 +61,7 @@ fn config(directory: &Path, model: &str, base_url: &str) -> Arc<Config> {
     Arc::new(loaded.config.unwrap())
 }
 
-/// Runs the job once; returns how long it took.
+/// Runs the job once; returns the elapsed time.
 async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer>) -> Duration {
     let state = StateDir::new(state);
     let (clock, environment) = (Arc::new(SystemClock), Environment::default());
@@ -105,7 +106,7 @@ fn iteration(criterion: &mut Criterion) {
     });
 }
 
-/// What of an iteration is the process: shim, program, and the end of both.
+/// Measures the process part of an iteration: shim, program, and the end of both.
 fn process(criterion: &mut Criterion) {
     let (runtime, spawner) = (runtime(), Spawner::new(fork_server(), None, "bench"));
     let spec = ProcessSpec {
@@ -132,7 +133,7 @@ fn process(criterion: &mut Criterion) {
     }
 }
 
-/// Answers the n-th request of a run with a call, and the last with a text.
+/// Answers each request of a run with a call, and the last with text.
 async fn answer(body: String) -> axum::response::Response {
     let request: serde_json::Value = serde_json::from_str(&body).unwrap();
     let answered = request["messages"]

@@ -1,4 +1,5 @@
-// Any bytes as an answer, in pieces of any size: it is read or named. Included by the target of each format.
+// Any bytes as an answer, in pieces of any size: decoding succeeds or returns an error. Included by
+// the target of each format.
 
 use bytes::Bytes;
 use dutyd::config::WireFormat;

@@ -1,4 +1,4 @@
-//! An answer as `anthropic` reads it.
+//! Decodes an answer in the `anthropic` format.
 #![no_main]
 
 include!("answer.rs");

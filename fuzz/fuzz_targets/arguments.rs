@@ -1,4 +1,5 @@
-//! Any arguments against a command line: refused, or rendered so that each value is exactly what it was and never an option.
+//! Any arguments for a command line: they are rejected, or each value is rendered unchanged and
+//! never becomes an option.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -28,11 +29,11 @@ fuzz_target!(|text: &str| {
     let Ok(arguments) = parse_arguments(text) else { return };
     let Ok(valid) = COMMAND.validate(&arguments) else { return };
     let Ok(rendered) = COMMAND.render(&valid) else { return };
-    let value = valid.get("text").and_then(Value::as_str).expect("it is required");
+    let value = valid.get("text").and_then(Value::as_str).expect("`text` is required");
     assert_eq!(rendered.args.first().map(String::as_str), Some("run"));
     assert_eq!(rendered.args.get(1).map(String::as_str), Some(value));
     assert_eq!(rendered.args.get(2), Some(&format!("--x={value}")));
-    assert!(rendered.args.iter().enumerate().all(|(at, arg)| at == 2 || !arg.starts_with('-')), "no value became an option");
+    assert!(rendered.args.iter().enumerate().all(|(at, arg)| at == 2 || !arg.starts_with('-')), "a value became an option");
     assert!(rendered.args.iter().all(|arg| !arg.contains('\0')));
     assert!(rendered.args.iter().map(|arg| arg.len() + 1).sum::<usize>() <= ARGV_BYTES_LIMIT);
 });

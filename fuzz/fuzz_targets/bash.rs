@@ -1,4 +1,5 @@
-//! Any text as a command: it is classified, quickly; and a blocked command that follows it as a line of its own is never overlooked.
+//! Any text as a command: it is classified quickly, and a destructive command on a line of its own
+//! after it is never overlooked.
 #![no_main]
 
 use dutyd::gate::{CommandRules, Severity};
@@ -8,9 +9,10 @@ fuzz_target!(|text: &str| {
     let rules = CommandRules::default();
     let alone = rules.classify(text);
     assert!(alone.blocked.is_none() || alone.severity == Severity::Destructive);
-    // What cannot be parsed is destructive; what can must show the line that was added, unless it is taken in by a quotation or a comment.
+    // Text that cannot be parsed is destructive. In other text, the added line must be found,
+    // unless a quotation or comment encloses it.
     if alone.severity == Severity::Plain && !text.contains(['\'', '"', '<', '#', '\\', '`', '$']) {
         let more = rules.classify(&format!("{text}\nrm x\n"));
-        assert!(more.severity == Severity::Destructive, "{text:?} hides what follows it");
+        assert!(more.severity == Severity::Destructive, "{text:?} hides the line after it");
     }
 });

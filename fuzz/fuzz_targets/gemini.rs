@@ -1,4 +1,4 @@
-//! An answer as `gemini` reads it.
+//! Decodes an answer in the `gemini` format.
 #![no_main]
 
 include!("answer.rs");

@@ -1,4 +1,4 @@
-//! An answer as `ollama` reads it.
+//! Decodes an answer in the `ollama` format.
 #![no_main]
 
 include!("answer.rs");

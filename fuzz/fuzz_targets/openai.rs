@@ -1,4 +1,4 @@
-//! An answer as `openai` reads it.
+//! Decodes an answer in the `openai` format.
 #![no_main]
 
 include!("answer.rs");

@@ -1,4 +1,4 @@
-//! An answer as `openai_chat` reads it.
+//! Decodes an answer in the `openai_chat` format.
 #![no_main]
 
 include!("answer.rs");

@@ -1,4 +1,5 @@
-//! Any text as a patch: it is read or refused, and what is read fits a file or is refused, quickly.
+//! Any text as a patch: it is parsed or rejected, and a parsed patch is applied to a file or
+//! rejected, quickly.
 #![no_main]
 
 use dutyd::text::patch::{FilePatch, apply, parse};

@@ -1,4 +1,5 @@
-//! Any text as a path: it is refused or lies in an allowed tree, and nothing that is closed is opened.
+//! Any text as a path: it is rejected or lies in an allowed tree, and a closed path is never
+//! accepted.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Any text as a skill: it is read or refused, and what is read has a description.
+//! Any text as a skill: it is parsed or rejected, and a parsed skill has a description.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

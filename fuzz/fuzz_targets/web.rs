@@ -1,4 +1,5 @@
-//! Any text as an address, and as a page: only listed hosts get through, and whatever a page is, it is turned into text.
+//! Any text as an address and as a page: only listed hosts are accepted, and every page becomes
+//! text.
 #![no_main]
 
 use dutyd::config::AllowedHost;
@@ -6,7 +7,7 @@ use dutyd::gate::DomainRules;
 use dutyd::text::html;
 use libfuzzer_sys::fuzz_target;
 
-/// Bytes of a page that nothing is nested too deep in.
+/// Size up to which a page cannot nest too deeply, in bytes.
 const PAGE: usize = 8192;
 
 fuzz_target!(|text: &str| {
