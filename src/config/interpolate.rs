@@ -29,6 +29,7 @@ const SHOWN: &[&str] = &[
     "cmd",
     "args",
     "optional_args",
+    "dry_run_args",
     "stdin",
     "prompt",
     "system_prompt",
