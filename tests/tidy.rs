@@ -291,3 +291,32 @@ fn rules_are_proven_by_tests_that_name_them() {
         assert!(proven.contains_key(&rule), "no test proves {rule}");
     }
 }
+
+/// Checks that public types and functions have a doc comment.
+#[test]
+fn public_types_and_functions_have_doc_comments() {
+    const ITEMS: [&str; 8] = ["fn", "async", "const", "struct", "enum", "trait", "type", "unsafe"];
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let numbered = code(&path, &text);
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in &numbered {
+            let item = line.trim_start().strip_prefix("pub ");
+            let word = item.and_then(|item| item.split(' ').next());
+            // The items of a macro have the comment that its caller writes.
+            if !word.is_some_and(|word| ITEMS.contains(&word)) || line.contains('$') {
+                continue;
+            }
+            // Attributes may stand between the comment and the item.
+            let above = lines[..number - 1].iter().rev();
+            let mut above = above.skip_while(|line| {
+                let line = line.trim();
+                !line.is_empty() && !line.starts_with("//") && !line.ends_with(['{', '}', ';'])
+            });
+            if !above.next().is_some_and(|line| line.trim_start().starts_with("///")) {
+                wrong.push(format!("src/{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+}

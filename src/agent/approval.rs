@@ -24,7 +24,6 @@ pub struct ApprovalRequest {
     pub tool: String,
     /// The category that the gate assigned to the call.
     pub category: Category,
-    /// The parsed arguments.
     pub arguments: Map<String, Value>,
     /// The exact program and arguments; empty if the call starts no program.
     pub argv: Vec<String>,

@@ -46,7 +46,6 @@ impl Dispatch {
 /// The action that the session takes for a call.
 #[derive(Debug, Clone)]
 pub enum CallAction {
-    /// The tool runs.
     Run(AcceptedCall),
     /// The tool runs if a person approves the call. If nobody answers, the call can become a step
     /// of a change plan.

@@ -34,9 +34,7 @@ const CONFIRMATION: &str = "Before this is accepted as the final answer, check t
 pub enum Input {
     /// The run starts with this task.
     Start(String),
-    /// The model answered.
     Reply {
-        /// The reply.
         reply: Box<ModelReply>,
         /// Milliseconds from the request to the last byte.
         latency_ms: u64,
@@ -62,7 +60,6 @@ pub enum Action {
     CallModel,
     /// Run these calls, or answer them without running them.
     RunCalls(Vec<Dispatch>),
-    /// End the session.
     End(End),
 }
 
@@ -71,7 +68,6 @@ pub enum Action {
 pub struct End {
     /// Why the loop stopped.
     pub stop_reason: StopReason,
-    /// The final text.
     pub result: Option<String>,
     /// What went wrong, for the operator.
     pub error: Option<String>,

@@ -15,7 +15,6 @@ use crate::domain::{FinishReason, StopReason, Turn, Usage};
 /// A request to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelRequest<'a> {
-    /// The system prompt.
     pub system: &'a str,
     /// Length in bytes of the prefix of `system` that is the same in every run of the job.
     pub stable: usize,
@@ -34,7 +33,6 @@ pub struct RequestedCall {
     pub id: Option<String>,
     /// The tool name as the model wrote it.
     pub name: String,
-    /// The arguments, unparsed.
     pub arguments: String,
 }
 
@@ -74,13 +72,11 @@ pub enum ErrorClass {
     NotFound,
     /// The prompt is longer than the model's window.
     ContextLength,
-    /// Too many requests.
     RateLimit,
     /// The quota is exhausted.
     QuotaExhausted,
     /// The server is overloaded.
     Overloaded,
-    /// The server failed.
     Server,
     /// The model wrote a tool call that the provider could not parse.
     BadToolGeneration,
@@ -88,7 +84,6 @@ pub enum ErrorClass {
     MalformedResponse,
     /// The response ended early.
     StreamInterrupted,
-    /// The connection failed.
     Network,
     /// The provider did not respond in time.
     Timeout,

@@ -15,9 +15,7 @@ pub struct PromptFacts<'a> {
     pub base: &'a str,
     /// The name of the job.
     pub job: &'a str,
-    /// The job's description.
     pub description: Option<&'a str>,
-    /// The host's name.
     pub host: &'a str,
     /// The kernel's name and release.
     pub platform: &'a str,
@@ -31,7 +29,6 @@ pub struct PromptFacts<'a> {
     pub in_repository: bool,
     /// The state of that repository, if git reported it.
     pub git: Option<&'a GitFacts>,
-    /// The job's autonomy.
     pub autonomy: &'a str,
     /// The tools that the model sees.
     pub tools: &'a [ToolFacts],
@@ -63,7 +60,6 @@ pub struct GitFacts {
 pub struct ToolFacts {
     /// The name that the model sees.
     pub name: String,
-    /// The tool's category.
     pub category: String,
     /// Conditions on its arguments in addition to their schema.
     pub conditions: Option<String>,
@@ -133,7 +129,8 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
 }
 
 impl GitFacts {
-    /// Returns the branch and the last commits, one per line. The text is untrusted: keep it out of the system prompt.
+    /// Returns the branch and the last commits, one per line. The text is untrusted: keep it out of
+    /// the system prompt.
     #[must_use]
     pub fn untrusted_text(&self) -> String {
         let mut text = format!("branch: {}\n", one_line(&self.branch));

@@ -38,7 +38,6 @@ pub struct SessionParts {
     pub models: Vec<ModelInUse>,
     /// Delimits tool output as untrusted content.
     pub marker: Marker,
-    /// Receives the events.
     pub sink: Arc<dyn EventSink>,
     /// The id of the run.
     pub run_id: String,

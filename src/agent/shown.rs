@@ -141,7 +141,8 @@ fn thousandth(value: &Value) -> Value {
     }
 }
 
-/// Converts seconds to whole milliseconds. Leaves a value that is not a number to the argument validation.
+/// Converts seconds to whole milliseconds. Leaves a value that is not a number to the argument
+/// validation.
 fn in_milliseconds(value: &Value) -> Value {
     match (value.as_u64(), value.as_f64()) {
         (Some(seconds), _) => seconds.saturating_mul(1000).into(),

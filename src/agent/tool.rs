@@ -79,7 +79,6 @@ pub struct CallOutput {
     pub truncated: Option<Truncated>,
     /// Whether the output contained invalid UTF-8.
     pub lossy: bool,
-    /// The exit code.
     pub exit_code: Option<i32>,
     /// The signal that ended the process.
     pub signal: Option<i32>,
@@ -91,7 +90,6 @@ pub struct CallOutput {
     pub digest: Option<String>,
     /// The changes to files, as a unified diff.
     pub diff: Option<String>,
-    /// The changed files.
     pub modified: Vec<PathBuf>,
     /// Lines removed plus lines added.
     pub lines_changed: u64,

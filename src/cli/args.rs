@@ -352,7 +352,8 @@ pub(crate) struct VerifyArgs {
     /// Check all records
     #[arg(long, conflicts_with = "run")]
     pub(crate) all: bool,
-    /// With --all, check runs that began at this time or later: a time, or a duration back from now such as 7d
+    /// With --all, check runs that began at this time or later: a time, or a duration back from now
+    /// such as 7d
     #[arg(long, value_name = "TIME", requires = "all")]
     pub(crate) since: Option<String>,
 }

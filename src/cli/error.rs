@@ -4,7 +4,6 @@
 /// "Exit codes".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The operation failed.
     Failed,
     /// Invalid usage, configuration or arguments.
     Usage,

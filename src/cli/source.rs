@@ -24,7 +24,6 @@ pub(crate) enum Wanted {
     Record,
     /// Jobs, tools and rules: the configuration.
     Configuration,
-    /// A new run.
     Start,
 }
 

@@ -18,7 +18,8 @@ const MOST_KEPT: usize = 2000;
 
 /// One error or warning of a configuration.
 ///
-/// *Shape*: `{"file":"jobs.yaml","line":4,"column":5,"field":"jobs[0].shedule","message":"…","hint":"did you mean `schedule`?"}`
+/// *Shape*:
+/// `{"file":"jobs.yaml","line":4,"column":5,"field":"jobs[0].shedule","message":"…","hint":"did you mean `schedule`?"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
     /// The path of the file, for display.

@@ -3,7 +3,6 @@
 /// The target on which the programs of a job's tools run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ExecutionTarget {
-    /// This host.
     #[default]
     Local,
     /// Another host, through OpenSSH; the value is the destination argument of `ssh`.

@@ -39,7 +39,6 @@ pub enum Autonomy {
 /// Whether a job's runs make changes or only plan them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Runs make changes.
     #[default]
     Act,
     /// Runs plan changes, and a person applies them.
@@ -73,7 +72,6 @@ pub enum Catchup {
 /// Which read tools a job may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadPolicy {
-    /// Every read tool.
     All,
     /// Only the named tools.
     Only(BTreeSet<String>),
@@ -122,7 +120,6 @@ pub struct Limits {
     pub max_tokens: Option<u64>,
     /// Cost in US dollars; `None` is unlimited.
     pub max_cost_usd: Option<f64>,
-    /// Changed files.
     pub max_files_modified: u64,
     /// Changed lines in all files.
     pub max_lines_changed: u64,
@@ -230,7 +227,6 @@ pub struct Job {
 pub(crate) struct JobContext<'a> {
     pub(crate) environment: &'a Environment,
     pub(crate) settings: &'a Settings,
-    /// The configuration directory.
     pub(crate) directory: &'a Path,
     pub(crate) defaults: &'a RawDefaults,
     /// `None` if the tools files are incomplete; tool names are then not checked.

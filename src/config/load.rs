@@ -36,13 +36,10 @@ pub struct Config {
     pub digest: String,
     /// Settings of `config.yaml` other than models and MCP servers.
     pub settings: Settings,
-    /// Models by name.
     pub models: BTreeMap<String, Arc<Model>>,
-    /// Tools by name.
     pub tools: BTreeMap<ToolName, Arc<Tool>>,
     /// MCP servers by name.
     pub mcp_servers: BTreeMap<String, Arc<McpServer>>,
-    /// Jobs by name.
     pub jobs: BTreeMap<JobName, Arc<Job>>,
     /// Values to redact from everything that leaves the process.
     pub secrets: Vec<Secret>,

@@ -46,13 +46,10 @@ pub enum Provider {
 /// The wire format of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WireFormat {
-    /// Anthropic Messages.
     Anthropic,
-    /// OpenAI Responses.
     Openai,
     /// OpenAI Chat Completions and compatible servers.
     OpenaiChat,
-    /// Gemini.
     Gemini,
     /// Ollama's native chat API.
     Ollama,
@@ -95,11 +92,9 @@ impl WireFormat {
 /// How much a model may reason before it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Short reasoning.
     Low,
     /// Enough reasoning for most tasks.
     Medium,
-    /// Long reasoning.
     High,
 }
 
@@ -142,7 +137,6 @@ pub struct Remote {
     pub timeout: Duration,
     /// The timeout for the next byte of a response.
     pub idle_timeout: Duration,
-    /// Additional request headers.
     pub headers: BTreeMap<String, String>,
 }
 

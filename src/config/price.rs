@@ -40,7 +40,6 @@ struct Long {
     rates: Rates,
 }
 
-/// The built-in prices.
 #[derive(Debug, Deserialize)]
 struct Table {
     as_of: String,

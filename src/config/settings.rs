@@ -17,7 +17,6 @@ const ENV_ALLOWLIST: &[&str] =
 /// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
     Text,
     /// One JSON object per line.
     Json,

@@ -13,7 +13,6 @@ const SEARCH: &str = "https://api.exa.ai";
 /// The service behind `web_search`. Its `Debug` output omits the key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebSearch {
-    /// The API key.
     pub api_key: String,
     /// The base URL, without `/search` and without a trailing slash.
     pub base_url: String,

@@ -12,16 +12,13 @@ use crate::store::{LedgerReader, Period, SlotRow};
 /// A due time without a slot, or a slot without a due time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AuditedSlot {
-    /// The job.
     pub job: String,
-    /// The due time.
     pub due_at: DateTime<Utc>,
 }
 
 /// The undecided due times of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided {
-    /// The job.
     pub job: String,
     /// The oldest of them.
     pub first_due_at: DateTime<Utc>,
@@ -31,7 +28,8 @@ pub struct Undecided {
 
 /// The report of `audit`.
 ///
-/// *Shape*: `{"ok":true,"slots":60,"holes":[],"extras":[],"undecided":[],"last_decided_at":"…","valid_from":"…","daemon":4711}`
+/// *Shape*:
+/// `{"ok":true,"slots":60,"holes":[],"extras":[],"undecided":[],"last_decided_at":"…","valid_from":"…","daemon":4711}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditReport {
     /// Whether every due time is accounted for.

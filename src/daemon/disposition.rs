@@ -25,9 +25,7 @@ pub(super) enum Cause {
 /// What becomes of a due time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// Runs, on time.
     Run,
-    /// Runs, late.
     CatchUp,
     /// Covered by the run of a newer due time.
     Coalesced,

@@ -72,7 +72,6 @@ pub struct Parts {
     pub watchdog: Option<Duration>,
 }
 
-/// A queued run.
 struct Waiting {
     run_id: RunId,
     job: String,

@@ -15,18 +15,15 @@ use crate::store::RunSummary;
 pub struct LastRun {
     /// The id of the run.
     pub run_id: String,
-    /// Its outcome.
     pub outcome: Option<Outcome>,
     /// The `status` of its final answer.
     pub verdict: Option<String>,
-    /// When it ended.
     pub ended_at: Option<String>,
 }
 
 /// A job as `jobs` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRow {
-    /// Its name.
     pub name: String,
     /// What it is for, in the operator's words.
     pub description: Option<String>,
@@ -42,16 +39,13 @@ pub struct JobRow {
     pub timezone: String,
     /// Its next due time; null if it has no schedule in effect.
     pub next_fire: Option<DateTime<Utc>>,
-    /// Its last run.
     pub last_run: Option<LastRun>,
 }
 
 /// An upcoming slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextRow {
-    /// The job.
     pub job: String,
-    /// The due time.
     pub due_at: DateTime<Utc>,
     /// The due time in the job's zone, as RFC 3339.
     pub local: String,
@@ -82,16 +76,13 @@ pub struct StatusConfig {
 /// The number of runs, in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRuns {
-    /// Active runs.
     pub active: usize,
-    /// Queued runs.
     pub queued: usize,
 }
 
 /// The number of jobs, in `status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusJobs {
-    /// All jobs.
     pub total: usize,
     /// Paused jobs; always 0 in this version.
     pub paused: usize,
@@ -106,13 +97,9 @@ pub struct StatusReport {
     pub version: String,
     /// The process id of the daemon.
     pub pid: u32,
-    /// When it started.
     pub started_at: DateTime<Utc>,
-    /// Its configuration.
     pub config: StatusConfig,
-    /// Its runs.
     pub runs: StatusRuns,
-    /// Its jobs.
     pub jobs: StatusJobs,
     /// How tools are sandboxed unless their job sets a mode of its own.
     pub sandbox: String,

@@ -12,7 +12,6 @@ use super::ids::CallId;
 /// The arguments of a call, parsed once.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arguments {
-    /// A JSON object.
     Parsed(Map<String, Value>),
     /// Text that is not a JSON object or was cut. It is never executed.
     Invalid {
@@ -30,7 +29,6 @@ pub struct ToolCall {
     pub call_id: CallId,
     /// The name as the model wrote it; untrusted.
     pub name: String,
-    /// The arguments.
     pub arguments: Arguments,
 }
 
@@ -48,7 +46,6 @@ pub enum ErrorKind {
     ApprovalTimeout,
     /// The call was not run because of a newer instruction or because the run ended.
     Skipped,
-    /// The deadline passed.
     Timeout,
     /// The exit code is not in `success_codes`.
     ExitCode,

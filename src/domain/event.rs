@@ -25,7 +25,8 @@ pub const FIRST_PREV: &str = "00000000000000000000000000000000000000000000000000
 
 /// One line of a transcript.
 ///
-/// *Shape*: `{"v":1,"seq":0,"ts":"…Z","run_id":"…","session_id":"…","prev":"00…","type":"session_start",…}`
+/// *Shape*:
+/// `{"v":1,"seq":0,"ts":"…Z","run_id":"…","session_id":"…","prev":"00…","type":"session_start",…}`
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Line<T = Event> {
     /// The format version, 1.
@@ -51,7 +52,6 @@ pub struct Line<T = Event> {
 pub enum InputSource {
     /// The job's prompt, or the prompt that replaced it.
     Job,
-    /// A person.
     Person,
     /// The loop, which asks the model to confirm that the task is done.
     Confirmation,
@@ -94,7 +94,6 @@ pub struct PolicyDecision {
     pub name: String,
     /// The category of the call, possibly raised by a rule.
     pub category: Category,
-    /// The decision.
     pub decision: DecisionKind,
     /// The rule that decided.
     pub rule: String,
@@ -111,7 +110,6 @@ pub struct CallStart {
     pub name: String,
     /// The category that the gate assigned to the call.
     pub category: Category,
-    /// The parsed arguments.
     pub arguments: Map<String, Value>,
     /// The exact program and arguments.
     pub argv: Vec<String>,
@@ -154,7 +152,6 @@ pub struct CallEnd {
     /// Whether the output contained invalid UTF-8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
-    /// The exit code.
     pub exit_code: Option<i32>,
     /// The signal that ended the process.
     pub signal: Option<i32>,
@@ -194,7 +191,6 @@ pub struct SessionEnd {
     pub outcome: Outcome,
     /// Why the loop stopped.
     pub stop_reason: StopReason,
-    /// The final text.
     pub result: Option<Value>,
     /// The `status` of the final answer, if it has one.
     pub verdict: Option<String>,
@@ -231,22 +227,15 @@ pub enum Event {
     /// The first line of a transcript.
     SessionStart(Box<SessionStart>),
     /// The system prompt, as sent to the model.
-    SystemPrompt {
-        /// The whole text.
-        text: String,
-    },
-    /// A user turn.
+    SystemPrompt { text: String },
     UserInput {
-        /// The text.
         text: String,
         /// The origin of the turn.
         source: InputSource,
     },
     /// A complete reply of the model.
     AssistantTextEnd {
-        /// The text.
         text: String,
-        /// The reasoning.
         reasoning: Option<String>,
         /// The calls: `call_id`, `name` and `arguments`, or `arguments_text` if the arguments do
         /// not parse.
@@ -302,7 +291,6 @@ pub enum Event {
     PlanStep(Box<PlanStep>),
     /// Text was added while the run worked.
     SteeringInjected {
-        /// The text.
         text: String,
         /// `loop_detection` or `budget` in this version.
         source: String,
@@ -388,10 +376,7 @@ pub enum LiveEvent {
     /// The model starts to reply.
     AssistantTextStart,
     /// A piece of the reply's text.
-    AssistantTextDelta {
-        /// The piece.
-        text: String,
-    },
+    AssistantTextDelta { text: String },
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ pub struct PlanStep {
     pub category: Category,
     /// The exact program and arguments; empty for a built-in tool.
     pub argv: Vec<String>,
-    /// The parsed arguments.
     pub arguments: Map<String, Value>,
     /// The directory in which the program starts.
     pub working_dir: String,
@@ -41,7 +40,6 @@ pub struct PlanRead {
     pub call_id: CallId,
     /// The tool's own name.
     pub name: String,
-    /// The parsed arguments.
     pub arguments: Map<String, Value>,
     /// SHA-256 (hex) of the read's whole answer.
     pub digest: String,
@@ -96,7 +94,6 @@ pub struct Plan {
 /// A step of a stored plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KeptStep {
-    /// The recorded call.
     #[serde(flatten)]
     pub step: PlanStep,
     /// The state of the step.

@@ -34,7 +34,6 @@ impl Trigger {
 /// A user of this host, as the kernel identifies the peer of a socket or the owner of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Person {
-    /// The user id.
     pub uid: u32,
     /// The user name; `#UID` if the user database has no entry.
     pub user: String,
@@ -65,7 +64,6 @@ pub struct SandboxFacts {
 /// *Shape*: `{"path":"/srv/web/AGENTS.md","digest":"9f86d081…"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProjectDocument {
-    /// The absolute path.
     pub path: String,
     /// SHA-256 (hex) of the file; null if it has more than 16 MiB.
     pub digest: Option<String>,
@@ -106,7 +104,6 @@ pub struct SessionStart {
     pub sandbox: SandboxFacts,
     /// The version of dutyd.
     pub dutyd_version: String,
-    /// The host name.
     pub host: String,
     /// The project's documents that the model gets. Null if no model is called (`apply`), and in
     /// transcripts of earlier versions.

@@ -19,7 +19,6 @@ pub enum FinishReason {
     ToolCalls,
     /// The token limit cut the reply.
     Length,
-    /// The model declined.
     Refusal,
     /// The provider's filter cut the reply.
     ContentFilter,

@@ -1,7 +1,8 @@
-//! The rules, in their order.
+//! The rules of the gate, in the order in which they apply.
 //!
-//! *Source*: `docs/design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category, 3 autonomy, 4 blocked commands and closed paths,
-//! 5 category and arguments, 6 skills, 7 paths and domains, 8 rate and budgets.
+//! *Source*: `docs/design/gate.md`, "Order of the rules": 1 deny of the job, 2 effective category,
+//! 3 autonomy, 4 blocked commands and closed paths, 5 category and arguments, 6 skills, 7 paths and
+//! domains, 8 rate and budgets.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,92 +17,93 @@ use crate::argv::ArgumentConditions;
 use crate::config::{Autonomy, Listed, Policy, Rate, ReadPolicy};
 use crate::domain::{Category, DecisionKind};
 
-/// What a run may do; frozen at its start.
+/// The rules of one run, frozen at its start.
 #[derive(Debug, Clone)]
 pub struct GateRules {
-    /// The job's name.
     pub job: String,
-    /// Whether a person is attached: then what is not listed is asked for, and write calls are allowed.
+    /// Whether a person is attached. The gate then allows unlisted write calls and asks about
+    /// unlisted admin calls.
     pub has_person: bool,
-    /// What it may use.
+    /// The tools that the job may use, and under which conditions.
     pub policy: Policy,
-    /// Where files may lie.
+    /// The trees that the run may access.
     pub paths: PathRules,
-    /// What of commands is blocked or destructive besides the built-in lists.
+    /// Blocked and destructive commands that the operator adds to the built-in lists.
     pub commands: CommandRules,
-    /// What may be fetched.
+    /// The hosts from which the run may fetch.
     pub domains: DomainRules,
-    /// How fast calls may follow each other.
+    /// The rate limit of calls; `None` is unlimited.
     pub rate: Option<Rate>,
-    /// The most tool calls.
+    /// Tool calls per run, inclusive; the gate denies the next one (rule `budget`).
     pub max_tool_calls: u64,
-    /// The most files that are changed.
+    /// Distinct files that the run may change, inclusive.
     pub max_files_modified: u64,
-    /// The most lines that are changed.
+    /// Lines that the run may change, inclusive.
     pub max_lines_changed: u64,
 }
 
-/// Something that a call accesses, as its arguments name it.
+/// Something that a call accesses, as named in its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resource {
     /// A file or directory.
     File {
-        /// As it is written; hostile.
+        /// The path as written in the arguments; untrusted.
         path: String,
-        /// What is done to it.
+        /// How the call accesses it.
         access: Access,
     },
-    /// A command for bash; hostile.
+    /// A command line for bash; untrusted.
     Command(String),
-    /// An address of the web; hostile.
+    /// A URL; untrusted.
     Url(String),
 }
 
 impl Resource {
-    /// Returns a file.
+    /// Returns a [`Resource::File`] for `path`.
     #[must_use]
     pub fn file(path: &str, access: Access) -> Self {
         Self::File { path: path.to_owned(), access }
     }
 }
 
-/// What a run has used up of what the gate counts.
+/// The usage of a run, counted against its budgets and its rate limit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Spent {
-    /// Calls that were let through.
+    /// Calls that were not denied.
     pub calls: u64,
-    /// Files that were changed.
+    /// Files that the run changed.
     pub files: BTreeSet<PathBuf>,
-    /// Lines that were changed.
+    /// Lines that the run changed.
     pub lines: u64,
-    /// How far the bucket of the rate is used up.
+    /// The bucket of the rate limit.
     bucket: Bucket,
 }
 
-/// The bucket of a rate, as it was when it was looked at last.
+/// The bucket of a rate limit, as of its last refill.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Bucket {
-    /// Calls until it is full again.
+    /// Calls that the bucket lacks to be full.
     lacking: f64,
-    /// From the start of the run.
+    /// The time of the last refill, since the start of the run.
     looked_at: Duration,
 }
 
 impl Spent {
-    /// Counts a call that is let through.
+    /// Counts a call that was not denied, with the files and lines that it may change.
     pub fn count(&mut self, rules: &GateRules, resources: &[Resource], lines: u64) {
         self.count_call();
         self.lines += lines;
         self.files.extend(rules.written(resources));
     }
 
-    /// Counts a call whose changes are counted when it is done.
+    /// Counts a call whose changes the caller counts when it ends.
     pub fn count_call(&mut self) {
         self.calls += 1;
         self.bucket.lacking += 1.0;
     }
 
-    /// Fills the bucket of the rate with what the time has brought; `now` is counted from the start of the run.
+    /// Refills the bucket for the time since the last refill; `now` counts from the start of the
+    /// run.
     pub fn refill(&mut self, rate: Option<Rate>, now: Duration) {
         let passed = now.saturating_sub(self.bucket.looked_at).as_secs_f64();
         let brought = rate.map_or(0.0, |rate| passed * per_second(rate));
@@ -115,7 +117,7 @@ fn per_second(rate: Rate) -> f64 {
 }
 
 impl GateRules {
-    /// Returns the files that would be written, as far as they can be named.
+    /// Returns the absolute paths that a call would write; skips paths that are not valid.
     pub fn written<'a>(&'a self, resources: &'a [Resource]) -> impl Iterator<Item = PathBuf> + 'a {
         resources.iter().filter_map(|resource| match resource {
             Resource::File { path, access: Access::Write } => self.paths.absolute(path).ok(),
@@ -124,43 +126,39 @@ impl GateRules {
     }
 }
 
-/// What is known of a call.
+/// The facts about a call that the gate judges.
 #[derive(Debug, Clone, Copy)]
 pub struct CallFacts<'a> {
-    /// The tool.
     pub tool: &'a str,
-    /// Its own category.
     pub category: Category,
-    /// Any of these makes the call an admin call.
+    /// Conditions on the arguments; a call that meets one of them is an admin call.
     pub destructive_when: &'a [ArgumentConditions],
-    /// What it accesses.
     pub resources: &'a [Resource],
-    /// Lines of files that it would change, at most.
+    /// Upper bound of the lines of files that the call changes.
     pub lines: u64,
-    /// What the run has used up.
+    /// The usage of the run so far.
     pub spent: &'a Spent,
 }
 
-/// What the gate says.
+/// The gate's decision about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Yes or no.
     pub kind: DecisionKind,
-    /// The rule that decided.
+    /// The name of the rule that decided; `allowed` if no rule denies or asks.
     pub rule: &'static str,
-    /// The category that was judged.
+    /// The effective category of the call.
     pub category: Category,
-    /// A sentence for people and for the model.
+    /// Why, in a sentence for people and for the model.
     pub reason: String,
 }
 
-/// A rule that says no, and why.
+/// A rule that denies or asks, and its reason.
 type Refusal = (&'static str, String);
 
-/// Decides a call of a scheduled run.
+/// Decides a call: applies the rules in order to its facts and arguments.
 #[must_use]
 pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, Value>) -> Decision {
-    // Each command is parsed once.
+    // Parse each command only once.
     let commands: Vec<Classification> = facts
         .resources
         .iter()
@@ -188,7 +186,8 @@ pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, V
     }
 }
 
-/// Asks the rules in their order; the first that refuses, decides. Returns why a person must be asked, if one must.
+/// Applies the rules in order; the first one that denies decides. Returns why a person must approve
+/// the call, if one must.
 fn refusal(
     rules: &GateRules,
     facts: CallFacts<'_>,
@@ -201,8 +200,7 @@ fn refusal(
         return Err(("job_deny", format!("the job `{job}` denies `{tool}`")));
     }
     if policy.autonomy == Autonomy::ReadOnly && category != Category::Read {
-        let reason =
-            format!("the job `{job}` is read_only and this is a call of category {category}");
+        let reason = format!("the job `{job}` is read_only, but this call has category {category}");
         return Err(("autonomy", reason));
     }
     let paths = path_refusals(rules, facts);
@@ -216,13 +214,12 @@ fn refusal(
     let mut ask = None;
     match category_rule(job, policy, tool, category, arguments) {
         Ok(()) if policy.approve.contains(tool) => {
-            ask = Some(("approve", format!("the job `{job}` wants a person's yes to `{tool}`")));
+            ask = Some(("approve", format!("the job `{job}` requires approval for `{tool}`")));
         }
         Ok(()) => {}
         Err(("category", _)) if rules.has_person && category == Category::Write => {
             if policy.approve.contains(tool) {
-                ask =
-                    Some(("approve", format!("the job `{job}` wants a person's yes to `{tool}`")));
+                ask = Some(("approve", format!("the job `{job}` requires approval for `{tool}`")));
             }
         }
         Err(("category", reason)) if rules.has_person && category == Category::Admin => {
@@ -232,7 +229,7 @@ fn refusal(
     }
     if let Some(skill) = policy.excluded_by_skill(tool) {
         let reason =
-            format!("the skill `{skill}` of the job `{job}` is not to be used with `{tool}`");
+            format!("the active skill `{skill}` of the job `{job}` does not allow `{tool}`");
         return Err(("skill", reason));
     }
     if let Some(refusal) = paths.first() {
@@ -273,7 +270,7 @@ fn rate(rules: &GateRules, spent: &Spent) -> Result<(), Refusal> {
     Err((
         "rate",
         format!(
-            "the run may make {burst} calls at once and then {per_minute} a minute; the next one in {wait:.1} s"
+            "the rate limit is {burst} calls at once, then {per_minute} per minute; retry in {wait:.1} s"
         ),
     ))
 }
@@ -290,21 +287,21 @@ fn budget(rules: &GateRules, facts: CallFacts<'_>) -> Result<(), Refusal> {
     let (changed, most) = (files.len() as u64, rules.max_files_modified);
     if !more.is_empty() && changed + more.len() as u64 > most {
         return refused(format!(
-            "the run has changed {changed} of {most} files, and this would change {} more",
+            "the run has changed {changed} of {most} files, and this call would change {} more",
             more.len()
         ));
     }
     let most = rules.max_lines_changed;
     if facts.lines > 0 && lines.saturating_add(facts.lines) > most {
         return refused(format!(
-            "the run has changed {lines} of {most} lines, and this would change {} more",
+            "the run has changed {lines} of {most} lines, and this call would change {} more",
             facts.lines
         ));
     }
     Ok(())
 }
 
-/// Tells whether a run of this policy could ever use the tool, so that its model is shown it.
+/// Tells whether a run with this policy could ever use the tool. Its model sees only such tools.
 #[must_use]
 pub fn is_visible(policy: &Policy, tool: &str, category: Category, has_person: bool) -> bool {
     !policy.deny.contains(tool)
@@ -325,7 +322,7 @@ fn is_listed(list: &[Listed], tool: &str) -> bool {
     list.iter().any(|entry| entry.tool.as_str() == tool)
 }
 
-/// Returns the category of a call, and why it is more than the tool's own (never less).
+/// Returns the effective category of a call, never below the tool's own, and why it was raised.
 fn effective_category(
     rules: &GateRules,
     facts: CallFacts<'_>,
@@ -336,13 +333,13 @@ fn effective_category(
         let mut conditions = facts.destructive_when.iter();
         conditions
             .any(|conditions| conditions.first_mismatch(arguments).is_none())
-            .then(|| "such arguments make it an admin call".to_owned())
+            .then(|| "these arguments make it an admin call".to_owned())
     };
     let by_resource = |resource: &Resource| match resource {
         Resource::File { path, access: Access::Write } => {
             let path = rules.paths.absolute(path).ok()?;
             let is_system = rules.paths.is_system(&path);
-            is_system.then(|| format!("`{}` belongs to the system", path.display()))
+            is_system.then(|| format!("`{}` is a system path", path.display()))
         }
         _ => None,
     };
@@ -383,7 +380,7 @@ fn category_rule(
         return Err((
             "category",
             format!(
-                "this is a call of category {category}, and `{tool}` is not listed under `{category}` of the job `{job}`"
+                "this call has category {category}, but the job `{job}` does not list `{tool}` under `{category}`"
             ),
         ));
     }
@@ -610,9 +607,10 @@ mod tests {
         check(Category::Read, "/app/keys/k", Read, ("denied_path", Category::Read));
         check(Category::Read, "/srv/x", Read, ("path", Category::Read));
         check(Category::Write, "../x", Write, ("path", Category::Write));
-        // A system path makes it an admin call, which is not listed; that it is allowed comes too late.
+        // A system path raises the call to admin, which the job does not list. That the path is
+        // writable does not help.
         check(Category::Write, "/etc/app/x", Write, ("category", Category::Admin));
-        // A closed path speaks before the category.
+        // A denied path is refused before the category rule applies.
         check(Category::Admin, "/app/keys/k", Write, ("denied_path", Category::Admin));
     }
 
@@ -668,9 +666,9 @@ mod tests {
         };
         assert_eq!((call(0).0, call(0).0), ("allowed", "allowed"));
         let refused = call(500);
-        assert!(refused.0 == "rate" && refused.1.ends_with("the next one in 1.5 s"), "{refused:?}");
+        assert!(refused.0 == "rate" && refused.1.ends_with("retry in 1.5 s"), "{refused:?}");
         assert_eq!((call(2000).0, call(2001).0, call(4000).0), ("allowed", "rate", "allowed"));
-        // It holds no more than the burst, however long nothing was asked.
+        // The bucket never holds more than the burst, however long the pause was.
         assert_eq!(
             (call(900_000).0, call(900_000).0, call(900_000).0),
             ("allowed", "allowed", "rate")
@@ -685,7 +683,7 @@ mod tests {
                 && visible("scale", Category::Write)
                 && visible("drain", Category::Admin)
         );
-        assert!(visible("drain", Category::Write), "it may be raised to admin");
+        assert!(visible("drain", Category::Write), "the call may be raised to admin");
         assert!(!visible("apply", Category::Write) && !visible("scale", Category::Admin));
     }
 }

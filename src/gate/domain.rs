@@ -1,7 +1,8 @@
-//! Which addresses of the web a run may fetch. Pure: whoever connects asks with the URL as it is named, and again with the addresses that its
-//! host turned out to have.
+//! Which URLs a run may fetch. Pure: the caller passes in a URL as it was named, and then each
+//! address to which its host resolves.
 //!
-//! *Source*: threat model, NET-1 to NET-4, NET-7; the IANA registries of special-purpose addresses for IPv4 and IPv6.
+//! *Source*: threat model, NET-1 to NET-4, NET-7; the IANA registries of special-purpose addresses
+//! for IPv4 and IPv6.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,37 +10,34 @@ use url::{Host, Url};
 
 use crate::config::AllowedHost;
 
-/// Where a run may fetch from.
+/// The hosts from which a run may fetch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DomainRules {
-    /// The hosts; none is none.
+    /// The allowed hosts; an empty list allows none.
     pub hosts: Vec<AllowedHost>,
-    /// Whether the job has no network at all.
+    /// Whether the job may not use the network.
     pub is_offline: bool,
 }
 
 /// A URL whose host is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// What is fetched.
     pub url: Url,
-    /// Its host.
     pub host: Host,
-    /// Whether the host may lie in a network that is not public.
+    /// Whether the host may have a non-public address.
     internal: bool,
 }
 
 /// Why a URL is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DomainRefusal {
-    /// It is none.
-    #[error("`{0}` is no URL")]
+    #[error("`{0}` is not a URL")]
     Malformed(String),
-    /// It is not of the web.
-    #[error("only http:// and https:// are fetched, not {0}:")]
+    /// The scheme is neither `http` nor `https`.
+    #[error("only http:// and https:// URLs can be fetched, not {0}:")]
     Scheme(String),
-    /// It holds a name or a password.
-    #[error("a URL must not hold a user name or a password")]
+    /// The URL contains a user name or a password.
+    #[error("a URL must not contain a user name or a password")]
     UserInfo,
     /// The job has no network.
     #[error("the job has no network")]
@@ -47,28 +45,27 @@ pub enum DomainRefusal {
     /// The host is not listed.
     #[error("`{0}` is not among the allowed_domains of the job")]
     NotListed(String),
-    /// The host is listed, and lies where only hosts may lie that are listed as internal.
+    /// The host has a non-public address, but is not listed as internal.
     #[error(
         "`{host}` has the address {address}, which is not public, and is not listed as internal"
     )]
     Internal {
-        /// The host.
         host: String,
-        /// One of its addresses.
+        /// Its non-public address.
         address: IpAddr,
     },
-    /// No host can have it.
-    #[error("`{host}` has the address {address}, which is not the address of a host")]
+    /// The host has an address that is never the address of a host.
+    #[error("`{host}` has the address {address}, which is not a valid host address")]
     Impossible {
-        /// The host.
         host: String,
-        /// One of its addresses.
+        /// The address.
         address: IpAddr,
     },
 }
 
 impl DomainRules {
-    /// Returns what `text` names, if the run may fetch it as far as that can be told without a look at the network.
+    /// Returns the target that `text` names, if the run may fetch it. This does not access the
+    /// network: the caller must check each address of a named host with [`Target::judge`].
     ///
     /// *Errors*: [`DomainRefusal`].
     pub fn target(&self, text: &str) -> Result<Target, DomainRefusal> {
@@ -86,7 +83,7 @@ impl DomainRules {
         }
         let mut naming = self.hosts.iter().filter(|allowed| allowed.names(&host)).peekable();
         if naming.peek().is_none() {
-            // However long a server makes it.
+            // Limit the length, because a server may choose the host.
             return Err(DomainRefusal::NotListed(host.to_string().chars().take(100).collect()));
         }
         let internal = naming.any(|allowed| allowed.internal);
@@ -99,7 +96,7 @@ impl DomainRules {
 }
 
 impl Target {
-    /// Returns the address, where the host is one.
+    /// Returns the address if the host is an IP address.
     #[must_use]
     pub fn literal(&self) -> Option<IpAddr> {
         match self.host {
@@ -109,7 +106,7 @@ impl Target {
         }
     }
 
-    /// Judges an address of the host. One that is refused refuses the host (NET-2).
+    /// Checks one address of the host. If one address is refused, so is the host (NET-2).
     ///
     /// *Errors*: [`DomainRefusal`].
     pub fn judge(&self, address: IpAddr) -> Result<(), DomainRefusal> {
@@ -127,11 +124,11 @@ impl Target {
 enum Kind {
     Public,
     Internal,
-    /// Unspecified, multicast, reserved.
     Impossible,
 }
 
-/// Blocks that are not public, with the bits that name them. 168.63.129.16 is where a large cloud keeps what other clouds keep at 169.254.
+/// Non-public blocks, each with its prefix length. 168.63.129.16 is the address of Azure's platform
+/// services; other clouds use 169.254.0.0/16 for theirs.
 const INTERNAL_V4: &[(Ipv4Addr, u32)] = &[
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -154,7 +151,8 @@ const IMPOSSIBLE_V4: &[(Ipv4Addr, u32)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Blocks of 2000::/3 that are not public: protocol assignments with Teredo, documentation, 6to4, which embeds IPv4.
+/// Non-public blocks of 2000::/3: protocol assignments with Teredo, documentation, and 6to4, which
+/// embeds IPv4 addresses.
 const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
@@ -164,7 +162,7 @@ const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
 
 const GLOBAL_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// Where networks without IPv4 put the addresses of IPv4.
+/// The prefix with which networks without IPv4 embed IPv4 addresses.
 const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 fn kind(address: IpAddr) -> Kind {
@@ -271,11 +269,11 @@ mod tests {
         ] {
             check(text, "not among");
         }
-        // Listed, and yet an address that only an internal host may have.
+        // The host is listed, but only an internal host may have this address.
         check("http://10.0.0.7/", "not public");
         check("http:/\\good.example\\@evil.test/", "allowed");
         for text in ["", "good.example", "//good.example", "http://", "http://a b/"] {
-            check(text, "no URL");
+            check(text, "not a URL");
         }
         let offline = DomainRules { is_offline: true, ..rules() };
         assert_eq!(offline.target("http://good.example"), Err(DomainRefusal::Offline));

@@ -1,7 +1,8 @@
-//! The gate: one function decides every tool call, and nothing is executed that did not pass it.
+//! The gate: one function decides every tool call, and no call runs without its decision.
 //!
-//! Pure: what it needs to know comes in as arguments. The decision is recorded before the call starts; how a call is executed is not known
-//! here. Rules are asked in a fixed order, and the first that denies decides (POL-5).
+//! The gate is pure: callers pass in all facts, and it does not know how a call is executed. The
+//! caller records the decision before the call starts. The rules apply in a fixed order, and the
+//! first rule that denies decides (POL-5).
 
 mod bash;
 mod decision;

@@ -1,4 +1,5 @@
-//! Where the files of a run may lie. Pure: whoever opens a file asks with the path as it is named, and again with the path that was opened.
+//! Which files a run may access. Pure: the caller passes in a path as it was named, and then the
+//! path that was actually opened.
 //!
 //! *Source*: `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
 
@@ -6,10 +7,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes of the longest path that the kernel takes.
+/// `PATH_MAX` of the kernel, in bytes.
 const LONGEST: usize = 4096;
 
-/// Trees that belong to the system: a write there is an admin call.
+/// System trees: a write below one of them is an admin call.
 const SYSTEM: &[&str] = &[
     "/bin",
     "/boot",
@@ -30,54 +31,56 @@ const SYSTEM: &[&str] = &[
     "/var/spool",
 ];
 
-/// Closed to the file tools alone: every program needs it, so that the kernel cannot close it.
+/// Closed only to the built-in file tools: every program needs this file, so the sandbox cannot
+/// close it.
 pub(crate) const HIDDEN: &str = "/etc/passwd";
 
-/// What is done to a file.
+/// How a call accesses a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Its content or its name is read.
+    /// Reads its content or its name.
     Read,
-    /// It is made, changed or removed.
+    /// Creates, changes or removes it.
     Write,
 }
 
-/// Where the files of a run may lie. All paths are absolute and resolved.
+/// The trees that a run may access. All paths are absolute; paths on this host are resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathRules {
-    /// Where relative paths begin; allowed.
+    /// The base of relative paths; also listed in `writable`.
     pub working_dir: PathBuf,
-    /// Trees that may be read and written, the working directory among them.
+    /// Trees that may be read and written, including the working directory.
     pub writable: Vec<PathBuf>,
-    /// Trees that may be read only.
+    /// Trees that may only be read.
     pub readable: Vec<PathBuf>,
-    /// Trees that are closed whatever allows them.
+    /// Trees that are closed even if another list allows them.
     pub denied: Vec<PathBuf>,
-    /// Our own trees and files: closed, but for allowed ones that lie within. The first is the configuration directory.
+    /// Our own trees and files: closed, except for allowed trees below them. The first one is the
+    /// configuration directory.
     pub own: Vec<PathBuf>,
-    /// What else makes us what we are: no file tool writes there. From programs, its owner and mode keep it.
+    /// Our program, log and unit: no file tool may write them. Their owner and mode protect them
+    /// from other programs.
     pub frozen: Vec<PathBuf>,
 }
 
 /// Why a path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
-    /// It is closed.
     #[error("`{}` is closed to the tools of every job", shown(.0.as_os_str()))]
     Denied(PathBuf),
-    /// It lies in no allowed tree.
-    #[error("`{}` lies outside of the paths that the job may use", shown(.0.as_os_str()))]
+    /// The path is outside every allowed tree.
+    #[error("`{}` is outside the paths that the job may use", shown(.0.as_os_str()))]
     Outside(PathBuf),
-    /// It lies in a tree that may only be read.
-    #[error("`{}` may be read only", shown(.0.as_os_str()))]
+    /// The path is in a tree that may only be read.
+    #[error("the job may only read `{}`", shown(.0.as_os_str()))]
     ReadOnly(PathBuf),
-    /// It cannot be meant.
+    /// The text is not a valid path; the string completes "a path must not …".
     #[error("a path must not {0}")]
     Spelling(&'static str),
 }
 
 impl PathRefusal {
-    /// Returns the name of the rule.
+    /// Returns the name of the rule that refuses the path.
     #[must_use]
     pub fn rule(&self) -> &'static str {
         match self {
@@ -88,9 +91,10 @@ impl PathRefusal {
 }
 
 impl PathRules {
-    /// Returns the absolute path that `text` names, without a look at the disk.
+    /// Returns the absolute path that `text` names, without accessing the disk.
     ///
-    /// *Errors*: `..`, `~`, NUL, an empty or over-long text (FS-3): nothing is expanded.
+    /// *Errors*: [`PathRefusal::Spelling`] for `..`, `~`, NUL, and an empty or over-long text. We
+    /// expand nothing (FS-3).
     pub fn absolute(&self, text: &str) -> Result<PathBuf, PathRefusal> {
         let refuse = |why| Err(PathRefusal::Spelling(why));
         if text.is_empty() {
@@ -100,21 +104,21 @@ impl PathRules {
             return refuse("be longer than 4096 bytes");
         }
         if text.contains('\0') {
-            return refuse("hold a NUL character");
+            return refuse("contain a NUL character");
         }
         if text == "~" || text.starts_with("~/") {
-            return refuse("begin with `~`: write it out");
+            return refuse("begin with `~`: use an absolute path");
         }
         if Path::new(text).components().any(|part| part == Component::ParentDir) {
-            return refuse("hold `..`: write it without");
+            return refuse("contain `..`: use an absolute path");
         }
-        // By components, so that `//` and `/./` are gone.
+        // Rebuilding the path from its components removes `//` and `/./`.
         Ok(self.working_dir.join(text).components().collect())
     }
 
-    /// Judges an absolute path.
+    /// Checks whether the run may access an absolute path in this way.
     ///
-    /// *Errors*: [`PathRefusal`]. A closed path is refused whatever allows it.
+    /// *Errors*: [`PathRefusal`]. A closed path is refused even if another list allows it.
     pub fn judge(&self, path: &Path, access: Access) -> Result<(), PathRefusal> {
         let refused = || path.to_path_buf();
         if path == Path::new(HIDDEN) || self.denied.iter().any(|denied| path.starts_with(denied)) {
@@ -139,7 +143,7 @@ impl PathRules {
         }
     }
 
-    /// Returns the allowed tree that a path lies in: the innermost one.
+    /// Returns the innermost allowed tree that contains the path.
     #[must_use]
     pub fn root_of(&self, path: &Path) -> Option<&Path> {
         let roots = self.writable.iter().chain(&self.readable);
@@ -149,13 +153,15 @@ impl PathRules {
             .max_by_key(|root| root.as_os_str().len())
     }
 
-    /// Tells whether writing this file is a thing for administrators: it belongs to the system, and not to the working directory.
+    /// Tells whether writing this file is an admin call: it is in a system tree, but not in the
+    /// working directory.
     #[must_use]
     pub fn is_system(&self, path: &Path) -> bool {
         !path.starts_with(&self.working_dir) && SYSTEM.iter().any(|root| path.starts_with(root))
     }
 
-    /// Returns the first closed tree that a writable one holds: nothing could keep a process that writes the one from the other.
+    /// Returns the first writable tree that contains a closed one, and the closed one. No sandbox
+    /// could keep a process that may write the first out of the second.
     #[must_use]
     pub fn closed_in_writable(&self) -> Option<(&Path, &Path)> {
         let closed = || self.denied.iter().chain(&self.own);
@@ -167,7 +173,8 @@ impl PathRules {
     }
 }
 
-/// Returns a name as people and models are shown it: bytes that are no UTF-8 and control characters escaped (FS-9).
+/// Returns a name as people and models see it: control characters and bytes that are not UTF-8 are
+/// escaped (FS-9).
 #[must_use]
 pub fn shown(name: &OsStr) -> String {
     name.as_bytes()
@@ -181,10 +188,12 @@ pub fn shown(name: &OsStr) -> String {
         .collect()
 }
 
-/// Returns the name that [`shown`] spells as `text`; `None` if that is `text` itself, or if `shown` spells no name so.
+/// Returns the name that [`shown`] renders as `text`; `None` if that name is `text` itself, or if
+/// `shown` never renders a name as `text`.
 ///
-/// `shown` leaves a backslash as it is. So a name that holds one before such a letter looks like another name: look for
-/// the file of the literal name first. Neither `/` nor NUL nor any visible character is ever the result of an escape.
+/// `shown` does not escape backslashes, so a name with a backslash before an escape letter looks
+/// like another name: look for a file with the literal name first. No escape stands for `/`, NUL or
+/// a visible character.
 #[must_use]
 pub fn unescaped(text: &OsStr) -> Option<OsString> {
     let mut rest = text.to_str()?;
@@ -208,7 +217,8 @@ pub fn unescaped(text: &OsStr) -> Option<OsString> {
     (is_one && OsStr::new(&shown(&name)) == text).then_some(name)
 }
 
-/// Reads what stands behind a backslash: `n`, `t`, `r`, `u{1b}`, `xff`. Returns its bytes and the rest of the text.
+/// Parses the escape after a backslash: `n`, `t`, `r`, `u{1b}`, `xff`. Returns its bytes and the
+/// rest of the text.
 fn escape(text: &str) -> Option<(Vec<u8>, &str)> {
     if let Some(rest) = text.strip_prefix("u{") {
         let (code, rest) = rest.split_once('}')?;
@@ -223,7 +233,7 @@ fn escape(text: &str) -> Option<(Vec<u8>, &str)> {
     letters.into_iter().find_map(|(letter, byte)| Some((vec![byte], text.strip_prefix(letter)?)))
 }
 
-/// Tells whether a path can only be that of a directory: it ends with `/` or with `.` as its last name.
+/// Tells whether a path can only name a directory: it ends with `/`, or its last component is `.`.
 #[must_use]
 pub fn names_directory(text: &str) -> bool {
     text == "." || text.ends_with('/') || text.ends_with("/.")
@@ -335,7 +345,8 @@ mod tests {
         };
         check("a\\n\\u{1b}[31m\\xff", Some(b"a\n\x1b[31m\xff"));
         check("a\\b\\t", Some(b"a\\b\t"));
-        // What `shown` does not write: visible characters, separators, NUL, other spellings, text in bytes.
+        // Texts that `shown` never returns: escapes of visible characters, separators or NUL, other
+        // spellings of an escape, and UTF-8 text as bytes.
         for text in [
             "plain",
             "a\\",

@@ -1,10 +1,12 @@
-//! Control groups: one for each run, where systemd has left the daemon's own to it (`Delegate=yes`).
+//! Control groups: one per run, if systemd delegated the daemon's own group to it (`Delegate=yes`).
 //!
-//! The daemon moves into a leaf of its own, because the kernel takes limits only below a group without processes. What a run starts joins the
-//! run's group just before it executes, and nothing that a held tool does afterwards leads out: its end is one write. Shims stay with the daemon,
-//! so that they can report.
+//! The daemon moves into a leaf group, because the kernel accepts limits only below a group without
+//! processes. A process of a run joins the group of the run just before it executes its program. A
+//! sandboxed tool cannot leave that group, so one write ends it. Shims stay in the group of the
+//! daemon, so they can report.
 //!
-//! *Source*: `cgroups(7)`; `docs/design/gate.md`, "What a process gets"; systemd, "Control Group APIs and Delegation".
+//! *Source*: `cgroups(7)`; `docs/design/gate.md`, "What a process gets"; systemd,
+//! "Control Group APIs and Delegation".
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -20,39 +22,38 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::shim::PROCESSES;
 
-/// Where systemd mounts the hierarchy: alone, or beside those of version 1.
+/// The mount points of the hierarchy: alone, or beside the hierarchies of version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// By which systemd marks what it leaves to a service; the second only root can read.
+/// The attributes with which systemd marks a delegated group. Only root can read the second one.
 const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
 
-/// The daemon's leaf.
 const DAEMON: &str = "daemon";
 
-/// What the name of a run's group begins with.
+/// The prefix of the names of run groups.
 const RUN_PREFIX: &str = "run-";
 
-/// How long the kernel may take to end a group.
+/// How long the kernel may take to end the processes of a group.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The daemon's control group.
+/// The delegated control group of the daemon, with one group per run below it.
 #[derive(Debug)]
 pub struct ControlGroups {
     directory: PathBuf,
-    /// As `/proc` names it.
+    /// The name as `/proc` shows it.
     name: String,
-    /// Bytes that the processes of one run may use; `None` is without a limit of its own.
+    /// Bytes of memory that the processes of one run may use; `None` sets no limit of its own.
     memory: Option<u64>,
 }
 
 impl ControlGroups {
-    /// Takes the control group of this process as its own and moves it into a leaf; `None` if it was not left to it. What it has started before
-    /// stays outside.
+    /// Takes over the control group of this process and moves this process into a leaf; `None` if
+    /// the group is not delegated. Processes that it started earlier stay outside the leaf.
     ///
-    /// *Errors*: what the kernel says; the group stays as it was.
+    /// *Errors*: the OS error, or `cgroup.kill` is missing; this process then stays in its group.
     pub fn take() -> io::Result<Option<Self>> {
         let Some((mount, name)) = own() else { return Ok(None) };
-        // It may have been started where its predecessor had moved to.
+        // This daemon may have been started in the leaf of its predecessor.
         let above = name.strip_suffix(DAEMON).and_then(|name| name.strip_suffix('/'));
         let above = above.map(str::to_owned);
         let Some((directory, name)) = std::iter::once(name)
@@ -72,25 +73,26 @@ impl ControlGroups {
         }
         write(&leaf.join("cgroup.procs"), &std::process::id().to_string())?;
         let (mut memory, switch) = (None, directory.join("cgroup.subtree_control"));
-        // A system without these controllers has the groups all the same.
+        // A system without these controllers still has groups.
         let _ = write(&switch, "+pids");
         if write(&switch, "+memory").is_ok() {
             let whole = std::fs::read_to_string(directory.join("memory.max")).unwrap_or_default();
-            // The rest is for the daemon, which the kernel would else have to choose from as well.
+            // Keep the rest for the daemon. Otherwise, the kernel could choose it when memory runs
+            // out.
             memory = whole.trim().parse::<u64>().ok().map(|whole| whole / 4 * 3);
         }
         Ok(Some(Self { directory, name, memory }))
     }
 
-    /// As `/proc` names it.
+    /// Returns the name of the group as `/proc` shows it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Makes the group of a run.
+    /// Creates the group of a run.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: the OS error.
     pub(crate) fn of_run(&self, run_id: &str) -> io::Result<RunGroup> {
         let name = format!("{RUN_PREFIX}{run_id}");
         let directory = self.directory.join(&name);
@@ -115,8 +117,8 @@ impl ControlGroups {
             .is_ok_and(|known| known.split_whitespace().any(|known| known == controller))
     }
 
-    /// Ends what a daemon before this one left in the groups of its runs; `is_ours` knows them by their ids. Returns how many processes that
-    /// were. Blocks, at most 2 s a group.
+    /// Ends the processes that an earlier daemon left in the groups of its runs; `is_ours`
+    /// recognizes their ids. Returns how many processes it found. Blocks for at most 2 s per group.
     #[must_use]
     pub fn end_orphans(&self, is_ours: impl Fn(&str) -> bool) -> u64 {
         let of_runs = below(&self.directory).into_iter().filter(|directory| {
@@ -127,7 +129,7 @@ impl ControlGroups {
     }
 }
 
-/// The control group of one run. If it is dropped without [`Self::end`], whatever is in it is killed.
+/// The control group of one run. Dropping it without [`Self::end`] kills every process in it.
 #[derive(Debug)]
 pub(crate) struct RunGroup {
     directory: PathBuf,
@@ -137,17 +139,18 @@ pub(crate) struct RunGroup {
 }
 
 impl RunGroup {
-    /// As `/proc` names it.
+    /// Returns the name as `/proc` shows it.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// To this, a process writes `0` to join.
+    /// Returns the file to which a process writes `0` to join the group.
     pub(crate) fn procs(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()
     }
 
-    /// Ends whatever is in the group, and the group; returns how many processes the kernel could not end.
+    /// Ends all processes of the group and removes it; returns how many processes the kernel could
+    /// not end.
     pub(crate) async fn end(self: Arc<Self>) -> u64 {
         tokio::task::spawn_blocking(move || self.end_now()).await.unwrap_or(0)
     }
@@ -156,11 +159,7 @@ impl RunGroup {
         self.has_ended.store(true, Ordering::Relaxed);
         let (found, is_empty) = end(&self.directory);
         if found > 0 {
-            tracing::warn!(
-                group = self.name,
-                found,
-                "processes outlived their calls; they are killed"
-            );
+            tracing::warn!(group = self.name, found, "killed processes that outlived their calls");
         }
         if is_empty { 0 } else { count(&self.directory) }
     }
@@ -170,13 +169,14 @@ impl Drop for RunGroup {
     fn drop(&mut self) {
         if !self.has_ended.load(Ordering::Relaxed) {
             let _ = write(&self.directory.join("cgroup.kill"), "1");
-            // While something of it ends, it stays; the next start takes it away.
+            // A group with a process that is still ending stays; the next start removes it.
             remove(&self.directory);
         }
     }
 }
 
-/// Kills whatever is in a group and takes it away; returns how many processes were found, and whether all are gone.
+/// Kills all processes of a group and removes it; returns how many it found, and whether all are
+/// gone.
 fn end(directory: &Path) -> (u64, bool) {
     let found = count(directory);
     if found > 0 {
@@ -187,7 +187,7 @@ fn end(directory: &Path) -> (u64, bool) {
     (found, is_empty)
 }
 
-/// Counts the processes of a group and of those below it.
+/// Counts the processes of a group and of the groups below it.
 fn count(directory: &Path) -> u64 {
     let own = std::fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
     below(directory).iter().map(|group| count(group)).sum::<u64>() + own.lines().count() as u64
@@ -197,7 +197,8 @@ fn remove(directory: &Path) {
     for group in below(directory) {
         remove(&group);
     }
-    // One that cannot be taken away holds a process that the kernel does not end; the next start tries again.
+    // Removal fails if the group holds a process that the kernel does not end; the next start tries
+    // again.
     let _ = std::fs::remove_dir(directory);
 }
 
@@ -207,12 +208,12 @@ fn below(directory: &Path) -> Vec<PathBuf> {
     groups.map(|entry| entry.path()).collect()
 }
 
-/// Waits until the kernel says that a group holds no process; returns whether it did.
+/// Waits until a group holds no process, according to the kernel; returns whether it is empty.
 fn wait_until_empty(directory: &Path) -> bool {
     let Ok(events) = File::open(directory.join("cgroup.events")) else { return true };
     let until = Instant::now() + PATIENCE;
     loop {
-        // What has changed since this file was read is what `poll` tells.
+        // `poll` reports changes since the last read of this file.
         let mut said = [0; 256];
         let length = events.read_at(&mut said, 0).unwrap_or(0);
         let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default());
@@ -228,7 +229,7 @@ fn wait_until_empty(directory: &Path) -> bool {
     }
 }
 
-/// Returns where the kernel's control groups are mounted.
+/// Returns where the control groups of version 2 are mounted.
 #[must_use]
 pub fn control_groups_mount() -> Option<&'static str> {
     MOUNTS.into_iter().find(|mount| {
@@ -236,7 +237,7 @@ pub fn control_groups_mount() -> Option<&'static str> {
     })
 }
 
-/// Returns where the groups are mounted and the name of this process's own.
+/// Returns where the groups are mounted, and the name of the group of this process.
 fn own() -> Option<(&'static Path, String)> {
     let mount = control_groups_mount()?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -244,8 +245,9 @@ fn own() -> Option<(&'static Path, String)> {
     Some((Path::new(mount), name.to_owned()))
 }
 
-/// Tells whether systemd left a group to its service. Before its version 251 only the owner shows it, of services of the system: everything that
-/// a user's own systemd starts belongs to the user.
+/// Tells whether systemd delegated a group to its service. Before version 251, systemd shows that
+/// only through the owner, and only for system services: a user's own systemd starts everything as
+/// that user.
 fn is_delegated(directory: &Path, name: &str) -> bool {
     let is_marked = MARKS.iter().any(|mark| {
         let mut value = [0; 8];
@@ -266,7 +268,7 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Control files take one word in one write.
+/// Writes a word to a control file, in a single write.
 fn write(path: &Path, word: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(word.as_bytes())
 }

@@ -1,8 +1,10 @@
-//! The exec relay: starts a client of another host or container, gives it all of its own input, and then holds that input open.
+//! The exec relay: starts the client of another host or container, passes it all of its own input,
+//! and then holds that input open.
 //!
-//! The remote side takes the end of its input for the end of the call. So nothing there outlives the relay, which dies with its shim. The remote
-//! side ends its output with a mark and the exit code of the program, and the relay takes both out of the output: the exit code of the client
-//! itself says nothing about the program.
+//! The remote side takes the end of its input for the end of the call. So no remote process
+//! outlives the relay, which dies with its shim. The remote side ends its output with a mark and
+//! the exit code of the program, and the relay removes both from the output. The exit code of the
+//! client itself says nothing about the program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -10,22 +12,26 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-/// The argument by which this binary is started as the relay; the mark, the client and its arguments follow.
+/// The argument that starts this binary as the relay; the mark, the client and its arguments
+/// follow.
 pub const RELAY_VERB: &str = "__relay";
 
-/// What ends the relay where the exit code of the program did not come: programs over there end with a code, also those that a signal ends.
+/// The signal that ends the relay if it receives no exit code. A remote program always ends with a
+/// code, even if a signal ended it.
 pub const HUNG_UP: i32 = Signal::HUP.as_raw();
 
-/// Bytes that are passed on at once.
+/// Bytes per read.
 const CHUNK: usize = 64 * 1024;
 
-/// Digits of an exit code, and the end of its line.
+/// Digits of an exit code, plus the end of its line.
 const CODE_BYTES: usize = 4;
 
-/// What the mark begins with on the wire: no line of text does, so that none waits for what could follow.
+/// The first character of the mark. No line of text begins with it, so the relay never holds back a
+/// line of text.
 pub(crate) const MARK_START: char = '\u{1e}';
 
-/// Runs this process as the relay; returns the exit code of the program. Where that did not come, it ends by [`HUNG_UP`].
+/// Runs this process as the relay; returns the exit code of the program. Without one, the process
+/// ends by [`HUNG_UP`].
 #[must_use]
 pub fn run_relay(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     let (Some(mark), Some(client)) = (arguments.next(), arguments.next()) else { return hang_up() };
@@ -35,17 +41,17 @@ pub fn run_relay(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32
 
 fn hang_up() -> i32 {
     let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::HUP);
-    // Not reached, but where the signal is blocked: as shells say it.
+    // Reached only if the signal is blocked; shells use the same code.
     128 + HUNG_UP
 }
 
-#[expect(clippy::disallowed_methods, reason = "it runs below a shim, which leaves no orphan")]
+#[expect(clippy::disallowed_methods, reason = "runs below a shim, which leaves no orphans")]
 fn relay(
     mark: &str,
     client: &OsStr,
     arguments: impl Iterator<Item = std::ffi::OsString>,
 ) -> io::Result<Option<i32>> {
-    // A shim that is killed takes nothing along by itself.
+    // A killed shim does not end the relay, so the relay must die with its parent.
     let parent = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != parent {
@@ -65,7 +71,7 @@ fn relay(
         .map(|output| std::thread::spawn(move || pass_on(output, io::stdout(), mark.as_bytes())));
     let mut input = child.stdin.take();
     if let Some(input) = &mut input {
-        // A client that has ended takes no more; what it says tells why.
+        // A client that has ended accepts no more input. Its output says why it ended.
         let _ = input.write_all(&text).and_then(|()| input.flush());
     }
     child.wait()?;
@@ -73,7 +79,8 @@ fn relay(
     said.and_then(|said| said.join().ok()).unwrap_or(Ok(None))
 }
 
-/// Passes `from` on to its end but for the mark with its code and newline; returns the code.
+/// Passes `from` on to its end, except for the mark, the code and the newline after it; returns the
+/// code.
 fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<Option<i32>> {
     let finder = memchr::memmem::Finder::new(mark);
     let (mut held, mut chunk, mut code) = (Vec::new(), vec![0; CHUNK], None);
@@ -81,7 +88,7 @@ fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<O
         let count = from.read(&mut chunk)?;
         held.extend_from_slice(chunk.get(..count).unwrap_or_default());
         let passed = match finder.find(&held) {
-            // What could be the beginning of the mark waits.
+            // Hold back what could be the beginning of the mark.
             None => held.len() - beginning(&held, mark),
             Some(start) => {
                 let behind = start + mark.len();
@@ -95,7 +102,7 @@ fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<O
                         held.len()
                     }
                     None if rest.len() < CODE_BYTES => start,
-                    // No code is so long.
+                    // An exit code is never that long.
                     None => held.len(),
                 }
             }
@@ -110,7 +117,7 @@ fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<O
     }
 }
 
-/// Returns how many bytes at the end of `held` are the beginning of `mark`.
+/// Returns how many bytes at the end of `held` form the beginning of `mark`.
 fn beginning(held: &[u8], mark: &[u8]) -> usize {
     let is_one = |length: &usize| mark.get(..*length).is_some_and(|mark| held.ends_with(mark));
     (1..mark.len()).rev().find(is_one).unwrap_or(0)
@@ -122,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives its pieces one by one.
+    /// Returns one piece per read.
     struct Pieces(Vec<Vec<u8>>);
 
     impl Read for Pieces {
@@ -139,7 +146,7 @@ mod tests {
         for cut in cuts {
             let (piece, after) = rest.split_at((*cut).min(rest.len()));
             rest = after;
-            // An empty piece would be the end.
+            // An empty piece would mean the end.
             pieces.extend((!piece.is_empty()).then(|| piece.to_vec()));
         }
         pieces.push(rest.to_vec());

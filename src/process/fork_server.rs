@@ -1,9 +1,15 @@
-//! The fork server: one small process of ours that forks the shims.
+//! The fork server: a small process of this binary that forks the shims.
 //!
-//! Executing a binary of this size anew for every call costs more than most tools do, and a daemon with threads must not fork. So this binary
-//! is executed once more, at the first call, and keeps one forked shim ready. A request is one packet on a socket that the shim reads: its
-//! name, the far end of its lifeline, the pipe for the tool's output, the tool's Landlock ruleset, the pipes for standard input and standard error
-//! of a process that is talked with, and its control group. It answers on its lifeline, with a descriptor of itself, before it does anything else; no answer therefore means that nothing was started, and the request may be made again.
+//! Executing a binary of this size for every call costs more than most tools do, and a daemon with
+//! threads must not fork. So the daemon executes this binary once more, at the first call, and that
+//! process keeps one forked shim ready.
+//!
+//! A request is one packet on a socket that the shim reads. It contains the name of the shim and
+//! these descriptors: the far end of its lifeline, the pipe for the output of the tool, the
+//! Landlock ruleset of the tool, the pipes for standard input and standard error of a process that
+//! we talk to, and its control group. Before it does anything else, the shim answers on its
+//! lifeline, with a descriptor of itself. Without an answer, nothing was started, and the daemon
+//! may repeat the request.
 //!
 //! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
 #![expect(
@@ -36,10 +42,10 @@ use super::messages::{DESCRIPTORS, receive, send};
 use super::sandbox::Filters;
 use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
 
-/// How long the fork server may take to answer before another one is started in its place.
+/// How long the fork server may take to answer before another one replaces it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts shims. One serves a whole daemon; its process is started at the first call and ends with this value.
+/// Starts shims for a whole daemon. Its process starts at the first call and ends with this value.
 #[derive(Debug)]
 pub struct ForkServer {
     binary: PathBuf,
@@ -52,47 +58,50 @@ struct Running {
     control: OwnedFd,
 }
 
-/// A shim that waits for its order.
+/// A shim that has answered a request.
 #[derive(Debug)]
 pub(crate) struct Shim {
     pub(crate) process: OwnedFd,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
-    /// Standard input and standard error of a process that is talked with; those of another tool are `/dev/null` and its output.
+    /// Standard input and standard error of a process that we talk to. Any other tool writes its
+    /// standard error to `output`.
     pub(crate) talk: Option<(pipe::Sender, pipe::Receiver)>,
 }
 
-/// The first byte that a shim says.
+/// The first byte that a shim sends.
 const HELLO: [u8; 1] = [1];
 
 impl ForkServer {
-    /// Returns a fork server that executes `binary`, one of ours.
+    /// Returns a fork server that executes `binary`, which must be this program.
     #[must_use]
     pub fn new(binary: PathBuf) -> Self {
         Self { binary, running: Mutex::new(None) }
     }
 
-    /// Returns a fork server that executes this very binary.
+    /// Returns a fork server that executes the binary of this process.
     #[must_use]
     pub fn of_this_binary() -> Self {
-        // Resolved in the child, where it is the same file even after an upgrade has replaced it on disk.
+        // The child resolves this link, so it is the same file even after an upgrade has replaced
+        // it on disk.
         Self::new(PathBuf::from("/proc/self/exe"))
     }
 
-    /// Returns the path of the binary as the kernel names it in other processes, also after the file was replaced.
+    /// Returns the path of the binary as the kernel names it in other processes, even after the
+    /// file was replaced.
     pub(crate) fn binary(&self) -> PathBuf {
         std::fs::read_link(&self.binary).unwrap_or_else(|_| self.binary.clone())
     }
 
-    /// Runs `work` while no fork server is being started, so that no half-started one is taken for something else.
+    /// Runs `work` while no fork server starts, so `work` never sees a half-started one.
     pub(crate) fn while_none_starts<T>(&self, work: impl FnOnce() -> T) -> T {
         let _running = self.lock();
         work()
     }
 
-    /// Starts a shim that `/proc` shows as `name`, and hands it its order.
+    /// Starts a shim that `/proc` shows as `name`, and sends it its order.
     ///
-    /// *Errors*: what the kernel says. *Cancel*: safe; a shim without a daemon ends by itself.
+    /// *Errors*: the OS error. *Cancel*: safe; a shim without a daemon ends by itself.
     pub(crate) async fn start(
         &self,
         name: &str,
@@ -110,8 +119,8 @@ impl ForkServer {
                     ((input, errors), (input_of_tool, errors_of_tool))
                 })
                 .unzip();
-            // What fits waits for the shim already, which so needs no second round. The last byte is held back until it has answered, so that
-            // an answer that comes too late starts nothing.
+            // Send now what the socket can take: the shim then needs no second round trip. Hold
+            // back the last byte until the shim has answered, so that a late answer starts nothing.
             let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
             let sent = io::Write::write(&mut ours, most)?;
             let mut fds = vec![theirs.as_fd(), output_of_tool.as_fd()];
@@ -121,7 +130,7 @@ impl ForkServer {
             }
             fds.extend(group);
             let asked = self.ask(name, &fds)?;
-            // The shim holds the only copies now, so that its end is seen.
+            // The shim must hold the only copies, so that we see when it ends.
             drop((theirs, output_of_tool, of_tool));
             let lifeline = UnixStream::from_std(ours)?;
             let output = pipe::Receiver::from_owned_fd(OwnedFd::from(output))?;
@@ -134,7 +143,8 @@ impl ForkServer {
             };
             let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, talk)).await;
             if let Ok(Some(mut shim)) = answer {
-                // If the shim is gone by now, whoever waits for its report notices. One that does not read has started nothing.
+                // If the shim has ended by now, the reader of its report notices that. A shim that
+                // does not read has started nothing.
                 let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
                 if tokio::time::timeout(PATIENCE, rest).await.is_err() {
                     shim.kill().await;
@@ -147,7 +157,7 @@ impl ForkServer {
         Err(io::Error::from(Errno::ESRCH))
     }
 
-    /// Sends a request; returns the pid of the fork server that has it.
+    /// Sends a request; returns the pid of the fork server that received it.
     fn ask(&self, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<u32> {
         let mut running = self.lock();
         if let Some(server) = running.as_ref()
@@ -161,7 +171,7 @@ impl ForkServer {
         Ok(server.process.id())
     }
 
-    /// Ends the fork server `pid`, if it is still the one in use.
+    /// Kills the fork server `pid`, if it is still in use.
     fn give_up(&self, pid: u32) {
         let mut running = self.lock();
         if running.as_ref().is_some_and(|server| server.process.id() == pid) {
@@ -175,14 +185,14 @@ impl ForkServer {
 }
 
 impl Drop for Running {
-    /// Shims at work go on; the one that waits dies with it.
+    /// Kills the fork server. Working shims continue; the waiting shim dies with it.
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
+#[expect(clippy::disallowed_methods, reason = "the fork server itself has no shim")]
 fn execute(binary: &Path) -> io::Result<Running> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -198,11 +208,11 @@ fn execute(binary: &Path) -> io::Result<Running> {
 }
 
 fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    // A full socket is a server that does not read: as good as none.
+    // A full socket means that the server does not read. It is as useless as a missing one.
     send(control.as_fd(), name.as_bytes(), fds)
 }
 
-/// Reads what the shim says first; `None` if it is gone.
+/// Reads the first message of the shim; `None` if the shim is gone.
 async fn answer(
     lifeline: UnixStream,
     output: pipe::Receiver,
@@ -224,35 +234,37 @@ async fn answer(
 }
 
 impl Shim {
-    /// Waits until its process has ended. *Cancel*: safe.
+    /// Waits until the shim has ended. *Cancel*: safe.
     pub(crate) async fn ended(&self) {
         let process = self.process.as_fd();
-        // SAFETY: the descriptor is borrowed from a value that outlives the registration, and stays open and the same.
+        // SAFETY: the descriptor is borrowed from a value that outlives the registration, and it
+        // stays open and unchanged.
         let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
-        // It is readable from the end of the process on, and never before.
+        // The descriptor becomes readable when the process ends, and never before.
         if let Ok(watched) = watched {
             let _ = watched.ready(Interest::READABLE).await;
         }
         self.reap();
     }
 
-    /// Kills it, and waits for its end.
+    /// Kills the shim and waits for its end, at most [`PATIENCE`].
     pub(crate) async fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.process, RawSignal::KILL);
         let _ = tokio::time::timeout(PATIENCE, self.ended()).await;
     }
 
-    /// Where its fork server has died it is our own child, else that one's.
+    /// Reaps the shim. It is our child only if its fork server has died.
     fn reap(&self) {
         let id = WaitId::PidFd(self.process.as_fd());
         let _ = rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
 }
 
-/// Runs the fork server on its standard input until the daemon is gone; returns the exit code. In a forked shim it returns as well.
+/// Runs the fork server on its standard input until the daemon is gone; returns the exit code. A
+/// forked shim does not return from here, but exits.
 #[must_use]
 pub fn run_fork_server() -> i32 {
-    // Nobody reads the code but a person who starts the verb by hand.
+    // Only a person who starts the verb by hand sees this code.
     serve().unwrap_or(2)
 }
 
@@ -260,7 +272,7 @@ fn serve() -> io::Result<i32> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(&std::fs::File::open("/dev/null")?)?;
     nix::sys::prctl::set_name(c"dutyd:forks")?;
-    // A terminal's Ctrl-C is for the daemon, which then ends its calls in order.
+    // Ctrl-C in a terminal is for the daemon, which then ends its calls in order.
     let _ = setsid();
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGCHLD);
@@ -268,17 +280,17 @@ fn serve() -> io::Result<i32> {
     let children = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let (mut taken, take) = io::pipe()?;
     let filters = Filters::new().map_err(io::Error::from)?;
-    // One shim always waits for the next request, so that no call waits for a fork.
+    // Keep one shim waiting for the next request, so that no call waits for a fork.
     let (own, mut waiting) = (nix::unistd::getpid(), None);
     loop {
         let Some(pid) = waiting else {
-            // SAFETY: this process has one thread, so that the child may do what any process may.
+            // SAFETY: this process has one thread, so the child may do what any process may.
             match unsafe { fork() }? {
                 ForkResult::Parent { child } => waiting = Some(child),
                 ForkResult::Child => {
                     drop((children, taken));
                     let code = i32::from(wait_for_request(own, control, take, filters).is_err());
-                    // SAFETY: ends the child at once; it has nothing that is to be done at its exit.
+                    // SAFETY: ends the child at once; the child has no cleanup to do at its exit.
                     unsafe { nix::libc::_exit(code) }
                 }
             }
@@ -287,7 +299,7 @@ fn serve() -> io::Result<i32> {
         let mut fds = [
             PollFd::new(taken.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
-            // Only the daemon's end of it is looked for; requests are the shims' to read.
+            // Watch only for the end of the daemon: the shims read the requests.
             PollFd::new(control.as_fd(), PollFlags::empty()),
         ];
         match poll(&mut fds, PollTimeout::NONE) {
@@ -308,21 +320,23 @@ fn serve() -> io::Result<i32> {
             while let Ok(WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, _, _)) =
                 waitpid(None, Some(WaitPidFlag::WNOHANG))
             {
-                // Somebody killed the one that waits.
+                // Replace the waiting shim if it was killed.
                 waiting = waiting.filter(|_| ended != pid);
             }
         }
     }
 }
 
-/// The shim's first steps: waits for its request, takes its name, tells the daemon of itself, and goes to work.
+/// The first steps of a shim: waits for its request, takes its name, answers the daemon and starts
+/// to work.
 fn wait_for_request(
     server: Pid,
     control: OwnedFd,
     take: io::PipeWriter,
     filters: Filters,
 ) -> io::Result<()> {
-    // Without a fork server there is nobody to make the next one: the daemon is to notice at once.
+    // Die with the fork server: no other process would replace this shim, and the daemon must
+    // notice at once.
     rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
     if nix::unistd::getppid() != server {
         return Err(Errno::ESRCH.into());
@@ -336,7 +350,7 @@ fn wait_for_request(
     };
     rustix::process::set_parent_process_death_signal(None)?;
     io::Write::write_all(&mut &take, &[1])?;
-    // A shim at work must not keep the socket of a fork server that is gone.
+    // A working shim must not keep the socket of a dead fork server open.
     drop((take, control));
     let name = std::ffi::CString::new(name.get(..count).unwrap_or_default()).unwrap_or_default();
     nix::sys::prctl::set_name(&name)?;

@@ -1,13 +1,18 @@
-//! The hold on process groups: a tool's process can leave its group only while its shim agrees.
+//! The hold on process groups: a process of a tool can leave its group only while the shim agrees.
 //!
-//! A chain of processes, each of which forks the next and ends, outruns every scan of `/proc`. A signal to a process group does not miss it: the
-//! kernel delivers it to all members before any of them can fork again. So `setsid` and `setpgid` of a tool wait for the shim, which holds the
-//! listener of the tool's seccomp filter and lets them continue. The shim closes the listener when the call ends; from then on, the kernel refuses
-//! both with ENOSYS, also after the death of the shim. The groups that there are then can be killed one by one, and none is added.
+//! A chain of processes, each of which forks the next one and exits, outruns every scan of `/proc`.
+//! A signal to a process group does not miss it: the kernel delivers the signal to all members
+//! before any of them can fork again. So when a tool calls `setsid` or `setpgid`, the call waits
+//! for the shim. The shim holds the listener of the tool's seccomp filter and lets the call
+//! continue. It closes the listener when the tool call ends. From then on, the kernel refuses both
+//! system calls with ENOSYS, even after the death of the shim. The existing groups can then be
+//! killed one by one, and no new group appears.
 //!
-//! Forks are not held: a signal that comes while a held call waits makes it fail with EINTR, which no program expects of `fork`.
+//! Forks are not held: a signal that arrives while a held system call waits makes it fail with
+//! EINTR, which no program expects of `fork`.
 //!
-//! *Source*: `seccomp_unotify(2)`; `kill_pgrp` and `copy_process` in the kernel; threat model, PROC-2.
+//! *Source*: `seccomp_unotify(2)`; `kill_pgrp` and `copy_process` in the kernel; threat model,
+//! PROC-2.
 #![expect(unsafe_code, reason = "three system calls without a wrapper; each says why it is sound")]
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
@@ -29,25 +34,26 @@ const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
-/// One number on every architecture.
+/// The same number on every architecture.
 const CLONE3: u32 = 435;
 
-/// The ABI with 32-bit pointers and the numbers of x86-64.
+/// The bit in the system call numbers of the x32 ABI, which has 32-bit pointers on x86-64.
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 
-/// The architecture of 32-bit programs on x86-64, and its numbers of `setpgid` and `setsid`.
+/// The architecture of 32-bit programs on x86-64, and the numbers of `setpgid` and `setsid` there.
 const I386: u32 = 0x4000_0003;
 const I386_CALLS: [u32; 2] = [57, 66];
 
-/// Lets the shim run on the CPU of the process that waits for it (Linux 6.6): one switch instead of a wake-up on another core.
+/// Lets the shim run on the CPU of the process that waits for it (Linux 6.6): a context switch
+/// instead of a wake-up on another core.
 const SYNC_WAKE_UP: u64 = 1;
 
 fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Returns `number` from the accumulator, answered with `action`.
+/// Returns the instructions that answer the system call `number` in the accumulator with `action`.
 fn answer(number: u32, action: u32) -> [sock_filter; 2] {
     [step(JUMP_IF_EQUAL, 0, 1, number), step(RETURN, 0, 0, action)]
 }
@@ -64,10 +70,12 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// Returns the beginning of every filter of a tool; what it does not answer is left to the program behind it.
+/// Returns the beginning of every filter of a tool. Calls that it does not answer reach the program
+/// after it.
 ///
-/// `clone3` is reported as missing: its flags lie in memory, where a filter cannot see that one of them leads into another control group. Every C
-/// library falls back to `clone`. The x32 numbers are refused, because they name the same calls a second time.
+/// It reports `clone3` as missing: the flags of this call are in memory, where a filter cannot see
+/// the one that starts the child in another control group. Every C library falls back to `clone`.
+/// It refuses the x32 numbers, because they name the same calls a second time.
 pub(super) fn head() -> BpfProgram {
     let mut calls = vec![step(LOAD, 0, 0, NUMBER)];
     calls.extend(answer(CLONE3, ERRNO + libc::ENOSYS.unsigned_abs()));
@@ -81,14 +89,15 @@ pub(super) fn head() -> BpfProgram {
     let length = u8::try_from(calls.len()).unwrap_or(u8::MAX);
     let mut head = vec![
         step(LOAD, 0, 0, ARCHITECTURE),
-        // The numbers of another architecture mean other calls.
+        // On another architecture, the numbers mean other calls.
         step(JUMP_IF_EQUAL, 0, length, native()),
     ];
     head.extend(calls);
     head
 }
 
-/// Returns the program of a tool without a sandbox: everything is allowed, a new group while the shim agrees.
+/// Returns the filter of a tool without a sandbox: it allows everything, but a new group only while
+/// the shim agrees.
 pub(super) fn only_the_hold() -> BpfProgram {
     let mut program = head();
     program.extend([
@@ -103,16 +112,18 @@ pub(super) fn only_the_hold() -> BpfProgram {
     program
 }
 
-/// Puts `program` on this process, for good; returns the listener. `None`: the kernel has no listener for us (Linux before 5.0, or a container that
-/// has one already); groups are then not held.
+/// Applies `program` to this process permanently and returns the listener. `None` means that the
+/// kernel offers no listener (Linux before 5.0, or a container that already has one); groups are
+/// then not held.
 ///
-/// *Errors*: what the kernel says; the filter is not in effect then.
+/// *Errors*: the OS error; the filter is then not in effect.
 pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Without this flag, each signal makes a waiting call start anew (Linux 5.19).
+    // Without this flag (Linux 5.19), each signal restarts a waiting call.
     for flags in [listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listen] {
         match set_filter(program, flags) {
-            // SAFETY: with this flag, the kernel returns a new descriptor, which belongs to nothing else.
+            // SAFETY: with this flag, the kernel returns a new descriptor, which belongs to nothing
+            // else.
             Ok(fd) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(Errno::EINVAL | Errno::EBUSY) => {}
             Err(errno) => return Err(errno),
@@ -128,10 +139,10 @@ pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
 fn set_filter(program: &BpfProgram, flags: libc::c_ulong) -> Result<i32, Errno> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::E2BIG)?,
-        // The same C structure under another name.
+        // Both types are the same C structure.
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the kernel only reads the program, whose length is its own.
+    // SAFETY: the kernel only reads the program, and `len` is its length.
     let result = unsafe {
         libc::syscall(
             libc::SYS_seccomp,
@@ -143,7 +154,7 @@ fn set_filter(program: &BpfProgram, flags: libc::c_ulong) -> Result<i32, Errno> 
     Errno::result(result).map(|fd| i32::try_from(fd).unwrap_or(-1))
 }
 
-/// Returns whether the kernel can hold groups.
+/// Tells whether the kernel can hold groups.
 pub(super) fn is_supported() -> bool {
     const GET_ACTION_AVAIL: libc::c_uint = 2;
     // SAFETY: the kernel only reads the number.
@@ -158,21 +169,24 @@ pub(super) fn is_supported() -> bool {
     result == 0
 }
 
-/// The hold on the groups of one call. Dropping it refuses every new one, those that wait included.
+/// The hold on the groups of one call. Dropping it refuses every new group, also to processes that
+/// wait for one.
 pub(super) struct GroupHold(OwnedFd);
 
 impl GroupHold {
     pub(super) fn new(listener: OwnedFd) -> Self {
-        // SAFETY: the kernel takes a number. An older one refuses it, and only is slower.
+        // SAFETY: the argument is a number. An older kernel refuses it, which only costs time.
         unsafe {
             libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP)
         };
         Self(listener)
     }
 
-    /// Lets one process that waits continue. The process may have been killed in between, which is not an error.
+    /// Lets one waiting process continue. The process may have been killed in between, which is not
+    /// an error.
     pub(super) fn agree(&self) {
-        // SAFETY: both structures consist of numbers, for which zero is a value; the kernel demands a zeroed one.
+        // SAFETY: the structure consists of integers, so zeros are a valid value; the kernel
+        // requires them.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes one structure of this type into memory that is ours.
         let received = unsafe {

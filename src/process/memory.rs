@@ -1,18 +1,20 @@
-//! How the C library keeps memory that was freed.
+//! How the C library keeps freed memory.
 #![cfg_attr(
     target_env = "gnu",
-    expect(unsafe_code, reason = "calls of the C library; each use says why it is sound")
+    expect(unsafe_code, reason = "calls to the C library; each use says why it is sound")
 )]
 
-/// Makes all threads share one heap. glibc gives each thread one of its own and keeps what was freed there, so that the peaks of one run after
-/// another would add up. It must be called before the first thread starts.
+/// Makes all threads share one heap. By default, glibc gives each thread its own heap and keeps
+/// freed memory there, so the peaks of successive runs would add up. Call this before the first
+/// thread starts.
 pub fn share_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the option is a number, and the call takes the allocator's lock.
     let _ = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
 }
 
-/// Returns freed memory to the system. Loading a configuration frees many times what it keeps, and glibc would hold it for ever.
+/// Returns freed memory to the system. Loading a configuration frees many times what it keeps, and
+/// glibc would hold that memory forever.
 pub fn return_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes the allocator's lock, and only free pages are returned.

@@ -1,4 +1,4 @@
-//! Messages with descriptors over a socket, as the fork server and the shim exchange them.
+//! Messages with file descriptors over a socket, for the fork server and the shim.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,10 +9,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors that come with a request.
+/// Descriptors that one request carries, inclusive.
 pub(super) const DESCRIPTORS: usize = 6;
 
-/// Sends one message with descriptors, without waiting.
+/// Sends one message with descriptors, without blocking.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &[u8],

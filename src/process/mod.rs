@@ -1,9 +1,10 @@
-//! Processes: the only place that starts one, and the one that leaves none alive.
+//! Starts processes and ends all that they start. No other folder starts a process.
 //!
-//! Every tool runs below a shim, a small single-threaded process of this binary. The shim is the subreaper of everything the tool starts and
-//! holds one end of a lifeline socket: when the call ends, the deadline passes, the run is cancelled or the daemon dies, it ends the whole
-//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims; the kernel sandbox is put on in the shim's
-//! child.
+//! Every tool runs below a shim, a small single-threaded process of this binary. The shim is the
+//! subreaper of everything that the tool starts and holds one end of a lifeline socket. When the
+//! call ends, the deadline passes, the run is cancelled or the daemon dies, the shim ends the whole
+//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims.
+//! The child of a shim applies the kernel sandbox to itself.
 
 mod control_group;
 mod exec_relay;
@@ -34,22 +35,23 @@ pub use sandbox::{
 };
 pub use spawner::{Exit, ProcessSpec, SpawnFailure, Spawner, prepare_daemon};
 
-/// The argument by which this binary is started as the fork server.
+/// The argument that starts this binary as the fork server.
 pub const FORK_SERVER_VERB: &str = "__exec";
 
-/// What the names of shims and of the fork server begin with.
+/// The prefix of the process names of shims and of the fork server.
 pub(crate) const SHIM_PREFIX: &str = "dutyd:";
 
-/// Bytes that the kernel keeps of a process's name.
+/// Bytes of a process name that the kernel keeps.
 pub(crate) const NAME_LIMIT: usize = 15;
 
-/// Returns the name under which `/proc` shows the shims of a run: the end of its id, which is its random part.
+/// Returns the process name of the shims of a run. It contains the end of the run id, which is the
+/// random part.
 pub(crate) fn shim_name(run_id: &str) -> String {
     let from = run_id.len().saturating_sub(NAME_LIMIT - SHIM_PREFIX.len());
     format!("{SHIM_PREFIX}{}", run_id.get(from..).unwrap_or_default())
 }
 
-/// Returns what of the kernel this program rests on, and whether it is there.
+/// Returns the kernel features that this program needs, and whether each one is available.
 #[must_use]
 pub fn kernel_features() -> Vec<(&'static str, bool)> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -64,10 +66,10 @@ pub fn kernel_features() -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 pub(crate) const GRACE: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Returns a person of this host by the number of the user.
+/// Returns the user of this host with the given uid; a user without a name is shown as `#uid`.
 #[must_use]
 pub fn person(uid: u32) -> crate::domain::Person {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();

@@ -1,6 +1,7 @@
 //! Ends the orphaned shims of runs whose daemon is dead.
 //!
-//! A shim ends by itself when its lifeline does. We wait for that, and kill a shim that does not end.
+//! A shim ends by itself when its lifeline closes. We wait for that, and kill a shim that does not
+//! end.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,12 +11,13 @@ use rustix::process::Signal;
 use super::SHIM_PREFIX;
 use super::{GRACE, shim_name, tree};
 
-/// What a shim needs after its lifeline has ended.
+/// The time that a shim may take in addition to [`GRACE`] after its lifeline has closed.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// Waits until no shim of one of these runs is alive, and kills what is left after the grace; returns how many shims there were.
+/// Waits until no shim of these runs is alive, and kills those that do not end in time. Returns how
+/// many shims it found.
 ///
-/// Blocks; at most about 4 s.
+/// Blocks for about 4 s at most.
 #[must_use]
 pub fn end_orphans(run_ids: &BTreeSet<String>) -> u64 {
     let until = Instant::now() + GRACE + PATIENCE;
@@ -48,8 +50,8 @@ fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
 
 /// Tells whether a process descends from a shim, a fork server or this process.
 ///
-/// Only what `/proc` shows counts: a process whose ancestors are hidden is not known to be a tool. A process can take the name of a shim, and so only
-/// shut itself out.
+/// This relies on what `/proc` shows: a process with hidden ancestors is not recognized as a tool.
+/// A process that takes the name of a shim only locks itself out.
 #[must_use]
 pub fn is_tool(pid: i32) -> bool {
     const DEEPEST: usize = 256;

@@ -1,7 +1,9 @@
-//! A process that is talked with over its standard input and output: an MCP server, a shared connection.
+//! A process that we talk to over its standard input and output: an MCP server, a shared
+//! connection.
 //!
-//! It owns the end of the process, and the end of what the process wrote to standard error. One task per process reads that pipe from the first
-//! byte to the last, so that a process never waits for us to read. It keeps 16 KiB, without secrets.
+//! This module ends the process and keeps the end of its standard error. One task per process reads
+//! standard error from the first byte to the last, so the process never blocks on a full pipe. The
+//! task keeps 16 KiB, without secrets.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,16 +26,17 @@ use crate::text::redact::{Redactor, StreamRedactor};
 /// Bytes of standard error that are kept, without secrets.
 const KEPT: usize = 16 * 1024;
 
-/// Bytes of standard error that are read at once.
+/// Bytes per read of standard error.
 const CHUNK: usize = 16 * 1024;
 
-/// Lines of standard error in a sentence.
+/// Lines of standard error in [`PipedEnded::words`].
 const SAID_LINES: usize = 10;
 
-/// Characters of standard error in a sentence.
+/// Characters of standard error in [`PipedEnded::words`].
 const SAID_CHARACTERS: usize = 2000;
 
-/// A process that is talked with. If it is dropped, its lifeline closes and the shim ends the tree by itself.
+/// A process that we talk to. Dropping it closes the lifeline, and the shim then ends the tree by
+/// itself.
 #[derive(Debug)]
 pub struct Piped {
     server: Arc<ForkServer>,
@@ -43,24 +46,25 @@ pub struct Piped {
     _follower: AbortOnDropHandle<()>,
 }
 
-/// Waits for the end of a process that is talked with. It does not end the process.
+/// Waits for the end of a [`Piped`] process, without ending it.
 #[derive(Debug, Clone)]
 pub struct PipedEnd(watch::Receiver<Option<PipedEnded>>);
 
-/// How a process that is talked with ended.
+/// How a [`Piped`] process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipedEnded {
-    /// The exit, or why the process never ran; [`SpawnFailure::ShimLost`] if its shim did not report.
+    /// The exit, or why the process never ran; [`SpawnFailure::ShimLost`] if the shim did not
+    /// report.
     pub exit: Result<Exit, SpawnFailure>,
-    /// Processes that the kill did not reach.
+    /// Processes that survived the kill.
     pub survivors: u64,
-    /// The last 16 KiB of its standard error at most, without secrets; lossy UTF-8.
+    /// The end of its standard error, at most 16 KiB, without secrets; lossy UTF-8.
     pub said: String,
 }
 
 impl Spawner {
-    /// Starts a process that is talked with over its standard input and output, and lives until [`Piped::end`] or its time is up. `redactor`
-    /// takes the secrets out of what the process writes to standard error.
+    /// Starts a process that we talk to over its standard input and output. It lives until
+    /// [`Piped::end`] or its timeout. `redactor` removes secrets from its standard error.
     ///
     /// *Errors*: [`SpawnFailure`].
     pub async fn start_piped(
@@ -70,7 +74,7 @@ impl Spawner {
     ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
         let Shim { process, lifeline, output, talk } = self.start(spec, true).await?;
         let (input, errors) =
-            talk.ok_or_else(|| SpawnFailure::Order("there is no pipe".to_owned()))?;
+            talk.ok_or_else(|| SpawnFailure::Order("the pipes are missing".to_owned()))?;
         let (from_shim, lifeline) = lifeline.into_split();
         let (tell, end) = watch::channel(None);
         let follower = tokio::spawn(follow(from_shim, errors, redactor.stream(), tell));
@@ -86,13 +90,13 @@ impl Spawner {
 }
 
 impl Piped {
-    /// Returns what waits for its end.
+    /// Returns a handle that waits for the end of the process.
     #[must_use]
     pub fn ending(&self) -> PipedEnd {
         self.end.clone()
     }
 
-    /// Ends the process and everything below it.
+    /// Ends the process and all its descendants.
     pub async fn end(mut self) -> PipedEnded {
         let _ = self.lifeline.shutdown().await;
         let ended = self.end.within(GRACE + SHIM_SLACK + DRAIN).await;
@@ -112,7 +116,7 @@ impl Piped {
 }
 
 impl PipedEnd {
-    /// Waits until the process has ended by itself; `None` if it still lives after `patience`.
+    /// Waits until the process ends by itself; `None` if it still lives after `patience`.
     pub async fn within(&self, patience: Duration) -> Option<PipedEnded> {
         let mut end = self.0.clone();
         let ended = tokio::time::timeout(patience, end.wait_for(Option::is_some)).await;
@@ -121,13 +125,13 @@ impl PipedEnd {
 }
 
 impl PipedEnded {
-    /// Returns the end in words, on one line, with the last 10 lines of standard error (2000 characters at most). The words are empty where we
-    /// ended a process that had said nothing.
+    /// Describes the end on one line, with the last 10 lines of standard error (at most 2000
+    /// characters). The text is empty if we ended a process that had written nothing.
     #[must_use]
     pub fn words(&self) -> String {
         let how = match &self.exit {
             Err(failure) => failure.to_string(),
-            Ok(exit) if exit.timed_out => "its time was up".to_owned(),
+            Ok(exit) if exit.timed_out => "it timed out".to_owned(),
             Ok(exit) if exit.cancelled => String::new(),
             Ok(Exit { code: Some(code), .. }) => format!("it exited with code {code}"),
             Ok(Exit { signal: Some(signal), .. }) => match Signal::try_from(*signal) {
@@ -145,7 +149,7 @@ impl PipedEnded {
     }
 }
 
-/// Returns the last lines that are not empty, on one line.
+/// Returns the last lines that are not empty, joined on one line.
 fn last_lines(said: &str) -> String {
     let lines = said.lines().map(str::trim_end).filter(|line| !line.is_empty());
     let mut last: Vec<String> = lines.rev().take(SAID_LINES).map(one_line).collect();
@@ -153,12 +157,12 @@ fn last_lines(said: &str) -> String {
     let joined = last.join(" | ");
     match joined.chars().count().checked_sub(SAID_CHARACTERS) {
         None | Some(0) => joined,
-        // The sign of the cut counts as well.
+        // The ellipsis counts as a character.
         Some(excess) => std::iter::once('…').chain(joined.chars().skip(excess + 1)).collect(),
     }
 }
 
-/// Reads standard error until the shim has reported, then tells of the end.
+/// Reads standard error until the shim has reported, then publishes the end.
 async fn follow(
     mut from_shim: OwnedReadHalf,
     mut errors: pipe::Receiver,
@@ -178,7 +182,7 @@ async fn follow(
             }
         }
     };
-    // Only a process that is not ours can still hold the pipe.
+    // After the report, only a foreign process can still hold the pipe.
     let _ = tokio::time::timeout(DRAIN, async {
         while open {
             open = tail.take(errors.read(&mut chunk).await, &chunk);
@@ -192,14 +196,15 @@ async fn follow(
     }));
 }
 
-/// The end of a stream, without secrets. The redactor comes first: a secret that is cut could not be recognized.
+/// The end of a stream, without secrets. Redaction precedes the cut, because a secret that was cut
+/// could not be recognized.
 struct Tail {
     redactor: StreamRedactor,
     kept: VecDeque<u8>,
 }
 
 impl Tail {
-    /// Takes what a read gave; returns whether the stream goes on.
+    /// Adds the bytes of a read; returns whether the stream continues.
     fn take(&mut self, read: std::io::Result<usize>, chunk: &[u8]) -> bool {
         let count = read.unwrap_or(0);
         let clean = self.redactor.push(chunk.get(..count).unwrap_or_default());
@@ -244,7 +249,7 @@ mod tests {
         assert_eq!(tail("very-secret", &["a very-", "secret b"]), "a [redacted:KEY] b");
         let long = "x".repeat(KEPT);
         assert_eq!(tail("very-secret", &["first\n", &long]), long);
-        // The cut goes through a secret, of which nothing is left.
+        // The cut goes through a secret, and no part of the secret remains.
         let secret = "s3cret-".repeat(100);
         let kept = tail(&secret, &[&secret, &"x".repeat(KEPT - 300)]);
         assert!(!kept.contains("s3cret"), "{kept}");
@@ -268,7 +273,7 @@ mod tests {
         let stopped = Exit { signal: Some(15), cancelled: true, ..Exit::default() };
         check(Ok(stopped), "", "");
         check(Ok(stopped), "log in first\n", "its standard error: log in first");
-        check(Ok(Exit { timed_out: true, ..Exit::default() }), "", "its time was up");
+        check(Ok(Exit { timed_out: true, ..Exit::default() }), "", "it timed out");
         let refused =
             SpawnFailure::Refused { step: "executing the program", errno: nix::Error::ENOEXEC };
         check(Err(refused), "", "executing the program failed with ENOEXEC: Exec format error");

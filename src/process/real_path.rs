@@ -1,7 +1,8 @@
-//! Where a path leads, as the kernel resolves it, without the magic links of `/proc`.
+//! Resolves a path as the kernel does, but without the magic links of `/proc`.
 //!
-//! `root`, `cwd`, `exe` and `fd/N` of a process lead to what it has open, whatever path that has: a path through one
-//! means something else in each process, so that what is judged here is not what another process would open.
+//! `root`, `cwd`, `exe` and `fd/N` of a process lead to what that process has open, whatever its
+//! path is. A path through such a link means something else in each process, so the file that we
+//! judge would not be the file that another process opens.
 //! *Source*: `openat2(2)`, RESOLVE_NO_MAGICLINKS.
 
 use std::io;
@@ -12,15 +13,15 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 
 /// Returns the path with all its links resolved.
 ///
-/// *Errors*: what the kernel says; `ELOOP` for a magic link, as for links in a circle.
+/// *Errors*: the OS error; `ELOOP` for a magic link, as for a loop of links.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     path_of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?)
 }
 
-/// Returns where the file lies that a descriptor is of.
+/// Returns the path of the file that a descriptor refers to.
 ///
-/// *Errors*: what the kernel says.
+/// *Errors*: the OS error.
 pub fn path_of(fd: impl AsFd) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }

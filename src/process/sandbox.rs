@@ -1,7 +1,10 @@
-//! What the kernel refuses to a tool: Landlock for files and signals, seccomp for sockets and what Landlock does not know.
+//! The sandbox of a tool: Landlock for files and signals, seccomp for sockets and for what Landlock
+//! does not cover.
 //!
-//! A [`SandboxProfile`] is built once in the daemon, from paths; a shim's child puts it on just before it executes the tool, and nothing can take it off
-//! again. Rules stand on what was there when the sandbox was built: a file that appears later beside a denied one cannot be read.
+//! The daemon builds a [`SandboxProfile`] once, from paths. The child of a shim applies it to
+//! itself just before it executes the tool, and no process can remove it again. The rules cover the
+//! files that existed when the profile was built: a file that appears later beside a denied one
+//! cannot be read.
 //!
 //! *Source*: `landlock(7)`; `seccomp(2)`; `docs/design/gate.md`, "What a process gets".
 #![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
@@ -26,32 +29,36 @@ use serde::{Deserialize, Serialize};
 
 use super::group_hold;
 
-/// The first Landlock version that also refuses truncation: with less, a file could be emptied without the right to write.
+/// The first Landlock ABI that also restricts truncation: with an older one, a tool could empty a
+/// file without the right to write.
 const LEAST_ABI: u32 = 3;
 
-/// Devices that every program may use; the rest of `/dev` is closed, because the disk itself and the terminals of other people are behind it.
+/// Devices that every program may use. The rest of `/dev` is closed, because it contains the disks
+/// and the terminals of other people.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What the processes of a tool may touch. All paths are absolute and resolved.
+/// The access rights of a tool's processes. All paths are absolute and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxPolicy {
-    /// Trees that are closed; everything else may be read.
+    /// Closed trees; everything else may be read.
     pub closed: Vec<PathBuf>,
-    /// Trees that may be read although they lie in a closed one.
+    /// Trees that may be read although a closed tree contains them.
     pub readable: Vec<PathBuf>,
     /// Trees that may be read and written.
     pub writable: Vec<PathBuf>,
-    /// Whether modes, owners, times and attributes of files may be changed, which Landlock cannot tell apart by path.
+    /// Whether modes, owners, times and attributes of files may be changed; Landlock cannot
+    /// restrict that by path.
     pub metadata: bool,
-    /// Whether there is a network.
+    /// Whether the network may be used; `false` refuses local sockets too.
     pub network: bool,
-    /// Whether there are System V IPC, POSIX message queues and keyrings, which belong to no path.
+    /// Whether System V IPC, POSIX message queues and keyrings may be used; none of them has a
+    /// path.
     pub ipc: bool,
-    /// Capabilities that a process of root keeps: bits by number.
+    /// Capabilities that a root process keeps: bits by number.
     pub capabilities: u64,
 }
 
-/// A policy as the kernel takes it.
+/// A policy in the form that the kernel accepts.
 #[derive(Debug, Clone)]
 pub struct SandboxProfile {
     ruleset: Option<Arc<OwnedFd>>,
@@ -59,7 +66,7 @@ pub struct SandboxProfile {
     capabilities: u64,
 }
 
-/// The system calls that are refused.
+/// The system calls that the seccomp filter allows in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Filter {
     metadata: bool,
@@ -70,38 +77,44 @@ pub(crate) struct Filter {
 /// Why a sandbox cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The kernel has no Landlock, or too old a one.
-    #[error("the kernel has Landlock {found}, and {LEAST_ABI} or later is needed (Linux 6.2)")]
+    /// The kernel has no Landlock, or a version that is too old.
+    #[error(
+        "the sandbox needs Landlock ABI {LEAST_ABI} (Linux 6.2), but the kernel has ABI {found}"
+    )]
     Kernel {
-        /// What it has; 0 is none.
+        /// The Landlock ABI of the kernel; 0 if it has none.
         found: u32,
     },
-    /// It refuses a rule.
-    #[error("the kernel refuses the rules: {0}")]
+    /// The kernel rejects a rule.
+    #[error("the kernel rejects the sandbox rules: {0}")]
     Ruleset(#[from] RulesetError),
 }
 
-/// Returns the Landlock version of this kernel, if it has one that is switched on.
+/// Returns the Landlock ABI of this kernel; `None` if Landlock is missing or disabled.
 #[must_use]
 pub fn landlock_abi() -> Option<u32> {
     const VERSION: libc::c_uint = 1;
-    // SAFETY: with this flag the kernel reads nothing and only answers with a number.
+    // SAFETY: with this flag, the kernel reads nothing and only returns a number.
     let abi = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, VERSION)
     };
     u32::try_from(abi).ok().filter(|abi| *abi > 0)
 }
 
-/// The first Landlock version that keeps signals within a sandbox.
+/// The first Landlock ABI that restricts signals to other processes.
 const SIGNAL_ABI: u32 = 6;
 
-/// Returns what a kernel that can hold tools cannot hold them to; empty if nothing.
+/// Returns what a supported kernel cannot restrict, as an appendix to a sentence; empty if nothing.
 #[must_use]
 pub fn sandbox_gaps(abi: u32) -> &'static str {
-    if abi < SIGNAL_ABI { "; signals to other processes are not held (Linux 6.12)" } else { "" }
+    if abi < SIGNAL_ABI {
+        "; signals to other processes are not restricted (requires Linux 6.12)"
+    } else {
+        ""
+    }
 }
 
-/// Tells whether this kernel can hold a tool.
+/// Returns the Landlock ABI if this kernel can sandbox a tool.
 ///
 /// *Errors*: [`SandboxError::Kernel`].
 pub fn sandbox_support() -> Result<u32, SandboxError> {
@@ -112,7 +125,8 @@ pub fn sandbox_support() -> Result<u32, SandboxError> {
 }
 
 impl SandboxProfile {
-    /// Builds a sandbox. `is_strict`: it must hold all of `policy`; else as much as the kernel can.
+    /// Builds a profile. If `is_strict`, a kernel that cannot sandbox a tool is an error;
+    /// otherwise, the profile restricts as much as the kernel can.
     ///
     /// *Errors*: [`SandboxError`].
     pub fn build(policy: &SandboxPolicy, is_strict: bool) -> Result<Self, SandboxError> {
@@ -142,7 +156,7 @@ fn read_rights() -> BitFlags<AccessFs> {
     AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::Execute
 }
 
-/// Everything but making devices: one made in a writable tree would be a way to the disk.
+/// All rights except making devices: a device in a writable tree would give access to the disk.
 fn write_rights() -> BitFlags<AccessFs> {
     AccessFs::from_all(ABI::V3) & !(AccessFs::MakeBlock | AccessFs::MakeChar)
 }
@@ -169,12 +183,13 @@ fn ruleset(policy: &SandboxPolicy) -> Result<RulesetCreated, SandboxError> {
     Ok(rules)
 }
 
-/// Returns those of `closed` that lie in the tree `root`.
+/// Returns the paths in `closed` that are below `root`.
 fn beneath<'a>(root: &Path, closed: &[&'a Path]) -> Vec<&'a Path> {
     closed.iter().filter(|path| path.starts_with(root) && **path != root).copied().collect()
 }
 
-/// Allows `rights` in the tree `path`, but for what is closed: what lies above a closed path is allowed entry by entry.
+/// Allows `rights` in the tree `path`, except for closed paths. A directory above a closed path is
+/// allowed entry by entry.
 fn allow(
     rules: &mut RulesetCreated,
     path: &Path,
@@ -186,7 +201,7 @@ fn allow(
     }
     if closed.iter().any(|closed| closed.starts_with(path)) {
         for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            // What a link points to is allowed by its own path, or not.
+            // The path of a symlink's target decides whether the target is allowed.
             if entry.file_type().is_ok_and(|kind| !kind.is_symlink()) {
                 allow(rules, &entry.path(), closed, rights)?;
             }
@@ -194,7 +209,7 @@ fn allow(
         return Ok(());
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What is not there, or is out of our own reach, is out of the tool's as well.
+    // The tool cannot reach a path either that does not exist or that we cannot reach ourselves.
     let Ok(fd) = openat(CWD, path, flags, Mode::empty()) else { return Ok(()) };
     let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let rights = match kind {
@@ -206,28 +221,30 @@ fn allow(
     Ok(())
 }
 
-/// Takes every capability but `kept` from the programs that this process executes, for good. `kept` are bits by number.
+/// Removes every capability but `kept` from the programs that this process executes, permanently.
+/// `kept` has bits by number.
 fn drop_capabilities(kept: u64) {
     use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
     for number in 0..u64::BITS {
         let bit = 1_u64 << number;
         if kept & bit == 0 {
-            // A number that the kernel does not know is refused, and a process without the right to drop capabilities has none.
+            // The kernel refuses a number that it does not know. A process that may not drop
+            // capabilities has none.
             let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(bit));
         }
     }
 }
 
-/// The compiled filters, made while a shim waits.
+/// The compiled filters, made once by the fork server.
 pub(super) struct Filters {
     sandboxed: Vec<(Filter, BpfProgram)>,
     free: BpfProgram,
 }
 
 impl Filters {
-    /// Compiles them.
+    /// Compiles a filter for each combination of rights.
     ///
-    /// *Errors*: this machine's architecture is not one that filters are known for.
+    /// *Errors*: `ENOSYS` if seccompiler does not support the architecture of this machine.
     pub(super) fn new() -> Result<Self, Errno> {
         let filters = (0..8).map(|bits| Filter {
             metadata: bits & 1 != 0,
@@ -239,10 +256,11 @@ impl Filters {
         Ok(Self { sandboxed, free: group_hold::only_the_hold() })
     }
 
-    /// Puts the sandbox on this process, for good; returns the listener of the hold on its groups, if the kernel has one. Of root's capabilities,
-    /// `capabilities` are kept. Without a `filter`, only the hold is put on.
+    /// Applies the sandbox to this process permanently and returns the listener of the hold on its
+    /// groups, if the kernel has one. A root process keeps `capabilities`. Without a `filter`, this
+    /// applies only the hold.
     ///
-    /// *Errors*: what the kernel says; the process must then end.
+    /// *Errors*: the OS error; the process must then end.
     pub(super) fn put_on(
         &self,
         filter: Option<Filter>,
@@ -252,7 +270,7 @@ impl Filters {
         let Some(filter) = filter else { return group_hold::put_on(&self.free) };
         drop_capabilities(capabilities);
         if let Some(ruleset) = ruleset {
-            // SAFETY: the kernel reads the descriptor only, which is open.
+            // SAFETY: the kernel only reads the descriptor, which is open.
             let result = unsafe {
                 libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0_u32)
             };
@@ -264,7 +282,8 @@ impl Filters {
     }
 }
 
-/// Calls that lead round the rules: files by handle, work that is done by the kernel's own threads, mounts, and the kernel itself.
+/// Calls that bypass the rules: files by handle, work of the kernel's own threads, mounts, and the
+/// kernel itself.
 const NEVER: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_io_uring_setup,
@@ -291,7 +310,7 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Calls that change a file without opening it for writing.
+/// Calls that change a file without opening it for writing, or the clock or the name of the host.
 const METADATA: &[libc::c_long] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -316,7 +335,7 @@ const METADATA: &[libc::c_long] = &[
     libc::SYS_setdomainname,
 ];
 
-/// What processes share without a path: another process of the same user can be behind it.
+/// Calls for IPC without a path, which may reach another process of the same user.
 const IPC: &[libc::c_long] = &[
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -336,7 +355,7 @@ const IPC: &[libc::c_long] = &[
     libc::SYS_keyctl,
 ];
 
-/// Calls whose first argument is a process or thread; zero is the caller.
+/// Calls whose first argument is a process or thread; zero means the caller.
 const BY_PROCESS: &[libc::c_long] = &[
     libc::SYS_prlimit64,
     libc::SYS_sched_setaffinity,
@@ -345,20 +364,22 @@ const BY_PROCESS: &[libc::c_long] = &[
     libc::SYS_sched_setscheduler,
 ];
 
-/// `setpriority` and `ioprio_set`, each with the kind that means every process of a user; the second argument is whose.
+/// `setpriority` and `ioprio_set`, each with the kind that means all processes of a user. The
+/// second argument names the target.
 const BY_KIND: &[(libc::c_long, u64)] = &[(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 
-/// Newer than the library that names the others; one number on every architecture.
+/// Newer than `libc`, which does not name them; the same number on every architecture.
 const SYS_FCHMODAT2: libc::c_long = 452;
 const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_REMOVEXATTRAT: libc::c_long = 466;
 const SYS_FILE_SETATTR: libc::c_long = 469;
 
-/// File flags such as "immutable", which root can set through a descriptor that is open for reading only.
+/// `ioctl` requests that set file flags such as "immutable". Root can send them through a
+/// descriptor that is open only for reading.
 const FS_IOC_SETFLAGS: u64 = 0x4008_6602;
 const FS_IOC_FSSETXATTR: u64 = 0x401c_5820;
 
-/// The same in the older forms that only this architecture has.
+/// Older forms of these calls, which only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const OLDER_METADATA: &[libc::c_long] = &[
     libc::SYS_chmod,
@@ -377,7 +398,8 @@ impl Filter {
         let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
             NEVER.iter().chain(metadata).map(|number| (*number, Vec::new())).collect();
         if !self.network {
-            // Local sockets as well: behind one of them is a daemon that starts processes without a sandbox.
+            // This includes local sockets: a daemon behind one of them starts processes without a
+            // sandbox.
             rules.insert(libc::SYS_socket, Vec::new());
         }
         if !self.ipc {
@@ -385,7 +407,8 @@ impl Filter {
         }
         let argument =
             |at, is, value| SeccompCondition::new(at, SeccompCmpArgLen::Dword, is, value);
-        // Limits and priorities of other processes of the same user, the daemon among them: as good as a signal.
+        // Changing the limits and priorities of other processes of the same user is as bad as a
+        // signal: the daemon is one of them.
         for number in BY_PROCESS {
             let others = argument(0, SeccompCmpOp::Ne, 0)?;
             rules.insert(*number, vec![SeccompRule::new(vec![others])?]);
@@ -408,14 +431,15 @@ impl Filter {
         let arch = std::env::consts::ARCH.try_into()?;
         let filter: BpfProgram =
             SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)?.try_into()?;
-        // One program and not two: the kernel compiles each anew for each process.
+        // One program instead of two: the kernel compiles each program anew for each process.
         Ok([group_hold::head(), filter].concat())
     }
 }
 
-/// Returns the path with every link in its existing part resolved, so that a path that is not there yet is compared by where it would be.
+/// Resolves all links in the existing part of a path. A path that does not exist yet can then be
+/// compared by where it would be.
 ///
-/// *Errors*: what the kernel says but for "not there"; `ELOOP` for a magic link.
+/// *Errors*: the OS error, except "not found"; `ELOOP` for a magic link.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut missing = Vec::new();
     let mut at = path;

@@ -1,7 +1,8 @@
-//! The shim: runs one program, and sees to it that nothing of it is left.
+//! The shim: runs one program and ends everything that the program leaves.
 //!
-//! Single-threaded and blocking, so that forking is safe and waiting is simple. It is told what to do over its lifeline and writes nothing to
-//! the tool's output. *Source*: `prctl(2)`, PR_SET_CHILD_SUBREAPER; `pidfd_open(2)`; `signalfd(2)`.
+//! It is single-threaded and blocking, so forking is safe and waiting is simple. It receives its
+//! order over the lifeline and writes nothing to the output of the tool. *Source*: `prctl(2)`,
+//! PR_SET_CHILD_SUBREAPER; `pidfd_open(2)`; `signalfd(2)`.
 #![expect(unsafe_code, reason = "fork and exec; each use says why it is sound")]
 
 use std::ffi::CString;
@@ -28,18 +29,19 @@ use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
 use super::{GRACE, tree};
 
-/// Bytes that one file of a tool may reach.
+/// Bytes of the largest file that a tool may write.
 const FILE_BYTES: u64 = 16 << 30;
-/// Descriptors that a tool may have.
+/// Descriptors that a tool may have open.
 const OPEN_FILES: u64 = 4096;
-/// Processes that an ordinary user may have for a tool to start one more; the unit allows twice as many, so that the daemon has room. Root has no
-/// such limit in the kernel.
+/// Processes of an ordinary user, and of the control group of a run, above which a tool cannot
+/// start another one. The unit allows twice as many, so the daemon has room. The kernel does not
+/// limit the processes of root by user.
 pub(super) const PROCESSES: u64 = 4096;
 
-/// Where memory runs out, the kernel ends tools before it ends the daemon (PROC-9).
+/// Makes the kernel end tools before the daemon when memory runs out (PROC-9).
 const OOM_SCORE: &[u8] = b"500";
 
-/// What a shim makes ready while it waits, so that no call waits for it.
+/// The state that a shim prepares while it waits, so that no call waits for it.
 pub(super) struct Ready {
     signals: SignalFd,
     null: OwnedFd,
@@ -47,9 +49,10 @@ pub(super) struct Ready {
 }
 
 impl Ready {
-    /// Makes this process a shim: the reaper of what is below it, in a session of its own. `filters` were compiled before the fork.
+    /// Makes this process a shim: the subreaper of its descendants, in a session of its own.
+    /// `filters` were compiled before the fork.
     ///
-    /// *Errors*: what the kernel says.
+    /// *Errors*: the OS error.
     pub(super) fn new(filters: Filters) -> Result<Self, Errno> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
@@ -61,7 +64,7 @@ impl Ready {
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
-        // Touches what reading an order needs: its pages are in memory then.
+        // Parse a sample order, so that the pages needed to read an order are in memory.
         let _ = serde_json::from_str::<Order>(
             r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"capabilities":0,"landlock":false,"piped":false,"grouped":false}"#,
         );
@@ -69,10 +72,10 @@ impl Ready {
     }
 }
 
-/// Runs the order that comes over `lifeline` to its end; the tool writes to `output`. `rest` is what else came with the request, in the
-/// order of the flags in [`Order`].
+/// Runs the order that arrives over `lifeline` to its end; the tool writes to `output`. `rest`
+/// contains the other descriptors of the request, in the order of the flags in [`Order`].
 ///
-/// *Errors*: the daemon is gone. Nothing was started then.
+/// *Errors*: the daemon is gone; nothing was started.
 pub(super) fn run(
     ready: Ready,
     mut lifeline: UnixStream,
@@ -88,7 +91,7 @@ pub(super) fn run(
     let Ready { signals, null, filters } = ready;
     let restrictions = Restrictions { filters, order: &order, ruleset, group };
     let input = if order.piped { Input::Pipe(input.zip(errors)) } else { Input::Null(null) };
-    // What came while it waited was not meant for this call.
+    // Signals that arrived while the shim waited were not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
     let report = match start(&order, input, output, &restrictions) {
         Ok((leader, hold)) => {
@@ -117,15 +120,16 @@ fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
     serde_json::from_slice(&json).ok()
 }
 
-/// What the tool reads.
+/// The standard input of the tool.
 enum Input {
-    /// Nothing, or the text of the order.
+    /// `/dev/null`, which a text in the order replaces.
     Null(OwnedFd),
-    /// A pipe that came with the request, and the one for standard error; `None` if one got lost on the way.
+    /// The pipes for standard input and standard error that came with the request; `None` if one
+    /// was lost on the way.
     Pipe(Option<(OwnedFd, OwnedFd)>),
 }
 
-/// What the tool's process puts on.
+/// The restrictions that the process of the tool applies to itself.
 struct Restrictions<'a> {
     filters: Filters,
     order: &'a Order,
@@ -143,10 +147,10 @@ impl Restrictions<'_> {
         }
     }
 
-    /// Puts the sandbox on and gives the listener of the hold on groups to `shim`.
+    /// Applies the sandbox and sends the listener of the hold on groups to `shim`.
     fn put_on(&self, shim: &OwnedFd) -> Result<(), Errno> {
         if self.order.landlock != self.ruleset.is_some() {
-            // It got lost on the way: nothing runs without what was to hold it.
+            // The ruleset was lost on the way. Nothing runs without its sandbox.
             return Err(Errno::EBADF);
         }
         let ruleset = self.ruleset.as_ref().map(|fd| fd.as_fd());
@@ -159,14 +163,14 @@ impl Restrictions<'_> {
     }
 }
 
-/// Everything that the child needs, made before the fork.
+/// Everything that the child needs, prepared before the fork.
 struct Prepared {
     program: CString,
     argv: Vec<CString>,
     env: Vec<CString>,
     working_dir: CString,
     stdin: OwnedFd,
-    /// Where standard error goes; `None` is where the output goes.
+    /// The target of standard error; `None` is the output.
     stderr: Option<OwnedFd>,
 }
 
@@ -181,7 +185,8 @@ fn prepare(order: &Order, input: Input) -> Result<Prepared, Errno> {
         }
         (None, Input::Null(null)) => null,
         (Some(input), Input::Null(_)) => {
-            // A file in memory needs no feeding: the tool reads it at its own pace, and we only watch.
+            // A file in memory needs no writer: the tool reads it at its own pace, and the shim
+            // only watches.
             let fd = rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)
                 .map_err(|e| Errno::from_raw(e.raw_os_error()))?;
             let mut file = std::fs::File::from(fd);
@@ -208,10 +213,10 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The message that comes with the listener of the hold on groups; no step has this number.
+/// The message that carries the listener of the hold on groups; no step has this number.
 const HOLD: u8 = u8::MAX;
 
-/// Starts the tool; returns its pid and the hold on its groups once the program runs.
+/// Starts the tool; returns its pid and the hold on its groups as soon as the program runs.
 fn start(
     order: &Order,
     input: Input,
@@ -219,11 +224,11 @@ fn start(
     restrictions: &Restrictions<'_>,
 ) -> Result<(Pid, Option<GroupHold>), (Step, Errno)> {
     let prepared = prepare(order, input).map_err(|errno| (Step::Prepare, errno))?;
-    // Each message stays one; the end of the stream is the exec.
+    // The socket preserves message boundaries. The exec closes it and so ends the stream.
     let (shim, tool) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|errno| (Step::Prepare, Errno::from_raw(errno.raw_os_error())))?;
-    // SAFETY: this process has one thread, so that the child may do what any process may.
+    // SAFETY: this process has one thread, so the child may do what any process may.
     match unsafe { fork() }.map_err(|errno| (Step::Prepare, errno))? {
         ForkResult::Child => {
             drop(shim);
@@ -232,19 +237,19 @@ fn start(
             let mut message = vec![u8::try_from(step).unwrap_or(0)];
             message.extend((errno as i32).to_be_bytes());
             let _ = send(tool.as_fd(), &message, &[]);
-            // SAFETY: ends the child without running what belongs to its parent.
+            // SAFETY: ends the child without running cleanup that belongs to its parent.
             unsafe { libc::_exit(127) }
         }
         ForkResult::Parent { child } => {
             drop(tool);
-            // So that the output's end is seen when the tool's own copies are closed.
+            // Close our copy, so that the output ends when the copies of the tool are closed.
             drop(output);
             follow_start(shim.as_fd(), child)
         }
     }
 }
 
-/// Waits until the program runs, or cannot.
+/// Waits until the program runs or has failed to start.
 fn follow_start(
     shim: BorrowedFd<'_>,
     child: Pid,
@@ -253,7 +258,7 @@ fn follow_start(
     let failure = loop {
         let mut message = [0; 8];
         match receive::<1>(shim, &mut message, RecvFlags::empty()) {
-            // The socket was closed by the exec: the program runs.
+            // The exec closed the socket: the program runs.
             Ok((0, _)) => return Ok((child, hold)),
             Ok((_, [Some(listener)])) => hold = Some(GroupHold::new(listener)),
             // The listener was lost on the way. Nothing runs without the hold.
@@ -270,13 +275,13 @@ fn follow_start(
             Err(error) => break (Step::Prepare, errno_of(&error)),
         }
     };
-    // It has not been reaped, so that its pid is still its own.
+    // The child has not been reaped, so its pid is still its own.
     let _ = nix::sys::signal::kill(child, Signal::SIGKILL);
     let _ = nix::sys::wait::waitpid(child, None);
     Err(failure)
 }
 
-/// Runs in the child: puts everything in place and executes the program. Returns what failed.
+/// Runs in the child: sets up everything and executes the program. Returns what failed.
 fn become_tool(
     prepared: &Prepared,
     output: &OwnedFd,
@@ -310,28 +315,28 @@ fn put_in_place(
     if !nix::unistd::geteuid().is_root() {
         limit(Resource::RLIMIT_NPROC, PROCESSES).map_err(failed)?;
     }
-    // A container may hide the file; the order of the kernel's choice is then its own.
+    // A container may hide this file. The kernel then chooses by itself which process to end.
     let _ = std::fs::OpenOptions::new()
         .write(true)
         .open("/proc/self/oom_score_adj")
         .and_then(|mut file| file.write_all(OOM_SCORE));
     nix::sys::prctl::set_no_new_privs().map_err(failed)?;
     reset_signals();
-    // After everything that needs more rights than the tool.
+    // This comes after all steps that need more rights than the tool has.
     restrictions.put_on(shim).map_err(|errno| (Step::Sandbox, errno))?;
     SigSet::empty().thread_set_mask().map_err(failed)
 }
 
-/// Gives every signal its default disposition, those between 31 and 34 included: the C library keeps them for itself and refuses to set them, but a
-/// parent may have left them ignored.
+/// Resets every signal to its default disposition, including 32 and 33. The C library reserves
+/// these two and refuses to set them, but a parent may have left them ignored.
 fn reset_signals() {
-    /// The kernel's own structure; all zero is the default disposition.
+    /// The kernel's own structure; all zeros mean the default disposition.
     const DEFAULT: [u64; 4] = [0; 4];
     /// Bytes of the kernel's signal set.
     const SET_BYTES: usize = 8;
     for number in 1..=64 {
-        // SAFETY: the kernel reads a structure of 32 bytes at most and writes none; the default disposition runs none of our code. SIGKILL and
-        // SIGSTOP are refused, which is as it should be.
+        // SAFETY: the kernel reads at most 32 bytes and writes nothing; the default disposition
+        // runs none of our code. The kernel refuses SIGKILL and SIGSTOP, which need no reset.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -344,7 +349,7 @@ fn reset_signals() {
     }
 }
 
-/// Executes the program. Not by `execvp`, which gives a file without `#!` to a shell.
+/// Executes the program. It does not use `execvp`, which passes a file without `#!` to a shell.
 fn exec(prepared: &Prepared) -> Errno {
     match nix::unistd::execve(&prepared.program, &prepared.argv, &prepared.env) {
         Err(errno) => errno,
@@ -358,13 +363,14 @@ fn limit(resource: Resource, most: u64) -> Result<(), Errno> {
 
 fn close_on_exec_from(first: RawFd) {
     let first = libc::c_uint::try_from(first).unwrap_or(3);
-    // SAFETY: only sets a flag on descriptors; where the kernel does not know the call, our own were opened with it already.
+    // SAFETY: the call only sets a flag on descriptors. A kernel without this call changes nothing;
+    // our own descriptors were opened with the flag.
     unsafe {
         libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
 }
 
-/// Waits for the end of the call, whatever brings it, and then ends whatever is left.
+/// Waits for the end of the call, for any reason, and then ends all processes that are left.
 fn watch(
     leader: Pid,
     mut hold: Option<GroupHold>,
@@ -381,7 +387,7 @@ fn watch(
         status = status.or(reaped.leader);
         let now = Instant::now();
         match kill_at {
-            // Its own end ends the call at once; whatever is left is killed.
+            // The end of the leader ends the call at once; all processes that are left are killed.
             None if status.is_some() => break,
             None if deadline.is_some_and(|deadline| now >= deadline) => timed_out = true,
             Some(at) if reaped.none_left || now >= at => break,
@@ -389,7 +395,7 @@ fn watch(
         }
         if kill_at.is_none() && (timed_out || stopped) {
             kill_at = Some(now + GRACE);
-            // The leader was not reaped yet, so that the group is still its own.
+            // The leader was not reaped yet, so the group is still its own.
             let _ = killpg(leader, Signal::SIGTERM);
             continue;
         }
@@ -401,7 +407,8 @@ fn watch(
     let reaped = tree::reap(leader);
     status = status.or(reaped.leader);
     if !reaped.none_left {
-        // What waits for the hold ends before it is refused, and says nothing of it.
+        // Kill the processes that wait for the hold before the hold refuses them, so that they
+        // cannot report the refusal.
         tree::kill_groups(None);
     }
     // From here on, no process of the call can leave its group (PROC-2).
@@ -415,7 +422,8 @@ fn watch(
     Report { end, timed_out, stopped, survivors }
 }
 
-/// Waits for a signal, a new group, the end of the lifeline or the given moment; returns whether the call is to be ended.
+/// Waits for a signal, a new group, the end of the lifeline or the given moment; returns whether to
+/// end the call.
 fn wait(
     until: Option<Instant>,
     lifeline: &UnixStream,
@@ -423,13 +431,14 @@ fn wait(
     hold: &mut Option<GroupHold>,
     with_lifeline: bool,
 ) -> bool {
-    /// `poll` counts milliseconds; a moment that is further away is looked at again.
+    /// The longest single wait, because `poll` counts milliseconds; the caller waits again for a
+    /// later moment.
     const LONGEST: Duration = Duration::from_secs(30);
     let rest =
         until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()).min(LONGEST));
     let timeout =
         PollTimeout::try_from(rest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-    // A descriptor that is not looked at must not wake us.
+    // A descriptor that we do not watch must not wake us.
     let lifeline_events = if with_lifeline { PollFlags::POLLIN } else { PollFlags::empty() };
     let held = hold.as_ref().map_or_else(|| signals.as_fd(), |hold| hold.as_fd());
     let mut fds = [
@@ -445,7 +454,7 @@ fn wait(
     if hold.is_some() && of_hold.contains(PollFlags::POLLIN) {
         hold.iter().for_each(GroupHold::agree);
     } else if hold.is_some() && !of_hold.is_empty() {
-        // No process of the call is left.
+        // The listener has hung up: no process of the call is left.
         *hold = None;
     }
     let mut told = false;

@@ -16,70 +16,67 @@ use super::sandbox::SandboxProfile;
 use super::wire::{Ending, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name, tree};
 
-/// How long output is read after the tree has ended: only a process that is not ours can still hold the pipe.
+/// How long to read output after the tree has ended: only a foreign process can still hold the
+/// pipe.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
-/// What a shim may take beyond its tool's time: the grace, and the kill.
+/// The time that a shim may take beyond the timeout of its tool, for the grace period and the kill.
 pub(super) const SHIM_SLACK: Duration = Duration::from_secs(6);
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK: usize = 64 * 1024;
 
-/// What is started.
+/// A process to start.
 #[derive(Debug, Clone)]
 pub struct ProcessSpec {
-    /// An absolute path.
     pub program: PathBuf,
-    /// The arguments with the program's name first.
+    /// The arguments, starting with the name of the program.
     pub argv: Vec<String>,
-    /// The whole environment.
     pub env: BTreeMap<String, String>,
-    /// Where it starts.
     pub working_dir: PathBuf,
-    /// What it reads; `None` is `/dev/null`.
+    /// The text of its standard input; `None` is `/dev/null`.
     pub stdin: Option<String>,
-    /// After this it is ended.
+    /// The time after which it is ended.
     pub timeout: Duration,
-    /// What holds it; `None` is nothing.
+    /// The sandbox of the process; `None` means no sandbox.
     pub sandbox: Option<SandboxProfile>,
 }
 
-/// How a process ended. Nothing of it is alive but for `survivors`.
+/// How a process ended. Its whole tree is gone, except for `survivors`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Exit {
     /// The exit code, if it exited.
     pub code: Option<i32>,
-    /// The signal, if one ended it.
+    /// The signal that ended it, if one did.
     pub signal: Option<i32>,
-    /// Whether its time was up.
+    /// Whether it reached its timeout.
     pub timed_out: bool,
-    /// Whether it was ended because of `cancel`.
+    /// Whether it was ended early, for example through `cancel`.
     pub cancelled: bool,
-    /// Processes that the kill did not reach.
+    /// Processes that survived the kill.
     pub survivors: u64,
-    /// Whether somebody held its output open after the end.
+    /// Whether another process still held its output open after the end.
     pub output_held: bool,
 }
 
-/// Why a process did not start, or could not be followed.
+/// Why a process did not start, or why its end is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpawnFailure {
-    /// The kernel said no.
+    /// The kernel refused a step.
     #[error("{step} failed with {errno}")]
     Refused {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why.
         errno: Errno,
     },
-    /// The shim ended without a word; everything below it was killed.
-    #[error("the process that watches the tool was killed; the tool was killed as well")]
+    /// The shim ended without a report; everything below it was killed.
+    #[error("the supervising process of the tool was killed, and the tool with it")]
     ShimLost,
-    /// The output could not be kept.
-    #[error("the output could not be kept: {0}")]
+    /// The output could not be stored.
+    #[error("cannot store the output: {0}")]
     Output(String),
-    /// The order cannot be sent.
-    #[error("the call cannot be handed over: {0}")]
+    /// The order could not be sent to the shim.
+    #[error("cannot send the order to the shim: {0}")]
     Order(String),
 }
 
@@ -89,7 +86,7 @@ impl SpawnFailure {
     }
 }
 
-/// Starts processes for one run.
+/// Starts the processes of one run.
 #[derive(Debug, Clone)]
 pub struct Spawner {
     pub(super) server: Arc<ForkServer>,
@@ -97,10 +94,10 @@ pub struct Spawner {
     group: Option<Arc<RunGroup>>,
 }
 
-/// Makes this process the reaper of what a killed shim leaves, and its memory unreadable for other processes of the same user (SEC-4); lets it have
-/// as many descriptors as the system allows it.
+/// Makes this process the reaper of the processes that a killed shim leaves, hides its memory from
+/// other processes of the same user (SEC-4), and raises its limit of descriptors to the maximum.
 ///
-/// *Errors*: what the kernel says.
+/// *Errors*: the OS error.
 pub fn prepare_daemon() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
@@ -110,32 +107,33 @@ pub fn prepare_daemon() -> io::Result<()> {
 }
 
 impl Spawner {
-    /// Returns a spawner for the run `run_id`, which its shims are named for; what it starts joins a group of its own in `groups`.
+    /// Returns a spawner for the run `run_id`, which names its shims. The processes join a group of
+    /// their own in `groups`.
     #[must_use]
     pub fn new(server: Arc<ForkServer>, groups: Option<&ControlGroups>, run_id: &str) -> Self {
         let group = groups.and_then(|groups| match groups.of_run(run_id) {
             Ok(group) => Some(Arc::new(group)),
             Err(error) => {
-                tracing::warn!(run_id, %error, "the run gets no control group; its shims end what it starts");
+                tracing::warn!(run_id, %error, "failed to create a control group for the run; only shims end its processes");
                 None
             }
         });
         Self { server, name: shim_name(run_id), group }
     }
 
-    /// Returns the name of the control group of what it starts, if there is one.
+    /// Returns the name of the control group of the run, if it has one.
     #[must_use]
     pub fn group(&self) -> Option<&str> {
         self.group.as_deref().map(RunGroup::name)
     }
 
-    /// Ends what the calls have left in the control group, for good; returns how many processes of the run the kernel could not end, where there
-    /// is a group that tells.
+    /// Ends all processes that the calls have left in the control group, and the group. Returns how
+    /// many processes the kernel could not end; `None` without a group.
     pub async fn end(&self) -> Option<u64> {
         Some(self.group.clone()?.end().await)
     }
 
-    /// Starts a shim and hands it the order; `piped` is for a process that is talked with.
+    /// Starts a shim and sends it the order; `piped` is for a process that we talk to.
     pub(super) async fn start(
         &self,
         spec: &ProcessSpec,
@@ -149,10 +147,11 @@ impl Spawner {
         started.map_err(|error| SpawnFailure::refused("starting the shim", &error))
     }
 
-    /// Runs a process to its end and gives `output` every piece of what it writes, standard output and error in their order.
+    /// Runs a process to its end and passes everything that it writes to `output`, standard output
+    /// and standard error in their order.
     ///
-    /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; it then ends within 3 s. If the future is dropped, the lifeline closes and the
-    /// shim ends the tree by itself.
+    /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; the process then ends within 3 s. If
+    /// the future is dropped, the lifeline closes and the shim ends the tree by itself.
     pub async fn run(
         &self,
         spec: &ProcessSpec,
@@ -165,7 +164,7 @@ impl Spawner {
         let followed = match followed {
             Ok(followed) => followed,
             Err(error) => {
-                // The call ends with this, so that its processes do too.
+                // The call ends with this error, so its processes must end too.
                 let _ = shim.lifeline.shutdown().await;
                 if tokio::time::timeout(GRACE + SHIM_SLACK, shim.ended()).await.is_err() {
                     self.lost(&shim).await;
@@ -179,7 +178,8 @@ impl Spawner {
         exit_of(report).map(|exit| Exit { output_held, ..exit })
     }
 
-    /// The shim is gone or does not answer: kills it, and what it left, which is now below us.
+    /// Handles a shim that is gone or does not answer: kills it and the processes that it left,
+    /// which are now below us.
     async fn lost(&self, shim: &Shim) -> SpawnFailure {
         shim.kill().await;
         let _ = sweep(&self.server).await;
@@ -187,9 +187,9 @@ impl Spawner {
     }
 }
 
-/// Returns what a report says of the process.
+/// Converts a report to an exit.
 ///
-/// *Errors*: it never ran.
+/// *Errors*: the program never ran.
 pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
     let exit = Exit {
         timed_out: report.timed_out,
@@ -204,7 +204,7 @@ pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
             let step = match step {
                 Step::WorkingDir => "entering the working directory",
                 Step::Prepare => "preparing the process",
-                Step::Sandbox => "putting the sandbox in place",
+                Step::Sandbox => "applying the sandbox",
                 Step::Group => "joining the control group of the run",
                 Step::Exec => "executing the program",
             };
@@ -213,7 +213,7 @@ pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
     }
 }
 
-/// Kills what shims that are gone have left below us; returns what could not be killed.
+/// Kills the processes that dead shims have left below us; returns how many could not be killed.
 pub(super) async fn sweep(server: &Arc<ForkServer>) -> u64 {
     let server = server.clone();
     let swept = tokio::task::spawn_blocking(move || {
@@ -251,7 +251,7 @@ async fn follow(
     let report = read_report(&mut from_shim);
     let cancelled = async {
         cancel.cancelled().await;
-        // The end of our side of the lifeline is the order to end it.
+        // Closing our side of the lifeline orders the shim to end the tool.
         let _ = to_shim.shutdown().await;
         tokio::time::sleep(GRACE + SHIM_SLACK).await;
     };
@@ -296,7 +296,8 @@ fn keep(
         .map_err(|error| SpawnFailure::Output(error.to_string()))
 }
 
-/// Tells whether `pid` or a process between it and `own` runs our binary: the fork server, a shim, or what a living shim watches.
+/// Tells whether `pid` or a process between it and `own` runs our binary: the fork server, a shim,
+/// or a process below a living shim.
 fn is_ours(pid: i32, own: i32, binary: &Path) -> bool {
     let mut at = pid;
     for _ in 0..64 {

@@ -1,7 +1,7 @@
-//! The tree of processes below one, and how it is ended.
+//! Finds and ends the tree of processes below a process.
 //!
-//! Reads `/proc`; a process is only signalled through a pidfd that was checked to be the one that was seen, so that a reused pid is never hit
-//! (PROC-8).
+//! This module reads `/proc`. It never signals a reused pid (PROC-8): it checks through a pidfd
+//! that a process is the one that it saw, or it signals children of its own before it reaps them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,10 +11,11 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long a killed tree may take to be gone, if the kernel holds a process of it in a device wait. Such a process can outlast it, and is counted.
+/// How long a killed tree may take to disappear if the kernel holds one of its processes in a
+/// device wait. Such a process can outlast this limit, and is then counted.
 const KILL_LIMIT: Duration = Duration::from_millis(900);
 
-/// How long a killed tree may take to be gone where only the machine is busy.
+/// How long a killed tree may take to disappear if the machine is only busy.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// One process as `/proc` shows it.
@@ -22,33 +23,33 @@ const BUSY_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct Seen {
     pub(crate) pid: i32,
     parent: i32,
-    /// In clock ticks since boot; tells a reused pid.
+    /// The start time in clock ticks since boot, which differs for a reused pid.
     started: u64,
 }
 
-/// Returns the process `pid`; `None` if there is none.
+/// Returns the process `pid`; `None` if it does not exist or has ended.
 pub(crate) fn look(pid: i32) -> Option<Seen> {
-    // The kernel writes a name as it is, UTF-8 or not.
+    // The kernel writes the name verbatim, even if it is not UTF-8.
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
-    // The name in parentheses may hold anything; the fields begin after the last one.
+    // The name in parentheses may contain anything, so the fields begin after the last parenthesis.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let state = *fields.first()?;
     let threads: u32 = fields.get(17)?.parse().ok()?;
-    // A process whose first thread has ended shows as a zombie while the others live.
+    // A process whose first thread has ended looks like a zombie while its other threads live.
     if state == "X" || (state == "Z" && threads <= 1) {
         return None;
     }
     Some(Seen { pid, parent: fields.get(1)?.parse().ok()?, started: fields.get(19)?.parse().ok()? })
 }
 
-/// Returns every process that there is.
+/// Returns every process that `/proc` shows.
 pub(crate) fn all() -> Vec<Seen> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten();
     entries.filter_map(|entry| look(entry.ok()?.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// Returns the processes below `root`, without it.
+/// Returns all descendants of `root`.
 pub(crate) fn descendants(root: i32) -> Vec<Seen> {
     let mut children: BTreeMap<i32, Vec<Seen>> = BTreeMap::new();
     for seen in all() {
@@ -65,9 +66,9 @@ pub(crate) fn descendants(root: i32) -> Vec<Seen> {
     found
 }
 
-/// Signals exactly the process that was seen.
+/// Signals a process only if it is still the one that was seen.
 pub(crate) fn signal(seen: Seen, signal: Signal) {
-    // Zero and less mean groups, and everything.
+    // Zero and negative pids name groups or all processes, and 1 is init.
     let Some(pid) = (seen.pid > 1).then(|| rustix::process::Pid::from_raw(seen.pid)).flatten()
     else {
         return;
@@ -78,10 +79,11 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
     }
 }
 
-/// Kills everything below `root` and reaps what became our child; returns how many are left.
+/// Kills all descendants of `root`, except those that `spare` accepts, and reaps those that became
+/// our children. Returns how many are left.
 ///
-/// All are stopped before any is killed, so that few can fork their way out. Where `root` is this process, their groups are killed as well, which
-/// also ends a chain of forks.
+/// It stops all of them before it kills any, so that few can fork in between. If `root` is this
+/// process, it kills their groups as well, which also ends a chain of forks.
 pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
@@ -121,8 +123,8 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     }
 }
 
-/// Returns how many killed processes are left when their time is over; `None` while it is not. A process that only waits for a core to end on can
-/// do nothing any more, and is not counted.
+/// Returns how many killed processes are left when their time is over; `None` before that. A
+/// process that only waits for a CPU to finish its exit can do nothing any more and is not counted.
 fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
     if began.elapsed() <= KILL_LIMIT {
         return None;
@@ -131,11 +133,13 @@ fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
     (stuck > 0 || began.elapsed() > BUSY_LIMIT).then_some(stuck)
 }
 
-/// Kills the children of this process with their groups, and those that become its children by that, until none is left; returns how many are.
+/// Kills the children of this process with their groups, and the processes that thereby become its
+/// children, until none is left. Returns how many are left.
 ///
-/// For a subreaper to which every child belongs, while nothing below it can leave its group ([`super::group_hold`]). Of a chain of forks, each link
-/// becomes a child of the subreaper when the link before it ends, and stays one until it is reaped: so its group is always known, and each round
-/// ends at least one of them.
+/// This is for a subreaper that owns all its children, while no process below it can leave its
+/// group ([`super::group_hold`]). Each link of a chain of forks becomes a child of the subreaper
+/// when the previous link ends, and stays one until it is reaped. So its group is always known, and
+/// each round ends at least one group.
 pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 {
     let began = Instant::now();
     loop {
@@ -152,14 +156,16 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
     }
 }
 
-/// Kills each child of this process, and its whole group, but for those that are spared and their groups.
+/// Kills each child of this process with its whole group, except for the children that `spare`
+/// accepts and their groups.
 ///
-/// A child that was not reaped keeps its pid and the number of its group, so that no other process is hit (PROC-8). The kernel names children also
-/// where `/proc` hides them. A group lies in one session, and no session but our own holds processes that are not below us.
+/// A child that was not reaped keeps its pid and its group number, so no other process is hit
+/// (PROC-8). The kernel lists the children even if `/proc` hides them. A group belongs to one
+/// session, and only our own session contains processes that are not below us.
 pub(crate) fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
     use rustix::process::{Pid, getpgid, getpgrp, kill_process, kill_process_group};
     let mut spared = BTreeSet::from([getpgrp().as_raw_nonzero()]);
-    // Thousands of children may lie in one group.
+    // One group may contain thousands of children.
     let (mut pids, mut groups) = (Vec::new(), BTreeMap::new());
     for pid in children() {
         let Some(child) = Pid::from_raw(pid) else { continue };
@@ -183,13 +189,14 @@ fn own_pid() -> i32 {
     i32::try_from(std::process::id()).unwrap_or(0)
 }
 
-/// Returns the pids of the children of this process, those that have ended and were not reaped included.
+/// Returns the pids of the children of this process, including those that have ended and were not
+/// reaped.
 fn children() -> Vec<i32> {
     let mut pids = String::new();
     for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         match std::fs::read_to_string(thread.path().join("children")) {
             Ok(of_thread) => pids.push_str(&of_thread),
-            // A kernel without this file.
+            // This kernel does not have the file.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let own = own_pid();
                 return all()
@@ -204,7 +211,8 @@ fn children() -> Vec<i32> {
     pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Tells whether a process outlives its kill: the kernel holds it in a device wait, or no kill reached it.
+/// Tells whether a process survives its kill: the kernel holds it in a device wait, or no kill
+/// reached it.
 fn is_stuck(pid: i32) -> bool {
     /// The bit of SIGKILL in a set of signals.
     const KILL: u64 = 1 << 8;
@@ -221,16 +229,17 @@ fn is_stuck(pid: i32) -> bool {
     }
 }
 
-/// What [`reap`] found.
+/// The result of [`reap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Reaped {
-    /// The status of the process that was asked for.
+    /// The status of the leader, if it was reaped now.
     pub(crate) leader: Option<WaitStatus>,
     /// Whether no child is left.
     pub(crate) none_left: bool,
 }
 
-/// Reaps every child that has ended, without waiting. Only for a process whose children are all its own to reap: the shim.
+/// Reaps every child that has ended, without blocking. Only for a process that has to reap all its
+/// children itself: the shim.
 pub(crate) fn reap(leader: Pid) -> Reaped {
     let mut reaped = Reaped::default();
     loop {
@@ -250,7 +259,6 @@ pub(crate) fn reap(leader: Pid) -> Reaped {
     }
 }
 
-/// Returns the parent of `pid`.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
     look(pid).map(|seen| seen.parent)
 }
@@ -263,12 +271,12 @@ mod tests {
 
     // proves PROC-8
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "a process to look at")]
+    #[expect(clippy::disallowed_methods, reason = "the test needs a process")]
     fn only_the_process_that_was_seen_is_signalled() {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let seen = look(pid).unwrap();
-        // One that had the same number before it; everything; our group; the first process.
+        // An earlier process with the same pid; all processes; our group; init; a group.
         let never = [
             Seen { started: seen.started - 1, ..seen },
             Seen { pid: -1, ..seen },
@@ -278,7 +286,7 @@ mod tests {
         ];
         never.into_iter().for_each(|seen| signal(seen, Signal::KILL));
         std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(look(pid), Some(seen), "it lives");
+        assert_eq!(look(pid), Some(seen), "the process must still live");
         signal(seen, Signal::KILL);
         child.wait().unwrap();
         signal(seen, Signal::KILL);

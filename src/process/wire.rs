@@ -1,46 +1,48 @@
-//! What daemon and shim say to each other over the lifeline: one frame each way, a length and JSON.
+//! The messages between daemon and shim over the lifeline: one frame each way, a length and JSON.
 //!
-//! The daemon sends an [`Order`] and then nothing; the end of its stream means "end it". The shim answers with one [`Report`].
+//! The daemon sends one [`Order`]. After that, the end of its stream means that the shim must end
+//! the tool. The shim answers with one [`Report`].
 
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
 
 use super::sandbox::Filter;
 
-/// The largest frame; an order holds at most the argv, the environment and a text for standard input, which is a page of 5 MiB at most.
+/// Bytes of the largest frame. An order contains at most the argv, the environment and a text for
+/// standard input, which is a page of at most 5 MiB.
 pub(crate) const FRAME_LIMIT: usize = 16 * 1024 * 1024;
 
-/// What the shim is to run.
+/// The order for a shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// An absolute path.
     pub(crate) program: String,
-    /// With the program's name first.
+    /// The arguments, starting with the name of the program.
     pub(crate) argv: Vec<String>,
-    /// The whole environment.
     pub(crate) env: Vec<(String, String)>,
     pub(crate) working_dir: String,
     /// `None` is `/dev/null`.
     pub(crate) stdin: Option<String>,
     pub(crate) timeout_ms: u64,
-    /// The system calls that are refused; `None` is no sandbox.
+    /// The seccomp filter; `None` means no sandbox.
     pub(crate) filter: Option<Filter>,
-    /// Capabilities that it keeps in a sandbox, where it runs as root: bits by number.
+    /// Capabilities that a sandboxed tool keeps if it runs as root: bits by number.
     pub(crate) capabilities: u64,
-    /// Whether a Landlock ruleset comes with the request. Without it nothing is started.
+    /// Whether a Landlock ruleset comes with the request. If it is missing, the tool does not
+    /// start.
     pub(crate) landlock: bool,
-    /// Whether its standard input and standard error are pipes that come with the request.
+    /// Whether pipes for standard input and standard error come with the request.
     pub(crate) piped: bool,
-    /// Whether a control group to join comes with the request. Without it nothing is started.
+    /// Whether a control group to join comes with the request. If it is missing, the tool does not
+    /// start.
     pub(crate) grouped: bool,
 }
 
-/// How it ended; everything of it is gone, but for `survivors`.
+/// How the call ended. All its processes are gone, except for `survivors`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Report {
     pub(crate) end: Ending,
     pub(crate) timed_out: bool,
-    /// Ended because the lifeline was.
+    /// Whether the shim ended the call because the lifeline closed or a signal arrived.
     pub(crate) stopped: bool,
     pub(crate) survivors: u64,
 }
@@ -51,14 +53,10 @@ pub(crate) struct Report {
 pub(crate) enum Ending {
     Exited(i32),
     Signaled(i32),
-    /// It never ran.
-    SpawnFailed {
-        errno: i32,
-        step: Step,
-    },
+    SpawnFailed { errno: i32, step: Step },
 }
 
-/// What failed before the program ran.
+/// The step that failed before the program ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
@@ -74,7 +72,6 @@ impl Step {
         [Self::WorkingDir, Self::Prepare, Self::Sandbox, Self::Group, Self::Exec];
 }
 
-/// Returns a frame.
 pub(crate) fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
     let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
     let length = u32::try_from(json.len())

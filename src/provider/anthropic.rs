@@ -1,6 +1,7 @@
 //! The Anthropic Messages API.
 //!
-//! *Source*: the API reference of Anthropic (read 2026-11-22) and recordings under `tests/fixtures/providers/anthropic-messages`.
+//! *Source*: the API reference of Anthropic (read 2026-11-22) and recordings under
+//! `tests/fixtures/providers/anthropic-messages`.
 
 mod request;
 

@@ -75,7 +75,6 @@ pub(super) trait Format: Send + Sync {
     }
 }
 
-/// Reads one response.
 pub(super) trait Reader: Send {
     /// Takes the data of one event and appends new answer text to `text`.
     ///
@@ -105,7 +104,6 @@ pub(super) enum Progress {
     Open,
     /// The answer is complete; usage data may still follow.
     Whole,
-    /// Nothing else follows.
     Done,
 }
 

@@ -1,6 +1,7 @@
 //! The Gemini API: `generateContent` and `streamGenerateContent`.
 //!
-//! *Source*: the API reference of Google (read 2026-11-22) and recordings under `tests/fixtures/providers/gemini`.
+//! *Source*: the API reference of Google (read 2026-11-22) and recordings under
+//! `tests/fixtures/providers/gemini`.
 
 mod partial;
 mod request;

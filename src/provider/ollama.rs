@@ -1,6 +1,7 @@
 //! Ollama's native chat API.
 //!
-//! *Source*: Ollama's API document (read 2026-11-22) and recordings under `tests/fixtures/providers/ollama-chat`.
+//! *Source*: Ollama's API document (read 2026-11-22) and recordings under
+//! `tests/fixtures/providers/ollama-chat`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

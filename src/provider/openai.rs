@@ -1,6 +1,7 @@
 //! The OpenAI Responses API, without state on the provider's side.
 //!
-//! *Source*: the API reference of OpenAI (read 2026-11-22) and recordings under `tests/fixtures/providers/openai-responses`.
+//! *Source*: the API reference of OpenAI (read 2026-11-22) and recordings under
+//! `tests/fixtures/providers/openai-responses`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -35,7 +35,6 @@ impl From<PreflightItem> for CheckItem {
 pub struct CheckReport {
     /// Whether no item failed.
     pub ok: bool,
-    /// The items.
     pub items: Vec<CheckItem>,
 }
 

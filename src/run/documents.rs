@@ -1,8 +1,9 @@
 //! Project documents: files with instructions for work on a project, such as `AGENTS.md`.
 //!
-//! Anyone with write access, an earlier run included, may have changed them. The transcript records their digests, and a run warns of each
-//! document that differs from the previous run. A document is a plain file in a directory between the repository root and the working directory,
-//! or below one.
+//! Anyone with write access, an earlier run included, may have changed them. The transcript records
+//! their digests, and a run warns of each document that differs from the previous run. A document
+//! is a plain file in a directory between the repository root and the working directory, or below
+//! one.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -39,9 +40,11 @@ pub(super) struct Documents {
     pub(super) found: Vec<ProjectDocument>,
 }
 
-/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md` and the files in `names`.
+/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md` and
+/// the files in `names`.
 ///
-/// Without a repository, reads `directory` only. Skips unreadable files. Removes secrets before it truncates a text.
+/// Without a repository, reads `directory` only. Skips unreadable files. Removes secrets before it
+/// truncates a text.
 pub(super) fn documents(
     root: Option<&Path>,
     directory: &Path,

@@ -17,7 +17,6 @@ const ANSWER_VALUES: usize = 100_000;
 pub struct Ended {
     /// The id of the run.
     pub run_id: RunId,
-    /// Its last line.
     pub end: Redacted<SessionEnd>,
     /// Whether the last line is in the transcript.
     pub recorded: bool,

@@ -25,7 +25,8 @@ use crate::gate::GateRules;
 
 /// Runs `spec` to its end. `stop` holds a stop reason once the run must end.
 ///
-/// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through `stop`.
+/// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through
+/// `stop`.
 pub async fn execute(
     spec: RunSpec,
     host: Host,
@@ -73,7 +74,8 @@ pub async fn execute(
     Ok(ended)
 }
 
-/// Removes a run from the queue. Call it after the first line is written, so that a crash in between does not lose the run.
+/// Removes a run from the queue. Call it after the first line is written, so that a crash in
+/// between does not lose the run.
 async fn leave_queue(run_id: &RunId, host: &Host) {
     let left = match host.ledger.get().await {
         Ok(ledger) => ledger.dequeue(run_id.clone()).await,

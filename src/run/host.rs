@@ -17,15 +17,12 @@ use crate::store::{SharedIndex, SharedLedger, StateDir};
 pub struct Host {
     /// The directory of runs, index and ledger.
     pub state: StateDir,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The daemon's environment.
     pub environment: Environment,
     /// Starts the processes of tools.
     pub fork_server: Arc<ForkServer>,
     /// The control groups of runs, if the system delegates a cgroup to this process.
     pub groups: Option<Arc<ControlGroups>>,
-    /// The live subscribers.
     pub observers: Observers,
     /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
@@ -64,12 +61,7 @@ impl Host {
 pub enum RunError {
     /// The directory, lock file or transcript of the run cannot be created.
     #[error("cannot record the run in {path}: {error}")]
-    State {
-        /// The state directory.
-        path: PathBuf,
-        /// The cause.
-        error: io::Error,
-    },
+    State { path: PathBuf, error: io::Error },
     /// A line from before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),

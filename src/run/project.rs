@@ -1,7 +1,7 @@
 //! Facts about the repository that contains the working directory.
 //!
-//! The repository is untrusted: we do not follow its links or execute its files. We run only git commands that do not start a program that the
-//! repository can name.
+//! The repository is untrusted: we do not follow its links or execute its files. We run only git
+//! commands that do not start a program that the repository can name.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;

@@ -36,9 +36,7 @@ pub struct RunSpec {
     pub run_id: RunId,
     /// The configuration that the run keeps until its end.
     pub config: Arc<Config>,
-    /// The job.
     pub job: Arc<Job>,
-    /// Why it runs.
     pub trigger: TriggerFacts,
     /// The task, with variables filled in.
     pub task: String,
@@ -68,12 +66,7 @@ impl RunSpec {
 pub enum PromptError {
     /// The job has no such variable.
     #[error("the job `{job}` has no variable `{name}` in `vars`")]
-    UnknownVariable {
-        /// The job.
-        job: String,
-        /// The variable.
-        name: String,
-    },
+    UnknownVariable { job: String, name: String },
 }
 
 impl RunSpec {

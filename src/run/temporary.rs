@@ -13,7 +13,8 @@ use crate::store::StateDir;
 /// Time between two checks of the free space; a check is one system call.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checks after which the directory is measured in any case: another process may have freed as much space as the run took.
+/// Checks after which the directory is measured in any case: another process may have freed as much
+/// space as the run took.
 const CHECKS_PER_MEASUREMENT: u32 = 30;
 
 /// The directory is measured again once the free space fell by the limit divided by this number.

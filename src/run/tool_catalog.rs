@@ -33,13 +33,11 @@ pub struct UnknownTool {
 pub enum KnownTool<'a> {
     /// Declared in `tools.yaml`.
     Declared(&'a Arc<Tool>),
-    /// Built-in.
     Builtin(&'static Builtin),
     /// Offered by an MCP server. Only its name is known until the server runs.
     Mcp {
         /// The full name, with the prefix of the server.
         name: &'a str,
-        /// Its server.
         server: &'a Arc<McpServer>,
         /// Its category, according to the configuration.
         category: Category,
@@ -225,7 +223,6 @@ impl<'a> KnownTool<'a> {
 /// The gate's decision on a call, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The decision.
     pub decision: DecisionKind,
     /// The deciding rule; `unavailable` for a tool that is not available here.
     pub rule: String,
@@ -284,13 +281,10 @@ pub fn explain(
 /// A row of `tools`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolRow {
-    /// Its name.
     pub name: String,
-    /// Its category.
     pub category: Category,
     /// `builtin`, `declared` or `mcp:NAME`.
     pub source: String,
-    /// What it does.
     pub description: String,
     /// The JSON Schema of its arguments; null if only its server knows it.
     pub parameters: Option<Value>,

@@ -21,7 +21,6 @@ use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir,
 /// The state that the routes share.
 #[derive(Clone)]
 pub struct Api {
-    /// Pending approvals.
     pub approvals: Arc<Approvals>,
     /// The connection to the supervisor.
     pub handle: Handle,
@@ -35,7 +34,6 @@ pub struct Api {
     pub disk: Arc<dyn Fn() -> Loaded + Send + Sync>,
     /// The source of live events.
     pub observers: Observers,
-    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Ends open streams at shutdown.
     pub stop: CancellationToken,

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 pub struct Problem {
     /// The name of the status code, in lower case.
     pub title: String,
-    /// The status code.
     pub status: u16,
     /// What is wrong with this request.
     pub detail: String,

@@ -25,7 +25,6 @@ pub enum Observed {
     Live {
         /// The id of the run.
         run_id: RunId,
-        /// The event.
         event: LiveEvent,
     },
 }

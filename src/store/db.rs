@@ -23,24 +23,13 @@ const QUEUE: usize = 256;
 pub enum DbError {
     /// SQLite returned an error.
     #[error("{path}: {error}")]
-    Sqlite {
-        /// The database file.
-        path: PathBuf,
-        /// The error.
-        error: rusqlite::Error,
-    },
+    Sqlite { path: PathBuf, error: rusqlite::Error },
     /// The file exists, but this process must not read it.
     #[error("{path} cannot be read: {error}")]
-    Unreadable {
-        /// The database file.
-        path: PathBuf,
-        /// The error.
-        error: std::io::Error,
-    },
+    Unreadable { path: PathBuf, error: std::io::Error },
     /// A newer version created the file.
     #[error("{path} was created by a newer dutyd (schema {found}, supported up to {known})")]
     Newer {
-        /// The database file.
         path: PathBuf,
         /// The schema version of the file.
         found: i64,
@@ -147,7 +136,6 @@ impl Db {
     }
 }
 
-/// A read-only connection.
 pub(super) struct Reading {
     pub(super) connection: Connection,
     /// Whether the file has an older schema. The connection is then to a migrated copy in memory;

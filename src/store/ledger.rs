@@ -61,7 +61,6 @@ pub struct Slot {
     pub epoch: i64,
     /// When it was due.
     pub due_at: DateTime<Utc>,
-    /// The disposition.
     pub state: SlotState,
     /// The run for this slot, or another run that covers it.
     pub run_id: Option<RunId>,
@@ -80,7 +79,6 @@ pub struct SlotRow {
     pub job: String,
     /// When it was due.
     pub due_at: DateTime<Utc>,
-    /// The disposition.
     pub state: SlotState,
     /// The run for this slot, or another run that covers it.
     pub run_id: Option<String>,
@@ -95,7 +93,6 @@ pub struct SlotRow {
 /// A period in which a schedule was in effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Period {
-    /// The row id.
     pub id: i64,
     /// The name of the job.
     pub job: String,

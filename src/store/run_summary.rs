@@ -14,7 +14,8 @@ use crate::domain::{
 
 /// A run as `dutyd runs` prints it.
 ///
-/// *Shape*: `{"run_id":"…","job":"…","trigger":"schedule","started_at":"…","ended_at":null,"outcome":null,…}`
+/// *Shape*:
+/// `{"run_id":"…","job":"…","trigger":"schedule","started_at":"…","ended_at":null,"outcome":null,…}`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunSummary {
     /// The id of the run.
@@ -35,7 +36,6 @@ pub struct RunSummary {
     pub stop_reason: Option<StopReason>,
     /// The `status` of the final answer.
     pub verdict: Option<String>,
-    /// The final answer.
     pub result: Option<Value>,
     /// The number of the attempt, from 1.
     pub attempt: u64,
@@ -46,7 +46,6 @@ pub struct RunSummary {
     /// Number of calls that the gate denied.
     #[serde(default)]
     pub refused_calls: u64,
-    /// Token usage.
     pub usage: Usage,
     /// The cost in US dollars; null if the price is unknown.
     pub cost_usd: Option<f64>,

@@ -18,7 +18,6 @@ use crate::domain::{FIRST_PREV, FORMAT_VERSION, RunId};
 /// The end of a record, as the ledger stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordEnd {
-    /// Number of lines.
     pub lines: u64,
     /// SHA-256 (hex) of the last line.
     pub hash: String,
@@ -49,7 +48,8 @@ pub enum HeadState {
 
 /// The result of `dutyd verify` for one record.
 ///
-/// *Shape*: `{"run_id":"…","ok":true,"head":"match","file":null,"lines":12,"live":false,"torn":false,"broken_at_seq":null,"reason":null}`
+/// *Shape*:
+/// `{"run_id":"…","ok":true,"head":"match","file":null,"lines":12,"live":false,"torn":false,"broken_at_seq":null,"reason":null}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
     /// The id of the run.
@@ -68,7 +68,6 @@ pub struct VerifyReport {
     pub torn: bool,
     /// The expected `seq` of the first wrong line.
     pub broken_at_seq: Option<u64>,
-    /// The first error.
     pub reason: Option<String>,
 }
 
@@ -77,7 +76,6 @@ pub struct VerifyReport {
 pub struct VerifyAllReport {
     /// Whether no record is broken.
     pub ok: bool,
-    /// Number of records.
     pub runs: u64,
     /// Number of records whose end the ledger does not have.
     pub without_head: u64,
@@ -256,7 +254,6 @@ impl<'a> Check<'a> {
 
 /// Returns the SHA-256 (hex) of an output file of a run. Reads it in constant memory.
 fn digest_of(run: &Path, name: &str) -> io::Result<String> {
-    /// Bytes per read.
     const PIECE: usize = 128 * 1024;
     let is_plain = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
     if !is_plain {

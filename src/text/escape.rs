@@ -6,7 +6,8 @@
 
 use std::fmt::Write as _;
 
-/// Tells whether `c` is a C0 or C1 control, DEL, a line or paragraph separator, a bidirectional control, a tag or another invisible character.
+/// Tells whether `c` is a C0 or C1 control, DEL, a line or paragraph separator, a bidirectional
+/// control, a tag or another invisible character.
 pub(crate) fn is_deceptive(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }

@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-/// Measures JSON text byte by byte. For text that is not JSON, the counts are meaningless; the parser rejects it later.
+/// Measures JSON text byte by byte. For text that is not JSON, the counts are meaningless; the
+/// parser rejects it later.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Measure {
     separators: usize,

@@ -15,10 +15,8 @@ pub enum FilePatch {
     Add {
         /// The path of the file.
         path: String,
-        /// Its whole content.
         content: String,
     },
-    /// Removes a file.
     Delete {
         /// The path of the file.
         path: String,

@@ -7,7 +7,6 @@
 /// One piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// Literal text.
     Literal(String),
     /// A placeholder for the value of this name.
     Placeholder(String),

@@ -14,7 +14,6 @@ use crate::domain::Truncated;
 pub struct ViewLimit {
     /// Characters (Unicode scalar values).
     pub characters: usize,
-    /// Lines.
     pub lines: usize,
     /// The part to keep if the output is too long.
     pub keep: Keep,
@@ -27,7 +26,6 @@ pub enum Keep {
     HeadAndTail,
     /// The beginning, cut after its last line end if it contains one.
     Head,
-    /// The end.
     Tail,
 }
 

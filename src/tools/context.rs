@@ -17,7 +17,6 @@ use crate::text::redact::Redactor;
 
 /// The resources that a run gives its tools.
 pub struct ToolContext {
-    /// Starts processes.
     pub spawner: Spawner,
     /// The allowlisted part of the daemon's environment.
     pub env: BTreeMap<String, String>,

@@ -2,7 +2,8 @@
 //! tree in one step, and checked again through the opened descriptor, so that the file that we
 //! check is the file that we use.
 //!
-//! *Source*: `openat2(2)`, RESOLVE_BENEATH; `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-6.
+//! *Source*: `openat2(2)`, RESOLVE_BENEATH; `docs/design/gate.md`, "Paths"; threat model, FS-1 to
+//! FS-6.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -42,9 +43,7 @@ pub(crate) struct Files<'a> {
 /// A file or directory that was opened and checked.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Open for reading.
     pub(crate) file: File,
-    /// The resolved path.
     pub(crate) path: PathBuf,
     pub(crate) is_dir: bool,
     /// The fetched copy, if this is a remote directory that will be walked.

@@ -74,7 +74,6 @@ pub(super) fn keep_images(
 /// The collected output of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
-    /// The model's view.
     pub view: String,
     /// The output; `None` if it is in a file. Without a store, at most [`INLINE_LIMIT`] bytes of
     /// it.

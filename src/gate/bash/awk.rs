@@ -1,18 +1,19 @@
-//! Programs of awk that only compute and print: a short list of tokens. Whatever else stands in one may run a command or write a file.
+//! Accepts awk programs that only compute and print: a short list of tokens. Any other token may
+//! run a command or write a file.
 //!
 //! *Source*: POSIX.1-2024, XCU awk, "Lexical Conventions" and "Output Statements".
 
-/// Words that may stand before a bracket: the functions of POSIX but for `system`, and the statements.
+/// Words that may precede a parenthesis: functions without `system`, and statements.
 const CALLED: &str = "atan2 cos exp gsub if for index int length log match print printf rand return sin \
     split sprintf sqrt srand strftime sub substr systime tolower toupper while in";
 
-/// Words that are not accepted anywhere.
+/// Words that are never accepted.
 const REFUSED: &str = "getline system func function close fflush";
 
-/// Tells whether a program consists of accepted tokens and prints to standard output alone.
+/// Tells whether a program consists of accepted tokens and prints only to standard output.
 pub(super) fn only_prints(program: &str) -> bool {
     let mut rest = program;
-    // Whether the token before ends an operand, so that a slash divides.
+    // Whether the previous token ends an operand, so that a slash divides.
     let mut after_operand = false;
     let mut prints = false;
     while let Some(c) = rest.chars().next() {
@@ -31,7 +32,7 @@ pub(super) fn only_prints(program: &str) -> bool {
                 Some(behind) => (rest, after_operand) = (behind, true),
                 None => return false,
             },
-            // A program is named behind a single bar, a file behind the sign of a statement that prints.
+            // A program follows a single bar; a file follows the `>` of a statement that prints.
             '|' => match tail.strip_prefix('|') {
                 Some(behind) => (rest, after_operand) = (behind, false),
                 None => return false,
@@ -59,7 +60,8 @@ pub(super) fn only_prints(program: &str) -> bool {
     true
 }
 
-/// Returns the text behind a string or a pattern. In a pattern, awks differ about a slash between brackets.
+/// Returns the text after a string or a pattern; `None` if it does not end. Implementations of awk
+/// disagree about a slash in brackets, so it is rejected too.
 fn literal(text: &str, mark: char) -> Option<&str> {
     let mut characters = text.chars();
     let mut in_brackets = false;

@@ -1,11 +1,11 @@
-//! Builtins of bash that run code, keep it for later, or set variables.
+//! Builtins of bash that run code, store code for later, or set variables.
 
 use super::inner::Inner;
 use super::options::{has, operands};
 use super::word::Word;
 use crate::argv::programs::{BLANK, Reader, Words, words};
 
-/// The builtins of bash: what they are given may become the value of a variable.
+/// The builtins of bash. Their arguments may become the values of variables.
 pub(super) static NAMES: Words = Words::new(|| {
     words(
         "\
@@ -18,7 +18,7 @@ pub(super) static NAMES: Words = Words::new(|| {
 
 const READ: Reader = Reader { flags: "ers", valued: "dinNptu", ..BLANK };
 
-/// Returns what a builtin runs or sets; `None` if the program is not one of these.
+/// Returns what a builtin runs or sets; `None` if the program is not one of these builtins.
 pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
     let first = arguments.first().and_then(Word::known);
@@ -66,7 +66,8 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
         "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
             unknown("makes another name for a variable")
         }
-        // The values of its options name no variable; with other options all of its words count.
+        // The values of options do not name variables. With an unknown option, every word counts as
+        // a name.
         "read" => names(operands(&READ, arguments).unwrap_or(arguments)),
         "getopts" | "mapfile" | "readarray" | "local" | "declare" | "typeset" | "export"
         | "readonly" | "let" => names(arguments),
@@ -74,7 +75,7 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
     })
 }
 
-/// Variables that a builtin sets.
+/// Returns the variables that a builtin sets.
 fn names(arguments: &[Word]) -> Vec<Inner> {
     let name = |word: &Word| {
         let text = word.known().or_else(|| word.begins_known().then(|| word.beginning()));

@@ -1,4 +1,4 @@
-//! Programs that run code: shells, interpreters, and the small languages that can start a command.
+//! Programs that run code: shells, interpreters, and small languages that can start a command.
 
 use super::inner::Inner;
 use super::options::operands;
@@ -7,11 +7,11 @@ use super::word::Word;
 use super::{awk, sed};
 use crate::argv::programs::{Reader, is_listed};
 
-/// Modules of Python that do no more than their names say.
+/// Python modules that do only what their names say.
 const MODULES: &str = "json.tool http.server venv pytest unittest zipfile tarfile base64 calendar platform \
     sysconfig site py_compile compileall mypy black ruff flake8 isort this";
 
-/// Returns what a shell runs: the text of `-c`, or what is fed to it.
+/// Returns what a shell runs: the text of `-c`, or its standard input.
 pub(super) fn shell(
     program: &str,
     reader: &Reader,
@@ -53,7 +53,7 @@ pub(super) fn shell(
     }
 }
 
-/// Returns what an interpreter runs besides a file that is named.
+/// Returns what an interpreter runs in addition to a named file.
 pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
     if is_listed("awk gawk mawk nawk original-awk", program) {
@@ -62,7 +62,7 @@ pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) ->
     if is_listed("sed gsed ssed", program) {
         return sed(program, reader, arguments);
     }
-    // A module has a name, and what follows is its own.
+    // `-m` takes the name of a module, and the arguments after that belong to the module.
     let module = arguments.iter().position(|word| word.known() == Some("-m"));
     let module = module.filter(|_| program.starts_with("py"));
     let before = arguments.get(..module.unwrap_or(arguments.len())).unwrap_or_default();
@@ -92,7 +92,7 @@ pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) ->
     }
 }
 
-/// Judges the script that is the first operand of a program with a language of its own.
+/// Classifies the script that is the first operand of a program with its own language.
 fn language(
     program: &str,
     reader: &Reader,
@@ -108,7 +108,8 @@ fn language(
     }
 }
 
-/// Judges the scripts of sed: each value of `-e`, or the first operand. Options may follow it.
+/// Classifies the scripts of sed: each value of `-e`, or else the first operand. Options may follow
+/// that operand.
 fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let mut scripts = Vec::new();
     let mut rest = Vec::new();
@@ -117,7 +118,7 @@ fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         let text = word.known().unwrap_or_default();
         let bundle = text.strip_prefix('-').filter(|bundle| !bundle.starts_with(['-', 'i']));
         let attached = text.strip_prefix("--expression=");
-        // In a bundle such as `-ne`, the script follows.
+        // The script follows a bundle such as `-ne`.
         match bundle.and_then(|bundle| bundle.split_once('e')) {
             Some((_, "")) => scripts.push(words.next().and_then(Word::known)),
             Some((_, script)) => scripts.push(Some(script)),
@@ -126,7 +127,7 @@ fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
             None => rest.push(word.clone()),
         }
     }
-    // Options may follow the first operand.
+    // Options may follow the operands.
     let (options, others): (Vec<Word>, Vec<Word>) = rest
         .into_iter()
         .partition(|word| word.beginning().starts_with('-') && word.beginning() != "-");

@@ -1,10 +1,9 @@
-//! Which programs destroy, and which do with such arguments. *Source*: threat model, SH-5.
+//! Programs that are destructive, always or with certain arguments. *Source*: threat model, SH-5.
 
 use super::options::{has, has_shortened};
 use super::word::Word;
 use crate::argv::programs::{Words, is_listed, words};
 
-/// Destructive whatever follows.
 static ALWAYS: Words = Words::new(|| {
     words(
         "\
@@ -25,7 +24,8 @@ static ALWAYS: Words = Words::new(|| {
 const DNF: &[&str] =
     &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
 
-/// Words that destroy, of programs that mostly look or make; where they stand among the first three that are no options.
+/// Subcommands that destroy something, of programs that mostly read or create. They count among the
+/// first three words that are not options.
 const WORDS: &[(&str, &str)] = &[
     ("kubectl", "delete drain evict"),
     ("oc", "delete drain evict"),
@@ -73,7 +73,7 @@ const WORDS: &[(&str, &str)] = &[
 
 const CONTAINERS: &str = "rm rmi stop kill prune down";
 
-/// Options that destroy, of programs that mostly look or make.
+/// Options that destroy something, of programs that mostly read or create.
 const OPTIONS: &[(&str, &[&str])] = &[
     ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
     ("logrotate", &["-f", "--force"]),
@@ -90,7 +90,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("dbus-send", &["--system"]),
 ];
 
-/// Destructive but for these first words, which only look.
+/// Programs that are destructive unless their first argument is one of these, which only read.
 const BUT_FOR: &[(&str, &[&str])] = &[
     ("mount", &["-l", "--show-labels", "-V", "--version", "-h", "--help"]),
     ("crontab", &["-l"]),
@@ -170,7 +170,8 @@ const BUT_FOR: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Words of `systemctl` and `loginctl` that stop, end or change something for good.
+/// Subcommands of `systemctl` and `loginctl` that stop something or change it permanently, and
+/// units that do so.
 const UNITS: &str = "\
     stop disable mask kill isolate poweroff reboot halt kexec suspend hibernate hybrid-sleep \
     suspend-then-hibernate rescue emergency default exit switch-root soft-reboot revert \
@@ -179,7 +180,7 @@ const UNITS: &str = "\
     systemd-poweroff.service systemd-reboot.service systemd-halt.service systemd-kexec.service \
     systemd-suspend.service systemd-hibernate.service";
 
-/// Names that a function must not take: those above, the common ones, and what a script is made of.
+/// Further names that a function must not take: common programs, and builtins that scripts rely on.
 static COMMON: Words = Words::new(|| {
     words(
         "\
@@ -201,7 +202,7 @@ pub(super) fn is_program(name: &str) -> bool {
         || name.starts_with("mkfs")
 }
 
-/// Returns why a command destroys.
+/// Returns why a command is destructive; `None` if it is not.
 pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let said = |what: &str| Some(format!("`{program}` {what}"));
     let families = ["mkfs", "mount.", "umount."];
@@ -260,9 +261,9 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     }
 }
 
-/// Tells whether the first word of a program of [`BUT_FOR`] is one that only looks.
+/// Tells whether the arguments of a program of [`BUT_FOR`] only read something.
 fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
-    // The table and the user that are looked at.
+    // This option selects the table or the user; skip it with its value.
     let named = match program {
         "crontab" => Some("-u"),
         _ if program.contains("tables") => Some("-t"),
@@ -283,7 +284,7 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     }
 }
 
-/// Looks for words and options that destroy.
+/// Looks for subcommands and options that destroy something.
 fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
@@ -299,7 +300,7 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     }
     let destroys = |word: &Word| {
         let text = word.known()?.to_lowercase();
-        // `terminate-instances`, `set-time`.
+        // The verb of `terminate-instances` or `set-time`.
         let head = text.split('-').next().unwrap_or_default();
         let is_one = |verb: &str| {
             verb == text
@@ -311,7 +312,7 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
 }
 
-/// Tells whether a word asks for a method that changes.
+/// Tells whether a word selects an HTTP method that changes something.
 fn asks_to_change(word: &Word) -> bool {
     let text = word.known().unwrap_or_default();
     let method =
@@ -362,7 +363,7 @@ fn kill(arguments: &[Word]) -> Option<String> {
             text if text.starts_with('-') && !signal_given => signal_given = true,
             text => match text.parse::<i64>() {
                 Ok(pid) if pid > 1 => {}
-                // A group that is named is not everything.
+                // A negative number below -1 names one group.
                 Ok(pid) if pid < -1 => {}
                 Err(_) if text.starts_with('%') => {}
                 _ => return everything(),
@@ -391,11 +392,11 @@ fn permissions(program: &str, arguments: &[Word]) -> Option<String> {
     None
 }
 
-/// Tells whether two octal modes are the same, however many zeros they begin with; other words are compared as they are.
+/// Tells whether `other` is the mode `one`. Octal modes match if their last three digits do.
 pub(super) fn same_mode(one: &str, other: &str) -> bool {
     let octal = |text: &str| u32::from_str_radix(text.trim_start_matches('='), 8).ok();
     match (octal(one), octal(other)) {
-        (Some(a), Some(b)) => a & 0o777 == b & 0o777 && b & 0o777 == 0o777,
+        (Some(a), Some(b)) => a & 0o777 == b & 0o777,
         _ if one == "777" => lets_everybody_write(other) && other.contains('r'),
         _ => one == other,
     }
@@ -408,7 +409,7 @@ fn lets_everybody_write(mode: &str) -> bool {
     mode.split(',').any(|clause| {
         let Some(at) = clause.find(['+', '=']) else { return false };
         let (who, what) = clause.split_at(at);
-        // Rights that are copied from the owner or the group may hold it.
+        // Rights copied from the owner or the group may include write access.
         (who.is_empty() || who.contains(['o', 'a'])) && what.contains(['w', 'u', 'g'])
     })
 }
@@ -439,7 +440,7 @@ fn find(arguments: &[Word]) -> Option<String> {
     None
 }
 
-/// Programs that only read what they are given.
+/// Programs that only read their arguments.
 static READERS: Words = Words::new(|| {
     words(
         "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \
@@ -448,7 +449,7 @@ static READERS: Words = Words::new(|| {
     )
 });
 
-/// Tells whether an argument is a device, also behind an option.
+/// Tells whether an argument is a device, or an option with a device as its value.
 fn names_device(text: &str) -> bool {
     let behind = text.split_once('=').map_or(text, |(_, value)| value);
     let attached =
@@ -459,7 +460,7 @@ fn names_device(text: &str) -> bool {
 fn is_kernel_tree(text: &str) -> bool {
     let mut parts = text.split('/').filter(|part| !part.is_empty() && *part != ".");
     let tree = parts.next().filter(|_| text.starts_with('/'));
-    // A process tells, and takes nothing.
+    // The files below `/proc/PID` describe a process and are not devices.
     let is_process = parts.next().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()));
     match tree {
         Some("proc") => !is_process,

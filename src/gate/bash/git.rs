@@ -1,11 +1,11 @@
-//! `git`: what it runs, and what it throws away.
+//! `git`: the commands that it runs and the changes that it discards.
 
 use super::inner::Inner;
 use super::options::{has, has_shortened, operands};
 use super::word::Word;
 use crate::argv::programs::{BLANK, Reader};
 
-/// Returns what it runs.
+/// Returns what git runs.
 pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`git` {why}"))];
     let Some(rest) = git_command(arguments) else {
@@ -39,14 +39,15 @@ pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
     }
 }
 
-/// Tells whether `git config` is asked for a setting.
+/// Tells whether git only reads a setting.
 fn only_asks(words: &[Word]) -> bool {
     let config = words.first().and_then(Word::known) == Some("config");
     let asking = ["--get", "--list", "-l", "--get-all", "--get-regexp"];
     has(words, &asking) || (config && words.len() == 2)
 }
 
-/// Returns git's command with its arguments; `None` where the options before it may run something.
+/// Returns the subcommand of git with its arguments; `None` if the options before it may run
+/// something.
 fn git_command(arguments: &[Word]) -> Option<&[Word]> {
     const OWN: Reader = Reader {
         flags: "Pp",
@@ -58,7 +59,7 @@ fn git_command(arguments: &[Word]) -> Option<&[Word]> {
     operands(&OWN, arguments)
 }
 
-/// Returns why it throws something away.
+/// Returns why git discards something; `None` if it does not.
 pub(super) fn reason(arguments: &[Word]) -> Option<String> {
     let rest = git_command(arguments)?;
     let (command, rest) = rest.split_first()?;
@@ -79,7 +80,7 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
     };
     match command.known()? {
         "clean" => {
-            // In `-enode_modules` the letters are a pattern.
+            // In `-enode_modules`, the letters after `e` are a pattern.
             let only_shows = any(&|text| {
                 let letters = text.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
                 begins(text, "--dry-run")

@@ -1,15 +1,14 @@
-//! What a command leads to besides itself.
+//! The inner commands of a command: what it runs or sets in turn.
 
 use super::word::Word;
 
-/// Something that a command runs or does besides itself.
 pub(super) enum Inner {
     /// A command as words.
     Words(Vec<Word>),
     /// A command as text for a shell.
     Script(String),
-    /// A variable that is set for what follows.
+    /// A variable that the command sets.
     Assigned(String),
-    /// We cannot tell what.
+    /// Something that we cannot determine; the text says why.
     Unknown(String),
 }

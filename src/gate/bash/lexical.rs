@@ -1,13 +1,15 @@
-//! The forms of text in which bash and the grammar divide a script alike. Whatever has another form cannot be read.
+//! The forms of text that bash and the grammar split into the same tokens. Text in any other form
+//! is unreadable.
 //!
-//! Each function accepts what is listed and nothing else: a new disagreement between bash and the grammar is then a text that is refused, not
-//! a command that is overlooked.
+//! Each function accepts only the listed forms. If bash and the grammar disagree in a new way, we
+//! then refuse a text instead of overlooking a command.
 //!
-//! *Source*: POSIX.1-2024, XCU 2.2 (Quoting), 2.3 (Token Recognition); bash(1), QUOTING and REDIRECTION.
+//! *Source*: POSIX.1-2024, XCU 2.2 (Quoting), 2.3 (Token Recognition); bash(1), QUOTING and
+//! REDIRECTION.
 
 use super::tree::Node;
 
-/// Nodes whose parts stand next to each other.
+/// Nodes whose parts touch each other, without blanks.
 const GLUED: [&str; 5] = [
     "concatenation",
     "simple_expansion",
@@ -16,7 +18,7 @@ const GLUED: [&str; 5] = [
     "translated_string",
 ];
 
-/// Nodes that end with their line, and whose parts are words.
+/// Nodes that consist of words and end with their line.
 const WORDS: [&str; 7] = [
     "redirected_statement",
     "command",
@@ -27,7 +29,7 @@ const WORDS: [&str; 7] = [
     "heredoc_redirect",
 ];
 
-/// Tells whether a leaf of the tree has a form that bash reads as the same token.
+/// Tells whether bash reads a leaf of the tree as the same token.
 pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     match node.kind {
         "word" => {
@@ -35,13 +37,13 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
                 && unescaped(own).all(|c| c.is_alphanumeric() || "_./:,+=%@^~*?[]!{}#-".contains(c))
         }
         "number" => own.chars().all(|c| c.is_ascii_alphanumeric() || "-#".contains(c)),
-        // A parameter such as `$1` is a variable for the grammar.
+        // The grammar treats a parameter such as `$1` as a variable.
         "variable_name" => is_name(own) || own.bytes().all(|b| b.is_ascii_digit()),
         "special_variable_name" => {
             own.len() == 1 && own.chars().all(|c| c.is_ascii_digit() || "*@?!#$-_".contains(c))
         }
         "raw_string" => within(own, "'", "'").is_some_and(|inner| !inner.contains('\'')),
-        // An escaped backslash or quote is where the grammar finds another end.
+        // The grammar may end the text elsewhere after an escaped backslash or quote.
         "ansi_c_string" => within(own, "$'", "'").is_some_and(|inner| {
             !inner.contains('\'') && !inner.contains("\\\\") && !inner.ends_with('\\')
         }),
@@ -60,7 +62,7 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     }
 }
 
-/// Tells whether the parts of a node are divided as bash divides them.
+/// Tells whether bash splits a node into the same parts.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
     if node.children.len() < 2 && node.kind != "program" {
@@ -73,7 +75,7 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
             return false;
         }
     }
-    // A test between single brackets is a command, which ends with its line.
+    // A test in single brackets is a command, which ends with its line.
     if node.kind == "test_command" && !node.text(text).starts_with("[[") {
         return !node.text(text).replace("\\\n", "").contains('\n');
     }
@@ -93,7 +95,7 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
             }
             _ if next.kind == "heredoc_redirect" && is_lone_dash(gap) => true,
             _ if is_words || node.kind == "for_statement" || node.kind == "array" => {
-                // `<<-` ends with a character that words have too.
+                // `<<-` ends with a character that words can contain too.
                 let is_operator = before.kind.starts_with(['<', '>']);
                 let may_touch = is_redirect || is_operator || touch(text, next.start);
                 is_blank(gap, !is_words) && (may_touch || !gap.is_empty())
@@ -110,20 +112,21 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
             | "parenthesized_expression"
             | "brace_expression"
             | "variable_assignments" => is_blank(gap, true),
-            // Elsewhere two tokens touch only if one is an operator: `]#` and `}x` are words.
+            // Elsewhere, two tokens may touch only if one is an operator: `]#` and `}x` are words.
             _ => is_blank(gap, true) && (!gap.is_empty() || touch(text, next.start)),
         }
     })
 }
 
-/// Tells whether the characters before and at a place belong to different tokens.
+/// Tells whether the characters before and after the offset `at` belong to different tokens.
 fn touch(text: &str, at: usize) -> bool {
     let is_operator = |c: char| c.is_whitespace() || ";|&()<>".contains(c);
     let (before, behind) = text.split_at_checked(at).unwrap_or_default();
     before.ends_with(is_operator) || behind.starts_with(is_operator)
 }
 
-/// Tells whether a text between two tokens is blanks, continued lines and, where they may be, ends of lines.
+/// Tells whether the text between two tokens consists of blanks, line continuations and, if
+/// `ends_lines`, newlines.
 fn is_blank(gap: &str, ends_lines: bool) -> bool {
     let mut characters = gap.chars();
     while let Some(c) = characters.next() {
@@ -140,7 +143,8 @@ fn is_blank(gap: &str, ends_lines: bool) -> bool {
     true
 }
 
-/// Tells whether a text between two tokens is the word `-`, which the grammar drops before a here-document.
+/// Tells whether the text between two tokens is the word `-`, which the grammar drops before a
+/// here-document.
 pub(super) fn is_lone_dash(gap: &str) -> bool {
     gap.len() > 2
         && gap.trim_matches([' ', '\t']) == "-"
@@ -148,7 +152,7 @@ pub(super) fn is_lone_dash(gap: &str) -> bool {
         && !gap.ends_with('-')
 }
 
-/// Tells whether a line is continued in the middle of a word.
+/// Tells whether a text continues a line in the middle of a word.
 pub(super) fn joins_lines(text: &str) -> bool {
     text.match_indices("\\\n").any(|(at, _)| {
         let before = text.get(..at).and_then(|before| before.chars().next_back());
@@ -156,7 +160,8 @@ pub(super) fn joins_lines(text: &str) -> bool {
     })
 }
 
-/// `{name}>file`, which the grammar takes for a word and a redirection; `before` is the text before the redirection.
+/// Tells whether the text before a redirection ends with `{name}`. The grammar parses `{name}>file`
+/// as a word and a redirection.
 fn names_descriptor(before: &str) -> bool {
     let is_end = |c: char| c.is_whitespace() || ";|&()".contains(c);
     let word = before.rsplit(is_end).next().unwrap_or_default();
@@ -174,7 +179,8 @@ fn within<'t>(text: &'t str, open: &str, close: &str) -> Option<&'t str> {
     text.strip_prefix(open)?.strip_suffix(close)
 }
 
-/// Returns the characters without those behind a backslash; a backslash at the end, or before the end of a line, stays one.
+/// Returns the characters that are not escaped. A backslash at the end of the text or of a line
+/// stays a backslash.
 fn unescaped(text: &str) -> impl Iterator<Item = char> {
     let mut characters = text.chars();
     std::iter::from_fn(move || {
@@ -190,7 +196,7 @@ fn unescaped(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// Tells whether a text that stands for itself holds something that bash would expand.
+/// Tells whether bash would expand something in a text that should be literal.
 pub(super) fn expands(text: &str) -> bool {
     let mut characters = text.chars().peekable();
     while let Some(c) = characters.next() {
@@ -206,7 +212,8 @@ pub(super) fn expands(text: &str) -> bool {
     false
 }
 
-/// Tells whether the text of a literal holds code that something may run later, as it stands or when its escapes are decoded.
+/// Tells whether a literal contains code that something may run later, verbatim or after its
+/// escapes are decoded.
 pub(super) fn may_hold_code(text: &str) -> bool {
     const CODE: [u32; 3] = [b'$' as u32, b'`' as u32, b'\\' as u32];
     if text.contains(['$', '`']) {
@@ -221,7 +228,7 @@ pub(super) fn may_hold_code(text: &str) -> bool {
             Some(_) => return false,
         };
         let own: String = digits.chars().take_while(|c| c.is_digit(radix)).take(8).collect();
-        // Digits of the next part of the word may follow.
+        // The next part of the word may continue the digits.
         let is_open = own.len() == digits.len();
         let decoded = (1..=own.len()).any(|length| {
             let value = own.get(..length).and_then(|own| u32::from_str_radix(own, radix).ok());
@@ -231,13 +238,14 @@ pub(super) fn may_hold_code(text: &str) -> bool {
     })
 }
 
-/// Tells whether bash reads the text between two backticks as it stands: nothing in it is quoted, escaped or a comment.
+/// Tells whether bash reads the text between backticks verbatim: it contains no quote, escape or
+/// comment.
 pub(super) fn is_plain_backtick(own: &str) -> bool {
     within(own, "`", "`").is_some_and(|inner| !inner.contains(['`', '\\', '\'', '"', '#', '\n']))
 }
 
-/// Tells whether a here-document ends at the first line that is its word, and whether nothing in its body is expanded that the tree does not
-/// show.
+/// Tells whether a here-document ends at the first line that equals its delimiter, and whether the
+/// tree shows everything that bash expands in its body.
 pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
     let (Some(start), Some(end)) = (node.child("heredoc_start"), node.child("heredoc_end")) else {
         return false;
@@ -250,7 +258,7 @@ pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
     let word = word.unwrap_or(written);
     let rest = text.get(start.end..).unwrap_or_default();
     let (line, _) = rest.split_once('\n').unwrap_or((rest, ""));
-    // Two on one line are read one after the other.
+    // bash reads two here-documents of one line one after the other.
     if !is_name(word) || line.contains("<<") {
         return false;
     }
@@ -268,7 +276,7 @@ pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
     false
 }
 
-/// Returns a here-document without what bash expands in it.
+/// Returns a here-document without the `$` of the expansions in it.
 pub(super) fn literal_body(node: &Node, text: &str) -> String {
     let own = node.text(text);
     if node.child("heredoc_start").is_some_and(|start| start.text(text).contains(['\'', '"'])) {
@@ -283,8 +291,8 @@ pub(super) fn literal_body(node: &Node, text: &str) -> String {
     own.chars().filter(is_literal).collect()
 }
 
-/// Tells whether the tree shows all that bash expands in the body of a here-document. Where leading tabs go, the grammar loses its place, so
-/// that only variables are accepted there.
+/// Tells whether the tree shows everything that bash expands in the body of a here-document. The
+/// grammar loses its position where bash strips leading tabs, so we accept only variables there.
 fn shows_all(node: &Node, text: &str, body: std::ops::Range<usize>, strips_tabs: bool) -> bool {
     let own = text.get(body.clone()).unwrap_or_default();
     if strips_tabs && (own.contains("$(") || own.contains("$[") || own.contains('`')) {
@@ -301,7 +309,7 @@ fn shows_all(node: &Node, text: &str, body: std::ops::Range<usize>, strips_tabs:
     !runs(text.get(at..body.end).unwrap_or("$("))
 }
 
-/// Tells whether a text that is expanded holds more than plain variables.
+/// Tells whether bash expands anything but plain variables in a text.
 fn runs(text: &str) -> bool {
     let mut escaped = false;
     text.char_indices().any(|(at, c)| {

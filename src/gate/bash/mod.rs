@@ -1,8 +1,9 @@
-//! What a command for bash would do, found from its syntax: nothing of it is run.
+//! Classifies a bash command from its syntax, without running any part of it.
 //!
-//! The command is parsed with a real grammar, every simple command in it is found and unwrapped, and each is looked up by the name of its
-//! program. What cannot be read or is made at run time counts as destructive. This catches accidents, not adversaries: the fence is the
-//! sandbox (SH-1).
+//! The classifier parses the command with a full grammar, finds and unwraps every simple command in
+//! it, and looks up each one by the name of its program. Anything that it cannot read, or that is
+//! computed at run time, counts as destructive. This catches accidents, not adversaries: the
+//! sandbox is the security boundary (SH-1).
 //!
 //! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
@@ -29,55 +30,54 @@ use word::Word;
 
 use crate::argv::programs::{Words, words};
 
-/// Simple commands of one command that are looked at; more are too much to be known (SH-3).
+/// Simple commands that are examined; a command with more counts as destructive (SH-3).
 const MOST_COMMANDS: usize = 50;
 
-/// Bytes of one command that are looked at.
+/// Bytes of a text that are parsed, inclusive; a longer text counts as destructive.
 const MOST_BYTES: usize = 64 * 1024;
 
-/// Commands within texts within commands.
+/// Levels of commands inside texts inside commands, inclusive.
 const DEEPEST: usize = 8;
 
-/// Never run, whatever the job lists: the words of each must all stand in the command.
+/// Commands that never run, whatever the job lists. A command matches if it contains all words of
+/// an entry.
 const BLOCKED: &[&str] = &["rm", "sudo", "shutdown", "reboot", "mkfs", "dd", "chmod 777"];
 
-/// What bash reads as the beginning or end of something else, and the grammar, in places, as a program.
+/// Reserved words of bash, which the grammar sometimes parses as the name of a program.
 static RESERVED: Words = Words::new(|| {
     words("! { } if then elif else fi for while until do done case esac select function in [[ ]]")
 });
 
-/// How much a command may do.
+/// How much damage a command may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Severity {
-    /// What any write tool may do.
+    /// No more than any write tool may do.
     #[default]
     Plain,
-    /// It destroys, or nobody can tell.
+    /// It destroys something, or we cannot tell what it does.
     Destructive,
 }
 
-/// What was found.
+/// The classification of a command line.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Classification {
-    /// How much it may do.
+    /// How much damage the command may do.
     pub severity: Severity,
-    /// Why it is destructive.
+    /// The first reason found why it is destructive.
     pub reason: Option<String>,
-    /// Why it is never run, if it is not.
+    /// Why it must never run; `None` if it is not blocked.
     pub blocked: Option<String>,
 }
 
-/// What the operator adds to the built-in lists.
+/// Commands that the operator adds to the built-in lists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CommandRules {
-    /// Never run.
     pub blocked: Vec<String>,
-    /// Admin.
     pub destructive: Vec<String>,
 }
 
 impl CommandRules {
-    /// Classifies a command.
+    /// Classifies a command line; several commands get the worst severity among them.
     #[must_use]
     pub fn classify(&self, command: &str) -> Classification {
         let mut classifier = Classifier {
@@ -96,16 +96,16 @@ impl CommandRules {
     }
 }
 
-/// Collects what is found; the first reason stays.
+/// Collects the findings; the first reason is kept.
 struct Classifier<'a> {
     rules: &'a CommandRules,
     found: Classification,
     commands: usize,
-    /// Names of the functions that the text makes.
+    /// Names of the functions that the text defines.
     functions: Vec<String>,
     /// Whether bash evaluates an expression.
     counts: bool,
-    /// Whether a literal that may reach an expression may hold code.
+    /// Whether a literal that may reach an expression may contain code.
     holds_code: bool,
 }
 
@@ -150,7 +150,7 @@ impl Classifier<'_> {
             self.written(target);
         }
         let Some((word, arguments)) = command.words.split_first() else { return };
-        // The grammar takes some assignments for the name of a program.
+        // The grammar parses some assignments as the name of a program.
         if let Some(name) = word.assigned() {
             if name.contains('[') {
                 self.destructive("a word before the program sets an element of an array");
@@ -188,7 +188,7 @@ impl Classifier<'_> {
         self.unwrap(&program, arguments, command, depth);
     }
 
-    /// Judges what the command runs in its turn.
+    /// Classifies the commands that this command runs.
     fn unwrap(&mut self, program: &str, arguments: &[Word], outer: &Simple, depth: usize) {
         for inner in wrapper::inner(program, arguments, outer) {
             match inner {
@@ -205,7 +205,8 @@ impl Classifier<'_> {
         }
     }
 
-    /// Notes whether bash evaluates the arguments of a builtin, and whether they may reach an expression with code in them.
+    /// Records whether the arguments of a builtin or function may contain code, and whether bash
+    /// evaluates the arguments of a builtin.
     fn evaluated(&mut self, program: &str, arguments: &[Word]) {
         let is_builtin = builtins::NAMES.contains(program);
         if is_builtin || self.functions.iter().any(|name| name == program) {
@@ -214,7 +215,7 @@ impl Classifier<'_> {
         self.counts |= builtins::evaluates(program, arguments);
     }
 
-    /// A variable that changes which program runs or what it loads.
+    /// Checks whether setting a variable changes which program runs or what it loads.
     fn assigned(&mut self, name: &str) {
         const EXECUTION: &[&str] = &[
             "PATH",
@@ -233,7 +234,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// A file that is written by redirection.
+    /// Checks a file that a redirection writes.
     fn written(&mut self, target: &Word) {
         match target.known() {
             Some(path) if is_device(path) || target.may_become("/dev/") => {
@@ -249,16 +250,16 @@ impl Classifier<'_> {
     }
 }
 
-/// Tells whether a file is one that git takes commands from.
+/// Tells whether git takes commands from this file.
 fn runs_later(path: &str) -> bool {
     path.ends_with(".git/config") || path.contains(".git/hooks/") || path.ends_with("/.gitconfig")
 }
 
-/// Programs that make the files that they are given.
+/// Programs that create the files named in their arguments.
 const MAKERS: [&str; 11] =
     ["cp", "mv", "ln", "install", "tee", "curl", "wget", "dd", "tar", "unzip", "git"];
 
-/// Returns the program of a text that the text itself makes or replaces.
+/// Returns the name of a program that the text both creates (or replaces) and runs.
 fn made_and_run(commands: &[Simple]) -> Option<String> {
     let base = |word: &Word| word.known()?.rsplit('/').next().map(str::to_owned);
     let path = |command: &Simple| {
@@ -278,7 +279,7 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
     commands.iter().filter_map(path).find(|name| made.contains(name))
 }
 
-/// Tells whether a path is below `/dev` and is not one of the harmless entries.
+/// Tells whether a path is a device or another kernel interface, except for the harmless ones.
 fn is_device(path: &str) -> bool {
     if !path.starts_with('/') && !path.contains("..") {
         return false;
@@ -288,18 +289,19 @@ fn is_device(path: &str) -> bool {
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     match parts.as_slice() {
         ["dev", name] => !HARMLESS.contains(name),
-        // The network, which bash speaks itself.
+        // bash opens network connections for these paths itself.
         ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
         ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
-        // A process's view of the root is the root.
+        // `/proc/PID/root` leads back to the root directory.
         ["proc", _, "root", rest @ ..] => is_device(&format!("/{}", rest.join("/"))),
-        // A way round that ends there.
+        // A path with `..` may end in `/dev`.
         parts => parts.contains(&"..") && parts.contains(&"dev"),
     }
 }
 
-/// Tells whether the words of `entry` are the program and some of the arguments.
+/// Tells whether the first word of `entry` is the program and the other words are among its
+/// arguments.
 fn is_meant(entry: &str, program: &str, arguments: &[Word]) -> bool {
     let mut words = entry.split_whitespace();
     let Some(name) = words.next() else { return false };

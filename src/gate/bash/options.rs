@@ -1,14 +1,16 @@
-//! The options of a program, by its row in the table of `argv/programs.rs`.
+//! Parses the options of a program by its row in the table of `argv/programs.rs`.
 
 use super::word::Word;
 use crate::argv::programs::{Reader, is_listed};
 
-/// Returns the words from the first operand on; `None` where an option is one that runs something, or is not known.
+/// Returns the words from the first operand on; `None` if an option runs something, is unknown or
+/// is computed.
 pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Word]> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
         let Some(text) = word.known() else {
-            // A computed word ends the options if its literal prefix shows that it is not one; otherwise we cannot tell.
+            // A computed word ends the options if its literal prefix shows that it is not one;
+            // otherwise, we cannot tell.
             return word.begins_known().then(|| words.get(at..)).flatten();
         };
         if text == "--" {
@@ -22,7 +24,8 @@ pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Wo
     words.get(at.min(words.len())..)
 }
 
-/// Returns how many of the words behind an option are its own; `None` if it runs something or is not known.
+/// Returns how many of the words after an option are its values; `None` if the option runs
+/// something or is unknown.
 fn own_words(reader: &Reader, text: &str, letters: &str) -> Option<usize> {
     let name = text.split('=').next().unwrap_or(text);
     if is_listed(reader.long_valued, name) {
@@ -49,7 +52,8 @@ fn own_words(reader: &Reader, text: &str, letters: &str) -> Option<usize> {
     Some(0)
 }
 
-/// Tells whether one of the options stands among the words, alone, with a value, or in a bundle of short ones.
+/// Tells whether the words contain one of the options: alone, with a value, or in a bundle of short
+/// options.
 pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
     words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
         options.iter().any(|option| {
@@ -64,7 +68,7 @@ pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
     })
 }
 
-/// Tells whether one of the long options stands among the words, shortened as far as it can be.
+/// Tells whether the words contain one of the long options, also abbreviated.
 pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
     words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
         let name = word.split('=').next().unwrap_or(word);
@@ -72,7 +76,7 @@ pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
     })
 }
 
-/// Tells whether an option that runs its value, or takes it for code, stands among the words.
+/// Tells whether the words contain an option whose value the program runs or takes as code.
 pub(super) fn runs_value(reader: &Reader, words: &[Word]) -> bool {
     let letters = [reader.runs, reader.code];
     let names = [reader.long_runs, reader.long_code];

@@ -1,8 +1,10 @@
-//! Scripts of sed that only read and write text: a short list of forms. Whatever has another form may run a command or write a file.
+//! Accepts sed scripts that only read and write text: a short list of forms. Any other form may run
+//! a command or write a file.
 //!
 //! *Source*: the manual of GNU sed 4.9, 3 ("sed scripts") and 4 ("Addresses").
 
-/// Tells whether each command of a script has one of the listed forms: an address, then a command of one letter, `s`, `y`, or a line of text.
+/// Tells whether each command of a script has a listed form: an address, then a one-letter command,
+/// `s`, `y`, or a line of text.
 pub(super) fn only_edits(script: &str) -> bool {
     let mut script = Script { rest: script, depth: 0 };
     loop {
@@ -18,12 +20,12 @@ pub(super) fn only_edits(script: &str) -> bool {
 
 struct Script<'a> {
     rest: &'a str,
-    /// Brackets that are open.
+    /// The number of open braces.
     depth: usize,
 }
 
 impl Script<'_> {
-    /// Takes a command with its address; `None` if it has another form.
+    /// Consumes a command with its address; `None` if the command has another form.
     fn command(&mut self) -> Option<()> {
         self.address()?;
         if self.take(',') {
@@ -55,7 +57,7 @@ impl Script<'_> {
             'a' | 'i' | 'c' => {
                 let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
                 self.rest = rest;
-                // A backslash continues the text in the next line.
+                // A backslash continues the text on the next line.
                 let line = line.strip_prefix('\\').unwrap_or(line);
                 return (!line.contains('\\')).then_some(());
             }
@@ -65,7 +67,7 @@ impl Script<'_> {
         (self.rest.is_empty() || self.rest.starts_with([';', '\n', '}'])).then_some(())
     }
 
-    /// Takes a line number, `$` or a pattern between slashes, if there is one.
+    /// Consumes a line number, `$` or a pattern between slashes, if there is one.
     fn address(&mut self) -> Option<()> {
         self.rest = self.rest.trim_start_matches([' ', '\t']);
         if self.take('/') {
@@ -80,7 +82,8 @@ impl Script<'_> {
         Some(())
     }
 
-    /// Takes a pattern up to its mark. Where the mark stands between brackets, programs differ.
+    /// Consumes a pattern up to its delimiter. Implementations disagree about a delimiter in
+    /// brackets, so it is rejected.
     fn until(&mut self, mark: char) -> Option<()> {
         let mut in_brackets = false;
         loop {

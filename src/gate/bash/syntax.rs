@@ -1,7 +1,8 @@
-//! From the text of a command to its simple commands.
+//! Finds the simple commands in a text.
 //!
-//! The walk knows a list of syntax nodes. Anything else, and any token whose form is not on the lists of `lexical.rs`, makes the text one that
-//! cannot be read. The walk goes on all the same, so that a blocked command in the rest is found.
+//! The walk accepts a list of syntax nodes. Any other node, and any token whose form `lexical.rs`
+//! does not list, makes the text unreadable. The walk continues all the same, to find a blocked
+//! command in the rest.
 
 use super::lexical::{
     is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
@@ -14,44 +15,45 @@ use crate::argv::programs::{Words, is_listed, words};
 
 mod words;
 
-/// How a shell is fed.
+/// The input of a shell.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shell {
     /// Whether its standard input is the output of another command.
     pub(super) piped: bool,
 }
 
-/// A simple command.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Simple {
     /// The program and its arguments.
     pub(super) words: Vec<Word>,
-    /// Variables that are set for it, or by it.
+    /// Variables that the command sets, or that are set for it.
     pub(super) assignments: Vec<String>,
-    /// Files that its output is written to.
+    /// Files to which it redirects its output.
     pub(super) writes: Vec<Word>,
-    /// Whether its standard input is the output of another command, or a file.
+    /// Whether its standard input is a file or the output of another command.
     pub(super) piped: bool,
-    /// What its standard input is, where it stands in the command itself.
+    /// The text of its standard input, if the command itself contains it.
     pub(super) input: Option<String>,
 }
 
-/// What a text holds.
+/// The commands of a text, and other findings about it.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     pub(super) commands: Vec<Simple>,
-    /// What makes it destructive whatever the commands are.
+    /// Reasons why the text is destructive, whatever its commands are.
     pub(super) reasons: Vec<String>,
-    /// Names of the functions that it makes.
+    /// Names of the functions that the text defines.
     pub(super) functions: Vec<String>,
-    /// Whether bash evaluates an expression, which runs the substitutions in the values of its variables.
+    /// Whether bash evaluates an expression, which runs the substitutions in the values of its
+    /// variables.
     pub(super) counts: bool,
-    /// Whether a literal outside of the words of a command may hold code.
+    /// Whether a literal outside the words of a command may contain code.
     pub(super) holds_code: bool,
 }
 
 impl Simple {
-    /// Returns the command once for each value of the first variable in it that goes through known ones; empty if there is none.
+    /// Returns the command once for each value of its first loop variable with known values; empty
+    /// if it has no such variable.
     pub(super) fn for_each_value(&self) -> Vec<Self> {
         let Some((variable, values)) = self.words.iter().find_map(|word| word.values.as_ref())
         else {
@@ -68,7 +70,7 @@ impl Simple {
         values.iter().map(with).collect()
     }
 
-    /// Returns how the command is fed, without what it is.
+    /// Returns the input of the command without its words.
     pub(super) fn without_words(&self) -> Self {
         Self { piped: self.piped, input: self.input.clone(), ..Self::default() }
     }
@@ -90,10 +92,10 @@ pub(super) fn parse(text: &str, shell: Shell) -> Script {
     reader.script
 }
 
-/// Nodes whose literals `Reader::parts` takes into the word.
+/// Nodes whose literals `Reader::parts` adds to the word.
 const MADE_OF_TEXTS: [&str; 4] = ["concatenation", "command_name", "string", "translated_string"];
 
-/// Operators, brackets and reserved words that the walk knows.
+/// Operators, brackets and reserved words that the walk accepts.
 static TOKENS: Words = Words::new(|| {
     words(
         "\
@@ -104,23 +106,24 @@ static TOKENS: Words = Words::new(|| {
     )
 });
 
-/// Where a node stands.
+/// The context of a node.
 #[derive(Debug, Clone, Default)]
 struct Context {
     piped: bool,
     input: Option<String>,
-    /// Words of the command that stand behind its redirections.
+    /// Words of the command that follow its redirections.
     behind: Vec<Word>,
-    /// Whether it is in a word of a command, which tells itself whether it may hold code.
+    /// Whether the node is in a word of a command. The word itself records whether it may contain
+    /// code.
     in_word: bool,
     in_substitution: bool,
     operators: Operators,
 }
 
-/// What bars, brackets and other operators are where a node stands.
+/// The meaning of bars, brackets and other operators in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Operators {
-    /// What the tree shows.
+    /// The meaning that the tree shows.
     #[default]
     Shown,
     /// Parts of a pattern.
@@ -130,7 +133,7 @@ enum Operators {
 }
 
 impl Context {
-    /// A place in which nothing is fed.
+    /// Returns a context without input.
     fn inside(&self) -> Self {
         Self { in_substitution: self.in_substitution, ..Self::default() }
     }
@@ -255,7 +258,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An operator, a bracket or a reserved word.
+    /// Checks an operator, a bracket or a reserved word.
     fn token(&mut self, node: &Node, ctx: &Context) {
         let own = node.kind;
         if own != "\n" && !TOKENS.contains(own) {
@@ -331,7 +334,8 @@ impl<'a> Reader<'a> {
         self.script.functions.push(name.to_owned());
     }
 
-    /// Tells whether an expression or a test evaluates its operands: it does not if it compares texts or looks at a file.
+    /// Tells whether an expression or a test evaluates its operands. Comparing texts or testing a
+    /// file does not.
     fn evaluates(&self, node: &Node) -> bool {
         const TEXTS: &str = "= == != =~ < > && || ! -a -o -n -z -b -c -d -e -f -g -h -k -p -r -s -t -u -w -x -G \
             -L -N -O -S -nt -ot -ef";
@@ -347,7 +351,7 @@ impl<'a> Reader<'a> {
         let own = self.of(node);
         let text = self.text;
         let tokens = || node.children.iter().filter(|child| !child.is_named).map(|c| c.text(text));
-        // `${x@P}` expands the value as a prompt, `${!x}` and `${x:1}` evaluate.
+        // `${x@P}` expands the value as a prompt. `${!x}` and `${x:1}` evaluate an expression.
         let names_all = own.ends_with("[@]}") || own.ends_with("[*]}");
         if tokens().any(|token| !is_listed(OPERATORS, token)) {
             self.unreadable("the value of a variable is changed in a way that is not known");
@@ -398,7 +402,7 @@ impl<'a> Reader<'a> {
         let word = Context { piped: ctx.piped, in_word: true, ..ctx.inside() };
         for child in &node.children {
             match child.kind {
-                // Words that the grammar has no name for.
+                // The grammar has no named node for these words.
                 "$" | "==" | "=~" | "=" if !child.is_named => {
                     simple.words.push(Word::literal(self.of(child)));
                     continue;
@@ -436,7 +440,7 @@ impl<'a> Reader<'a> {
             self.unreadable("bash may divide it into other words");
         }
         simple.words.extend(ctx.behind.iter().cloned());
-        // Its own reading of what it reads.
+        // For these builtins, `IFS` changes only how they split what they read.
         let first = simple.words.first().and_then(Word::known);
         if matches!(first, Some("read" | "mapfile" | "readarray")) {
             simple.assignments.retain(|name| name != "IFS");
@@ -444,7 +448,7 @@ impl<'a> Reader<'a> {
         self.script.commands.push(simple);
     }
 
-    /// Looks through a redirection whose files and words are taken already.
+    /// Walks a redirection whose files and words are already collected.
     fn parts_of_redirect(&mut self, node: &Node, ctx: &Context) {
         if node.kind == "heredoc_redirect" {
             return self.node(node, ctx);

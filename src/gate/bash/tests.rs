@@ -348,7 +348,7 @@ fn what_hides_in_odd_places_is_destructive() {
     );
 }
 
-/// Found by the differential test: bash ran what stands in each of these.
+/// Found by the differential test: bash ran the code hidden in each of these.
 // proves SH-2, SH-3
 #[test]
 fn what_bash_runs_in_odd_places_is_destructive() {
@@ -440,12 +440,14 @@ fn what_destroys_is_known_in_every_spelling() {
 #[test]
 fn the_operator_adds_to_the_lists() {
     let rules = CommandRules {
-        blocked: vec!["terraform destroy".into()],
+        blocked: vec!["terraform destroy".into(), "chmod 666".into()],
         destructive: vec!["kubectl delete".into(), "helm".into()],
     };
     let found = |command: &str| rules.classify(command);
     assert!(found("terraform -chdir=x destroy").blocked.is_some());
     assert!(found("terraform plan").blocked.is_none());
+    assert!(found("chmod 0666 f").blocked.is_some());
+    assert!(found("chmod 644 f").blocked.is_none());
     assert_eq!(found("kubectl -n shop delete pod x").severity, Severity::Destructive);
     assert_eq!(found("kubectl get pods").severity, Severity::Plain);
     assert_eq!(found("env helm list").severity, Severity::Destructive);
@@ -464,7 +466,8 @@ proptest! {
     }
 }
 
-/// One of several ways of reading a text often ends; that was taken for an error of the text where it held many commands.
+/// The parser often drops one of several interpretations of a text. In a text with many commands,
+/// that was mistaken for an error.
 #[test]
 fn a_long_text_is_judged_like_a_short_one() {
     let short = "kubectl get pods -n a | grep -v Running | awk '{print $1}'; ";
@@ -474,7 +477,8 @@ fn a_long_text_is_judged_like_a_short_one() {
     }
 }
 
-/// Found by fuzzing: the parser's way on after an error doubled with each command that followed. Each of these takes it a moment now.
+/// Found by fuzzing: the work of the parser's error recovery doubled with each command that
+/// followed. Each of these texts now takes a moment.
 // proves SH-3
 #[test]
 fn an_error_among_many_commands_ends_the_parsing() {
@@ -499,7 +503,7 @@ fn an_error_among_many_commands_ends_the_parsing() {
     }
 }
 
-/// Returns the command lines of a file; the first record says what it is.
+/// Returns the command lines of a fixture; the first record of the file describes it.
 fn records(file: &str) -> Vec<&str> {
     file.split("\n%\n").skip(1).filter(|record| !record.is_empty()).collect()
 }

@@ -1,4 +1,5 @@
-//! From the text of a command to a syntax tree of our own, in a time that grows with the text alone.
+//! Parses the text of a command into our own syntax tree, in time bounded by the length of the
+//! text.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -8,27 +9,28 @@ use std::sync::{Arc, LazyLock};
 use crate::text::escape::is_deceptive;
 use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
 
-/// Levels of a syntax tree, and of brackets in a text.
+/// Levels of a syntax tree, and of brackets in a text, inclusive.
 const DEEPEST: usize = 150;
 
-/// Bytes of text for which the parser may take one step (of a hundred operations); an ordinary script needs half as many steps.
+/// Bytes of text for which the parser may take one step (of a hundred operations). An ordinary
+/// script needs half as many steps.
 const BYTES_PER_STEP: usize = 20;
 
-/// Steps for the shortest text.
+/// Steps that any text may take in addition, however short it is.
 const FEWEST_STEPS: usize = 50;
 
-/// Redirections of a text whose errors need no watching.
+/// Redirections, inclusive, up to which parsing does not stop at the first error.
 const FEW_REDIRECTIONS: usize = 8;
 
 static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
 
-/// The names of nodes by their numbers in the grammar.
+/// The names of node kinds, indexed by their ids in the grammar.
 static KINDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let kinds = 0..u16::try_from(GRAMMAR.node_kind_count()).unwrap_or(u16::MAX);
     kinds.map(|id| GRAMMAR.node_kind_for_id(id).unwrap_or("ERROR")).collect()
 });
 
-/// The names of fields; their numbers begin at one.
+/// The names of fields, indexed by their ids, which start at 1.
 static FIELDS: LazyLock<Vec<Option<&str>>> = LazyLock::new(|| {
     let fields = 0..=u16::try_from(GRAMMAR.field_count()).unwrap_or(u16::MAX);
     fields.map(|id| GRAMMAR.field_name_for_id(id)).collect()
@@ -44,10 +46,10 @@ fn new_parser() -> Option<Parser> {
     Some(parser)
 }
 
-/// A node of the syntax tree; `start` and `end` are bytes of the text.
+/// A node of the syntax tree; `start` and `end` are byte offsets into the text.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// The grammar's name; `ERROR` also for a token that the parser made up.
+    /// The grammar's name for the node; `ERROR` also for a token that the parser inserted.
     pub(super) kind: &'static str,
     pub(super) field: Option<&'static str>,
     /// False for operators, brackets and reserved words, whose kind is their text.
@@ -79,9 +81,9 @@ impl Node {
     }
 }
 
-/// Returns the tree of a text. Where the text is not bash, the tree has nodes of the kind `ERROR`.
+/// Returns the tree of a text. If the text is not valid bash, the tree contains `ERROR` nodes.
 ///
-/// *Errors*: why the text has no tree.
+/// *Errors*: the reason why the text has no tree.
 pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
     let is_odd = |c: char| !matches!(c, ' '..='~' | '\n' | '\t') && is_deceptive(c);
     if text.chars().any(is_odd) {
@@ -109,10 +111,12 @@ pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
         .unwrap_or(Err("it is not bash, or too tangled"))
 }
 
-/// Parses a text; `None` if that takes more steps than its length allows, or if a text with many redirections has an error.
+/// Parses a text; `None` if that takes more steps than its length allows, or if a text with many
+/// redirections contains an error.
 ///
-/// What the parser does to go on after an error can double with each redirection that follows, within one step. Its log alone tells an error
-/// as it is found. The log costs as much as the parsing, so that other texts do without.
+/// After an error, the work of the parser's recovery can double with each redirection that follows,
+/// within a single step. Only the parser's log reports the error as soon as it is found. Logging
+/// costs as much as parsing, so we enable it only for texts with many redirections.
 fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     let most = FEWEST_STEPS + text.len() / BYTES_PER_STEP;
     let has_error = Arc::new(AtomicBool::new(false));
@@ -120,7 +124,7 @@ fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     if redirections > FEW_REDIRECTIONS {
         let found = has_error.clone();
         parser.set_logger(Some(Box::new(move |_, message| {
-            // Every way of reading the text has ended; that one of them ends is ordinary.
+            // The parser has no interpretation of the text left; losing one of several is normal.
             if message.starts_with("resume version") {
                 found.store(true, Ordering::Relaxed);
             }
@@ -138,7 +142,7 @@ fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     let mut read = |at: usize, _| text.as_bytes().get(at..).unwrap_or_default();
     let tree = parser.parse_with_options(&mut read, None, Some(options));
     parser.set_logger(None);
-    // It would go on where it stopped.
+    // Otherwise, the next parse would continue where this one stopped.
     parser.reset();
     tree
 }

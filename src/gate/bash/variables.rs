@@ -1,23 +1,24 @@
-//! What a text says of its own variables: those of a loop over plain words, and those that may be several words.
+//! The variables that a text itself sets: loop variables with known values, and variables that may
+//! become several words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::Node;
 use super::word::Word;
 
-/// The variables that a text sets.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
-    /// The words of loops, by variable; `None` is not plain ones, or more than one loop.
+    /// The words of loops, by variable; `None` if some are not plain or several loops use the
+    /// variable.
     loops: BTreeMap<String, Option<Vec<String>>>,
-    /// Variables that are set in any other way, as far as they are named.
+    /// Variables that are set in any other way, as far as their names are known.
     others: BTreeSet<String>,
-    /// The loops in whose bodies the walk is.
+    /// The variables of the loops around the current position of the walk.
     entered: Vec<String>,
 }
 
 impl Variables {
-    /// Looks through a tree; `parent` is the kind of the node above it.
+    /// Collects the variables of a tree; `parent` is the kind of the parent node.
     pub(super) fn collect(&mut self, node: &Node, parent: &str, text: &str) {
         let name = || node.field("name").map_or("", |name| name.text(text));
         match node.kind {
@@ -33,7 +34,8 @@ impl Variables {
                 let seen = self.loops.contains_key(variable);
                 self.loops.insert(variable.to_owned(), values.filter(|_| !seen));
             }
-            // What a builtin such as `read` sets; a word that only looks like a variable does no harm.
+            // A builtin such as `read` may set this variable. A word that only looks like a
+            // variable does no harm.
             "word" | "variable_name" if parent.ends_with("command") => {
                 self.others.insert(node.text(text).to_owned());
             }
@@ -50,17 +52,18 @@ impl Variables {
         }
     }
 
-    /// Says that the walk enters the body of the loop over a variable.
+    /// Records that the walk enters the body of the loop over a variable.
     pub(super) fn enter(&mut self, variable: Option<String>) {
         self.entered.push(variable.unwrap_or_default());
     }
 
-    /// Says that the walk leaves the body that it entered last.
+    /// Records that the walk leaves the innermost loop body.
     pub(super) fn leave(&mut self) {
         self.entered.pop();
     }
 
-    /// Returns what is known of `$NAME`: what it goes through, where it stands in a loop over plain words and nothing else sets it.
+    /// Returns the word for `$NAME`. Its values are known inside a loop over plain words if nothing
+    /// else sets the variable.
     pub(super) fn value(&self, variable: &str) -> Word {
         let name = variable.trim_start_matches('$');
         match self.loops.get(name) {
@@ -74,7 +77,8 @@ impl Variables {
         }
     }
 
-    /// Tells whether an expansion may become several words: the text itself sets its variable.
+    /// Tells whether an expansion may become several words, because the text itself sets its
+    /// variable.
     pub(super) fn may_split(&self, expansion: &str) -> bool {
         let own = expansion.trim_start_matches(['$', '{', '!', '#']);
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
@@ -84,7 +88,7 @@ impl Variables {
     }
 }
 
-/// Returns a word of a loop that is always one word, and itself.
+/// Returns the value of a word that always expands to one word, itself; `None` for any other word.
 fn plain(kind: &str, text: &str) -> Option<String> {
     let inner = match kind {
         "word" | "number" | "concatenation" => text,

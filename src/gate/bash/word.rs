@@ -1,19 +1,19 @@
-//! A word of a command.
+//! The words of a command, and quote removal.
 
 /// A word of a command after quote removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
-    /// The beginning, as far as it is known.
+    /// The known beginning of the word.
     pub(super) text: String,
-    /// Whether all of it is.
+    /// Whether `text` is the whole word.
     pub(super) whole: bool,
-    /// Whether it is a pattern of file names, so that it may become other words.
+    /// Whether it contains a file name pattern, so that bash may expand it to other words.
     pub(super) pattern: bool,
-    /// Whether its value may become several words.
+    /// Whether bash may split its value into several words.
     pub(super) splits: bool,
     /// Whether a literal in it may hold code that something runs later.
     pub(super) holds_code: bool,
-    /// The variable that it is, with the values that it goes through.
+    /// The loop variable that the word expands, with the values of the loop.
     pub(super) values: Option<(String, Vec<String>)>,
 }
 
@@ -22,7 +22,7 @@ impl Word {
         Self { text: text.to_owned(), whole: true, ..Self::unknown() }
     }
 
-    /// A word that goes through the values of a variable.
+    /// Returns a word that takes each value of a loop variable.
     pub(super) fn one_of(variable: &str, values: Vec<String>) -> Self {
         Self { values: Some((variable.to_owned(), values)), ..Self::unknown() }
     }
@@ -38,17 +38,17 @@ impl Word {
         }
     }
 
-    /// Returns the text if all of it is known.
+    /// Returns the text if the whole word is known.
     pub(super) fn known(&self) -> Option<&str> {
         self.whole.then_some(self.text.as_str())
     }
 
-    /// Returns the beginning, as far as it is known.
+    /// Returns the known beginning; it may be empty.
     pub(super) fn beginning(&self) -> &str {
         &self.text
     }
 
-    /// Tells whether at least its beginning is known, so that it is neither an option nor a device.
+    /// Tells whether the known beginning shows that the word is neither an option nor a device.
     pub(super) fn begins_known(&self) -> bool {
         !self.splits
             && !self.text.is_empty()
@@ -57,18 +57,20 @@ impl Word {
             && !self.text.starts_with("/dev/")
     }
 
-    /// Tells whether it may become `text` when bash looks for files of its pattern.
+    /// Tells whether file name expansion may turn the word into `text`.
     pub(super) fn may_become(&self, text: &str) -> bool {
         let fixed = self.text.find(['*', '?', '[']).and_then(|at| self.text.get(..at));
         self.pattern && fixed.is_some_and(|fixed| text.starts_with(fixed))
     }
 
-    /// Tells whether not even the beginning is known.
+    /// Tells whether the word may name a device, because its known beginning is empty or begins
+    /// `/dev/`.
     pub(super) fn is_open(&self) -> bool {
         self.text.is_empty() || "/dev/".starts_with(&self.text)
     }
 
-    /// Returns the name of the variable that this word sets, if it is an assignment: `NAME=value`, `NAME+=value`, `NAME[subscript]=value`.
+    /// Returns the variable that this word sets, with its subscript, if the word is an assignment:
+    /// `NAME=value`, `NAME+=value` or `NAME[subscript]=value`.
     pub(super) fn assigned(&self) -> Option<String> {
         let (name, _) = self.text.split_once('=')?;
         let name = name.strip_suffix('+').unwrap_or(name);
@@ -83,7 +85,7 @@ impl Word {
     pub(super) fn program(&self) -> Option<String> {
         let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;
         if ["/proc/", "/dev/"].iter().any(|tree| text.starts_with(tree)) {
-            // It is another program by each process that looks.
+            // Such a path may name another program in each process.
             return None;
         }
         let name = text.rsplit('/').next().unwrap_or(text);
@@ -91,7 +93,7 @@ impl Word {
     }
 }
 
-/// Returns an unquoted word: backslashes go, patterns are noticed.
+/// Returns an unquoted word: removes backslashes and notes patterns.
 pub(super) fn bare(text: &str) -> Word {
     let mut word = Word::literal("");
     let mut characters = text.chars();
@@ -115,7 +117,8 @@ pub(super) fn bare(text: &str) -> Word {
     word
 }
 
-/// Within double quotes only four characters can be escaped.
+/// Removes the escapes from a double-quoted text, where only four characters and newlines can be
+/// escaped.
 pub(super) fn unescape_quoted(text: &str) -> String {
     let mut out = String::new();
     let mut characters = text.chars().peekable();
@@ -129,7 +132,8 @@ pub(super) fn unescape_quoted(text: &str) -> String {
     out
 }
 
-/// Decodes the text of `$'…'`; `None` if a character is given by its number.
+/// Decodes the text of `$'…'`; `None` if it contains an escape that we do not decode, such as a
+/// character number.
 pub(super) fn unescape_ansi(text: &str) -> Option<String> {
     let mut out = String::new();
     let mut characters = text.chars();

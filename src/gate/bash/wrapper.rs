@@ -1,4 +1,4 @@
-//! Programs that run other programs: what they run is found and judged as well.
+//! Programs that run other programs: finds the inner commands, which are then classified too.
 
 use super::inner::Inner;
 use super::options::{has, has_shortened, operands, runs_value};
@@ -19,7 +19,7 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         "tar" | "bsdtar" if tar_runs(arguments) => return unknown("may run a program"),
         "tar" | "bsdtar" => return Vec::new(),
         "git" => return super::git::inner(arguments),
-        // Whatever but looks is on the list of what destroys.
+        // `destructive.rs` covers every use that does not only read.
         "crontab" => return Vec::new(),
         "sftp" if outer.piped => return unknown("does what it reads"),
         "rename" | "prename" | "file-rename" => {
@@ -48,7 +48,7 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     found
 }
 
-/// Returns what a program runs that reads its arguments in this way.
+/// Returns what a program runs that reads its arguments as `reader` describes.
 fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
     let asks = ["--version", "--help", "-V", "-h", "-v"];
@@ -86,7 +86,7 @@ fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> V
         Kind::Every if arguments.is_empty() && !outer.piped => Vec::new(),
         Kind::Every => {
             let mut inner = unknown("runs other programs or code in a way that is not followed");
-            // A blocked command is found where it stands openly.
+            // A blocked command in a literal argument is still found.
             inner.extend(arguments.iter().filter_map(|word| {
                 let word = word.known()?;
                 let first = word.split_whitespace().next()?;
@@ -97,16 +97,17 @@ fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> V
     }
 }
 
-/// Returns the words that a program joins to a command line for a shell.
+/// Returns the command line that a program joins from its words for a shell; `None` if a word is
+/// computed or an option unknown.
 fn known_line(reader: &Reader, arguments: &[Word]) -> Option<String> {
     let words: Option<Vec<&str>> = operands(reader, arguments)?.iter().map(Word::known).collect();
     words.map(|words| words.join(" "))
 }
 
-/// Returns the program behind the options of another one.
+/// Returns the program that follows the options of a wrapper.
 fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let mut inner = Vec::new();
-    // A lone dash empties the environment.
+    // A lone dash makes `env` start with an empty environment.
     let arguments = match arguments.first().and_then(Word::known) {
         Some("-") if name == "env" => arguments.get(1..).unwrap_or_default(),
         _ => arguments,
@@ -117,13 +118,13 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         rest.get(usize::from(is_end)..).unwrap_or_default().to_vec()
     };
     let rest = operands(reader, arguments).map(behind_own);
-    // Options behind its own words are read in more than one way.
+    // Programs differ in how they read options after their own operands.
     let is_clear = |rest: &Vec<Word>| {
         rest.first().is_none_or(|word| reader.before == 0 || !word.beginning().starts_with('-'))
     };
     let Some(mut words) = rest.filter(is_clear) else {
         inner.push(Inner::Unknown(format!("`{name}` is given an option that is not known here")));
-        // What is blocked is looked for all the same.
+        // Still look for a blocked command.
         let at = arguments.iter().position(|word| {
             word.program().is_some_and(|program| super::destructive::is_program(&program))
         });
@@ -154,14 +155,14 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
                 *word = Word::unknown();
             }
         }
-        // What it adds is known only when it runs.
+        // The program appends arguments that are known only at run time.
         words.push(Word::unknown());
     }
     inner.push(Inner::Words(words));
     inner
 }
 
-/// Returns what `xargs -I` replaces.
+/// Returns the placeholder of `xargs -I`.
 fn replaced(options: &[Word]) -> Option<String> {
     let at = options.iter().position(|word| {
         word.known().is_some_and(|text| {
@@ -173,7 +174,7 @@ fn replaced(options: &[Word]) -> Option<String> {
     attached.map(str::to_owned).or_else(|| options.get(at + 1)?.known().map(str::to_owned))
 }
 
-/// Compressors that do no more than that.
+/// Compression programs, which run nothing else.
 const COMPRESSORS: &[&str] =
     &["gzip", "pigz", "bzip2", "pbzip2", "xz", "pixz", "zstd", "lz4", "lzop"];
 
@@ -198,7 +199,7 @@ fn tar_runs(arguments: &[Word]) -> bool {
             None => false,
         }
     };
-    // The first word is a bundle also without a dash.
+    // The first word is a bundle of options even without a dash.
     let first = arguments.first().and_then(Word::known);
     first.is_some_and(|first| !first.starts_with('-') && first.contains(['I', 'F']))
         || arguments.iter().enumerate().any(|(at, word)| {
@@ -223,7 +224,7 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
                 .position(|word| matches!(word.known(), Some(";" | "+")))
                 .unwrap_or(rest.len());
             let words = rest.get(..end).unwrap_or_default();
-            // `{}` becomes a name that we do not know yet.
+            // find replaces `{}` with a file name that we do not know.
             let words = words.iter().map(|word| {
                 if word.beginning().contains("{}") { Word::unknown() } else { word.clone() }
             });
@@ -234,9 +235,9 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
     inner
 }
 
-/// A command for another host, which a shell reads there.
+/// Returns what `ssh` runs: a shell on the remote host reads the command.
 fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
-    // Unlike a template, a command line may set what runs nothing.
+    // Unlike a template, a command line may use every option that runs nothing.
     const OPTIONS: Reader =
         Reader { flags: "46AaCfGgKkMNnqsTtVvXxYy", valued: "BbcDEeIiJLlmOopQRSWw", ..BLANK };
     let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];
@@ -244,7 +245,7 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
         word.known()
             .is_none_or(|text| text.to_lowercase().contains("command") || text.starts_with("-F"))
     };
-    // It takes options behind the host as well.
+    // ssh also accepts options after the host.
     let host = operands(&OPTIONS, arguments);
     let words = host.and_then(|rest| operands(&OPTIONS, rest.get(1..).unwrap_or_default()));
     let (Some(rest), Some(words)) = (host, words) else {

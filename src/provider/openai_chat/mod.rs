@@ -1,7 +1,8 @@
 //! OpenAI Chat Completions and the many servers that are compatible with it.
 //!
-//! *Source*: the API reference of OpenAI (read 2026-11-21) and recordings of OpenAI, Azure, Groq, DeepSeek, Mistral, OpenRouter, vLLM,
-//! llama.cpp, Ollama and GPUStack under `tests/fixtures/providers/openai-chat`.
+//! *Source*: the API reference of OpenAI (read 2026-11-21) and recordings of OpenAI, Azure, Groq,
+//! DeepSeek, Mistral, OpenRouter, vLLM, llama.cpp, Ollama and GPUStack under
+//! `tests/fixtures/providers/openai-chat`.
 
 mod answer;
 mod dialect;

@@ -229,7 +229,6 @@ fn parsed<T: DeserializeOwned>(arguments: &Map<String, Value>) -> Result<T, Call
 /// A call as the gate judges it.
 #[derive(Debug, Default)]
 pub struct JudgedCall {
-    /// The validated arguments.
     pub arguments: Map<String, Value>,
     /// The resources that the call accesses.
     pub resources: Vec<Resource>,

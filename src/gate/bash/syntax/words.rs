@@ -6,7 +6,8 @@ use super::super::word::{Word, bare, unescape_ansi, unescape_quoted};
 use super::{Reader, Simple};
 
 impl Reader<'_> {
-    /// Returns the name that an assignment sets; `None` for a pager that only shows.
+    /// Returns the name that an assignment sets; `None` for a pager variable whose value only shows
+    /// text.
     pub(super) fn name_of(&self, assignment: &Node) -> Option<String> {
         let value = assignment.field("value").map_or("", |value| self.of(value));
         let name = self.of(assignment.field("name")?);
@@ -14,7 +15,8 @@ impl Reader<'_> {
         (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
     }
 
-    /// Takes a redirection; returns the words behind it, which are the command's: the grammar counts them among the files.
+    /// Adds a redirection to the command and returns the words after it. They belong to the
+    /// command, but the grammar counts them among the files.
     pub(super) fn redirect(&self, node: &Node, simple: &mut Simple) -> Vec<Word> {
         match node.kind {
             "herestring_redirect" => {
@@ -29,7 +31,7 @@ impl Reader<'_> {
                     node.child("heredoc_start").is_some_and(|s| self.of(s).contains(['\'', '"']));
                 simple.input = node
                     .child("heredoc_body")
-                    // Unquoted, its backslashes go before it is read.
+                    // bash first removes backslashes from the body of an unquoted here-document.
                     .filter(|body| quoted || !self.of(body).contains(['\\', '`']))
                     .filter(|body| body.named().all(|child| child.kind == "heredoc_content"))
                     .map(|body| self.of(body).to_owned());
@@ -85,7 +87,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns a word that is made of several.
+    /// Returns a word that consists of several parts.
     fn parts(&self, node: &Node) -> Word {
         let mut out = Word::literal("");
         for child in &node.children {
@@ -112,7 +114,7 @@ impl Reader<'_> {
             };
             out.splits |= part.splits || may_split();
         }
-        // Braces make several words of one.
+        // A brace expansion turns one word into several.
         let braces = self.of(node);
         if node.kind == "concatenation"
             && braces.contains('{')

@@ -26,7 +26,6 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// The longest time without data before the connection is closed.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// A fetched page.
 #[derive(Debug)]
 pub(super) struct Fetched {
     /// The final address, after redirects.

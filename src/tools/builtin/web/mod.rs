@@ -27,7 +27,6 @@ use fetch::{Fetched, fetch};
 
 const NAME: &str = "web_fetch";
 
-/// The default timeout.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The model's view of a page or of search results.
