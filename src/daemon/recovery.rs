@@ -11,8 +11,8 @@ use crate::domain::{Event, RunId, SessionEnd};
 use crate::process::end_orphans;
 use crate::run::{Ended, Host};
 use crate::store::{
-    ReadLine, RecordEnd, RunDir, RunSummary, Transcript, TranscriptFacts, known, last_line,
-    read_lines, repair_tail,
+    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RunDir, RunSummary, Transcript,
+    TranscriptFacts, known, last_line, read_lines, repair_tail,
 };
 use crate::text::redact::Redactor;
 
@@ -27,6 +27,16 @@ pub struct Recovered {
     pub had_ended: bool,
     /// Bytes that were cut off because the last line was torn.
     pub cut_bytes: u64,
+}
+
+/// Why a run that was left open has no end yet.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+enum RecoveryError {
+    Io(#[from] io::Error),
+    Read(#[from] ReadProblem),
+    Append(#[from] AppendError),
+    Database(#[from] DbError),
 }
 
 /// Ends every open run that no living process holds. When this returns, the processes that the dead
@@ -63,13 +73,17 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
 
 /// Ends an open run and fills in what is missing: the last line, the end in the ledger, the row in
 /// the index.
-async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Recovered, String> {
+async fn end_run(
+    host: &Host,
+    run_id: &RunId,
+    redactor: &Redactor,
+) -> Result<Recovered, RecoveryError> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
     let Some(run) = host.state.find_run(run_id).filter(|run| run.transcript().exists()) else {
         return Ok(nothing);
     };
-    let cut_bytes = repair_tail(&run.transcript()).map_err(|error| error.to_string())?;
+    let cut_bytes = repair_tail(&run.transcript())?;
     let lines = lines(&run)?;
     let Some(row) = RunSummary::fold(&lines) else { return Ok(Recovered { cut_bytes, ..nothing }) };
     let recovered =
@@ -77,13 +91,12 @@ async fn end_run(host: &Host, run_id: &RunId, redactor: &Redactor) -> Result<Rec
     if !recovered.had_ended {
         write_end(host, &run, (&row, &lines), cut_bytes, redactor).await?;
     }
-    let (lines, hash) = last_line(&run.transcript()).map_err(|error| error.to_string())?;
-    let ledger = host.ledger.get().await.map_err(|error| error.to_string())?;
-    let kept = ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await;
-    kept.map_err(|error| error.to_string())?;
-    ledger.dequeue(run_id.clone()).await.map_err(|error| error.to_string())?;
-    let index = host.index.get().await.map_err(|error| error.to_string())?;
-    index.refresh(host.state.clone(), run).await.map_err(|error| error.to_string())?;
+    let (lines, hash) = last_line(&run.transcript())?;
+    let ledger = host.ledger.get().await?;
+    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await?;
+    ledger.dequeue(run_id.clone()).await?;
+    let index = host.index.get().await?;
+    index.refresh(host.state.clone(), run).await?;
     Ok(recovered)
 }
 
@@ -95,15 +108,14 @@ async fn write_end(
     (row, lines): (&RunSummary, &[ReadLine]),
     cut_bytes: u64,
     redactor: &Redactor,
-) -> Result<(), String> {
+) -> Result<(), RecoveryError> {
     let facts = TranscriptFacts {
         run_id: run.run_id().clone(),
         session_id: run.run_id().to_string(),
         redactor: redactor.clone(),
         clock: host.clock.clone(),
     };
-    let transcript =
-        Transcript::open(&run.transcript(), facts, |_| {}).map_err(|error| error.to_string())?;
+    let transcript = Transcript::open(&run.transcript(), facts, |_| {})?;
     if cut_bytes > 0 {
         let message = format!("cut {cut_bytes} bytes of a torn last line");
         transcript.append(Event::warning("torn_tail", message)).await?;
@@ -113,14 +125,12 @@ async fn write_end(
             format!("the daemon stopped during the call {call_id}; its effect is unknown");
         transcript.append(Event::warning("effect_unknown", message)).await?;
     }
-    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines)))).await.map(drop)
+    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines)))).await?;
+    Ok(())
 }
 
-fn lines(run: &RunDir) -> Result<Vec<ReadLine>, String> {
-    read_lines(&run.transcript())
-        .map_err(|error| error.to_string())?
-        .collect::<Result<_, _>>()
-        .map_err(|error| error.to_string())
+fn lines(run: &RunDir) -> Result<Vec<ReadLine>, RecoveryError> {
+    Ok(read_lines(&run.transcript())?.collect::<Result<_, _>>()?)
 }
 
 /// Returns the ids of calls that started and have no result.

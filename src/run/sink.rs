@@ -30,7 +30,8 @@ impl EventSink for RunSink {
             Event::PolicyDecision(decision) => (None, Some(decision.decision)),
             _ => (None, None),
         };
-        let appended = self.transcript.append(event).await.map_err(RecordError)?;
+        let appended =
+            self.transcript.append(event).await.map_err(|error| RecordError(error.to_string()))?;
         let mut row = self.row();
         if let Some(start) = start {
             *row = Some(RunSummary::begun(&self.run_id, &start, appended.ts));
@@ -60,7 +61,8 @@ impl RunSink {
         end: &Redacted<SessionEnd>,
     ) -> Result<(RecordEnd, Option<RunSummary>), RecordError> {
         let event = Event::SessionEnd(Box::new(SessionEnd::clone(end)));
-        let appended = self.transcript.append(event).await.map_err(RecordError)?;
+        let appended =
+            self.transcript.append(event).await.map_err(|error| RecordError(error.to_string()))?;
         let row = self.row().clone().map(|mut row| {
             row.end(end, appended.ts);
             row

@@ -29,7 +29,7 @@ pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, re
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};
 pub use shared::{SharedIndex, SharedLedger};
-pub use transcript::{Appended, Transcript, TranscriptFacts, last_line, repair_tail};
+pub use transcript::{AppendError, Appended, Transcript, TranscriptFacts, last_line, repair_tail};
 pub use verify::{
     HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
 };

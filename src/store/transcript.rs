@@ -54,7 +54,32 @@ pub struct TranscriptFacts {
     pub clock: Arc<dyn Clock>,
 }
 
-type Ack = oneshot::Sender<Result<Appended, String>>;
+/// Why an event is not in the record. After the first error, a transcript refuses every event.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum AppendError {
+    #[error(transparent)]
+    Io(Arc<io::Error>),
+    #[error("the event cannot be serialized: {0}")]
+    Serialize(Arc<serde_json::Error>),
+    #[error("the transcript was deleted while the run was active")]
+    Deleted,
+    #[error("the writer has stopped")]
+    Stopped,
+}
+
+impl From<io::Error> for AppendError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+impl From<serde_json::Error> for AppendError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Serialize(Arc::new(error))
+    }
+}
+
+type Ack = oneshot::Sender<Result<Appended, AppendError>>;
 
 /// A handle to an open transcript and its writer thread.
 #[derive(Debug, Clone)]
@@ -91,10 +116,10 @@ impl Transcript {
     ///
     /// *Errors*: why the event is not in the record. *Cancel*: the event may be in the record
     /// nonetheless.
-    pub async fn append(&self, event: Event) -> Result<Appended, String> {
+    pub async fn append(&self, event: Event) -> Result<Appended, AppendError> {
         let (ack, answer) = oneshot::channel();
-        self.queue.send((event, ack)).await.map_err(|_| "the writer has stopped".to_owned())?;
-        answer.await.map_err(|_| "the writer has stopped".to_owned())?
+        self.queue.send((event, ack)).await.map_err(|_| AppendError::Stopped)?;
+        answer.await.map_err(|_| AppendError::Stopped)?
     }
 }
 
@@ -103,7 +128,8 @@ struct Writer {
     facts: TranscriptFacts,
     seq: u64,
     prev: String,
-    broken: Option<String>,
+    /// Why an earlier event is missing. No event may follow the gap.
+    broken: Option<AppendError>,
 }
 
 impl Writer {
@@ -113,20 +139,20 @@ impl Writer {
         Ok(Self { file, facts, seq, prev, broken: None })
     }
 
-    fn append(&mut self, event: Event) -> Result<Appended, String> {
-        if let Some(reason) = &self.broken {
-            return Err(reason.clone());
+    fn append(&mut self, event: Event) -> Result<Appended, AppendError> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
         }
         let result = self.write(event);
-        if let Err(reason) = &result {
-            self.broken = Some(reason.clone());
+        if let Err(error) = &result {
+            self.broken = Some(error.clone());
         }
         result
     }
 
-    fn write(&mut self, event: Event) -> Result<Appended, String> {
+    fn write(&mut self, event: Event) -> Result<Appended, AppendError> {
         let durable = must_be_durable(&event);
-        let mut payload = serde_json::to_value(event).map_err(|error| error.to_string())?;
+        let mut payload = serde_json::to_value(event)?;
         self.facts.redactor.value(&mut payload, OPAQUE);
         let line = Line {
             v: FORMAT_VERSION,
@@ -137,15 +163,15 @@ impl Writer {
             prev: self.prev.clone(),
             event: payload,
         };
-        let mut text = json_line(serde_json::to_string(&line).map_err(|error| error.to_string())?);
+        let mut text = json_line(serde_json::to_string(&line)?);
         let prev = hash(text.as_bytes());
         text.push('\n');
-        self.file.write_all(text.as_bytes()).map_err(|error| error.to_string())?;
+        self.file.write_all(text.as_bytes())?;
         if durable {
-            self.file.sync_data().map_err(|error| error.to_string())?;
+            self.file.sync_data()?;
         }
-        if self.file.metadata().map_err(|error| error.to_string())?.nlink() == 0 {
-            return Err("the transcript was deleted while the run was active".to_owned());
+        if self.file.metadata()?.nlink() == 0 {
+            return Err(AppendError::Deleted);
         }
         let seq = self.seq;
         self.seq += 1;
