@@ -30,5 +30,6 @@ mod provider;
 mod readme;
 mod record;
 mod sandbox;
+mod shown;
 mod support;
 mod web;
