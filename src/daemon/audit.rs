@@ -56,38 +56,46 @@ const PATIENCE: TimeDelta = TimeDelta::minutes(1);
 /// Undecided due times of a job are counted up to this number.
 const COUNTED: usize = 1000;
 
+/// A period with its schedule.
+struct Audited {
+    period: Period,
+    schedule: Schedule,
+}
+
 /// Audits one job or all; `jitter` returns the longest jitter of a job.
 ///
-/// *Errors*: SQLite fails.
+/// *Errors*: SQLite fails, or a schedule in the ledger cannot be read.
 pub fn audit(
     reader: &LedgerReader<'_>,
     job: Option<&str>,
     jitter: impl Fn(&str) -> std::time::Duration,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<AuditReport> {
-    let periods = reader.periods(job)?;
+    let periods: Vec<Audited> =
+        reader.periods(job)?.into_iter().map(audited).collect::<Result<_, _>>()?;
     let slots = reader.slots(job, None, None)?;
     let mut rows: BTreeMap<(&str, i64, DateTime<Utc>), &SlotRow> =
         slots.iter().map(|slot| ((slot.job.as_str(), slot.epoch, slot.due_at), slot)).collect();
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
-    for period in &periods {
-        for due_at in dues(period) {
+    for audited in &periods {
+        let period = &audited.period;
+        for due_at in dues(audited) {
             if rows.remove(&(period.job.as_str(), period.epoch, due_at)).is_none() {
                 holes.push(AuditedSlot { job: period.job.clone(), due_at });
             }
         }
         let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
-        undecided.extend(waits_for_decision(period, now - PATIENCE - jitter));
+        undecided.extend(waits_for_decision(audited, now - PATIENCE - jitter));
     }
     // A slot after the settled time is not an extra: an earlier due time still waits for its
     // jitter.
     let settled = |job: &str, epoch: i64, due_at: DateTime<Utc>| {
-        let mut open = periods.iter().filter(|period| period.ended.is_none());
-        open.any(|period| {
-            period.job == job
+        periods.iter().any(|Audited { period, schedule }| {
+            period.ended.is_none()
+                && period.job == job
                 && period.epoch == epoch
                 && period.settled < due_at
-                && is_due(period, due_at)
+                && schedule.next_after(due_at - TimeDelta::milliseconds(1)) == Some(due_at)
         })
     };
     let extras: Vec<AuditedSlot> = rows
@@ -102,33 +110,41 @@ pub fn audit(
         extras,
         undecided,
         last_decided_at: slots.iter().map(|slot| slot.decided_at).max(),
-        valid_from: periods.iter().map(|period| period.began).min(),
+        valid_from: periods.iter().map(|audited| audited.period.began).min(),
         daemon: None,
     })
 }
 
+/// Reads the schedule of a period.
+///
+/// *Errors*: it is invalid. Without it, we cannot tell whether a due time was missed.
+fn audited(period: Period) -> rusqlite::Result<Audited> {
+    let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
+        let Period { job, schedule, zone, .. } = period;
+        let why = format!("the schedule of job `{job}` is invalid: {schedule} in {zone}");
+        let kind = rusqlite::types::Type::Text;
+        return Err(rusqlite::Error::FromSqlConversionFailure(0, kind, why.into()));
+    };
+    Ok(Audited { period, schedule })
+}
+
 /// Returns the due times of an open period that should have been decided by `until`.
-fn waits_for_decision(period: &Period, until: DateTime<Utc>) -> Option<Undecided> {
+fn waits_for_decision(audited: &Audited, until: DateTime<Utc>) -> Option<Undecided> {
+    let Audited { period, schedule } = audited;
     if period.ended.is_some() {
         return None;
     }
-    let schedule = Schedule::from_record(&period.schedule, &period.zone)?;
     let mut dues = schedule.iter_after(period.settled).take_while(|due| *due <= until);
     let first_due_at = dues.next()?;
     let count = 1 + dues.take(COUNTED - 1).count();
     Some(Undecided { job: period.job.clone(), first_due_at, count })
 }
 
-fn is_due(period: &Period, due_at: DateTime<Utc>) -> bool {
-    Schedule::from_record(&period.schedule, &period.zone).is_some_and(|schedule| {
-        schedule.next_after(due_at - TimeDelta::milliseconds(1)) == Some(due_at)
-    })
+/// Returns the due times of a period, up to its end or as far as it is settled.
+fn dues(Audited { period, schedule }: &Audited) -> impl Iterator<Item = DateTime<Utc>> {
+    let until = period.ended.unwrap_or(period.settled);
+    schedule.iter_after(period.began).take_while(move |due| *due <= until)
 }
 
-/// Returns the due times of a period, up to its end or as far as it is settled.
-fn dues(period: &Period) -> Vec<DateTime<Utc>> {
-    let until = period.ended.unwrap_or(period.settled);
-    Schedule::from_record(&period.schedule, &period.zone)
-        .map(|schedule| schedule.iter_after(period.began).take_while(|due| *due <= until).collect())
-        .unwrap_or_default()
-}
+#[cfg(test)]
+mod tests;

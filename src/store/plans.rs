@@ -16,8 +16,8 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_plan(&self, plan: Plan) -> Result<(), DbError> {
-        let json = serde_json::to_string(&plan).unwrap_or_default();
         self.write(move |transaction| {
+            let json = to_json(&plan)?;
             let created = plan.created_at.timestamp_millis();
             transaction
                 .execute(
@@ -63,14 +63,19 @@ impl Ledger {
         server: String,
         pins: BTreeMap<String, String>,
     ) -> Result<(), DbError> {
-        let json = serde_json::to_string(&pins).unwrap_or_default();
         self.write(move |transaction| {
+            let json = to_json(&pins)?;
             transaction
                 .execute("INSERT OR REPLACE INTO mcp_pins VALUES (?1, ?2)", params![server, json])
                 .map(drop)
         })
         .await
     }
+}
+
+fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
 
 impl LedgerReader<'_> {
