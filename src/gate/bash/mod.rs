@@ -31,10 +31,10 @@ use word::Word;
 use crate::argv::programs::{Words, words};
 
 /// Simple commands that are examined; a command with more counts as destructive (SH-3).
-const MOST_COMMANDS: usize = 50;
+const MAX_COMMANDS: usize = 50;
 
 /// Bytes of a text that are parsed, inclusive; a longer text counts as destructive.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_BYTES: usize = 64 * 1024;
 
 /// Levels of commands inside texts inside commands, inclusive.
 const DEEPEST: usize = 8;
@@ -116,7 +116,7 @@ impl Classifier<'_> {
     }
 
     fn script(&mut self, text: &str, shell: Shell, depth: usize) {
-        if depth > DEEPEST || text.len() > MOST_BYTES {
+        if depth > DEEPEST || text.len() > MAX_BYTES {
             return self.destructive("the command is too long or too deep to be found");
         }
         let script = syntax::parse(text, shell);
@@ -136,8 +136,8 @@ impl Classifier<'_> {
 
     fn simple(&mut self, command: &Simple, depth: usize) {
         self.commands += 1;
-        if self.commands > MOST_COMMANDS || depth > DEEPEST {
-            return self.destructive(format!("more than {MOST_COMMANDS} commands"));
+        if self.commands > MAX_COMMANDS || depth > DEEPEST {
+            return self.destructive(format!("more than {MAX_COMMANDS} commands"));
         }
         let each = command.for_each_value();
         if !each.is_empty() {
@@ -156,6 +156,7 @@ impl Classifier<'_> {
                 self.destructive("a word before the program sets an element of an array");
             }
             self.assigned(&name);
+            self.holds_code |= word.holds_code;
             let words = arguments.to_vec();
             return self.simple(&Simple { words, ..command.without_words() }, depth + 1);
         }

@@ -366,6 +366,7 @@ fn what_bash_runs_in_odd_places_is_destructive() {
             "[ -v -v ]# $(ls x)",
             "{ ls; }x",
             "time $\"bash\" f",
+            "time x=$'a[$(ls x)]'\ny=${x[x]}",
             "[ a = b -o c | ls ]",
             "read -r y <<-'E'\n  a[$(ls x)]\nE\n((y+1))",
             "read x <<E\n  a[\\$(ls x)]\nE\necho $((x))",
