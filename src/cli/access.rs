@@ -16,7 +16,7 @@ use crate::process::person;
 /// Checks that the caller owns the state directory, if it exists.
 ///
 /// *Errors*: another user owns it; the hint is the `sudo` command that works.
-pub(crate) fn own_state(dirs: &Dirs) -> Result<(), CliError> {
+pub(crate) fn check_state_owner(dirs: &Dirs) -> Result<(), CliError> {
     let state = &dirs.state;
     let meta = match std::fs::metadata(state) {
         Ok(meta) => meta,
@@ -31,11 +31,11 @@ pub(crate) fn own_state(dirs: &Dirs) -> Result<(), CliError> {
         "{} belongs to {owner}, and only its owner may do this",
         state.display()
     ))
-    .hint(sudo_line(dirs, &owner)))
+    .hint(sudo_command(dirs, &owner)))
 }
 
 /// Returns this command as a `sudo -u OWNER` line that names the directories in use.
-fn sudo_line(dirs: &Dirs, owner: &str) -> String {
+fn sudo_command(dirs: &Dirs, owner: &str) -> String {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| {
         args.iter().any(|arg| {
@@ -56,7 +56,7 @@ fn sudo_line(dirs: &Dirs, owner: &str) -> String {
 /// Tells whether `path` exists.
 ///
 /// *Errors*: `path` exists, but the caller cannot read it.
-pub(crate) fn readable(path: &Path) -> Result<bool, CliError> {
+pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
     let wanted = match path.is_dir() {
         true => Access::READ_OK | Access::EXEC_OK,
         false => Access::READ_OK,
@@ -102,10 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_is_told_from_what_is_closed() {
+    fn an_absent_file_is_not_an_unreadable_file() {
         let temp = tempfile::tempdir().unwrap();
-        assert!(!readable(&temp.path().join("none")).unwrap());
-        assert!(readable(temp.path()).unwrap());
+        assert!(!exists_and_readable(&temp.path().join("none")).unwrap());
+        assert!(exists_and_readable(temp.path()).unwrap());
         let denied = denied(&temp.path().join("none/x"), &io::ErrorKind::PermissionDenied.into());
         assert!(denied.message.contains(&temp.path().display().to_string()), "{denied:?}");
         assert!(denied.message.contains("belongs to") && denied.hints[0].contains("sudo -u"));

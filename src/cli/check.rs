@@ -42,7 +42,7 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
 async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError> {
     let config = context.config_for_reading(Trust::Required)?;
     let job = context.job(&config, job)?.clone();
-    super::access::own_state(&context.dirs)?;
+    super::access::check_state_owner(&context.dirs)?;
     let unread = config.unread.clone();
     // Skip a server whose secret we cannot read: its environment would differ from that of a run.
     let mut readable = Config::clone(&config);

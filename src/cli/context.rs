@@ -152,7 +152,7 @@ impl Context {
     /// *Errors*: no run matches, or several do.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
         let state = self.state();
-        super::access::readable(&state.root().join("runs"))?;
+        super::access::exists_and_readable(&state.root().join("runs"))?;
         if let Ok(run_id) = RunId::parse(name)
             && let Some(run) = state.find_run(&run_id)
         {

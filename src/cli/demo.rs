@@ -26,7 +26,7 @@ use crate::sinks::{Observed, Observers};
 use crate::store::{RawLine, StateDir, create_private_dir, write_atomic};
 
 /// How long the demo runs with the scripted model.
-const FIRING: Duration = Duration::from_secs(12);
+const DEMO_DURATION: Duration = Duration::from_secs(12);
 
 /// The files of the demo in addition to the starter `tools.yaml`: jobs that come due every few
 /// seconds, with their tools and scripts.
@@ -40,11 +40,11 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode, CliError> {
-    let directory = throwaway(context)?;
+    let directory = create_temp_dir(context)?;
     let config_dir = directory.join("config");
     write_files(&config_dir, args.model.is_some())?;
     let config = Arc::new(demo_config(context, &config_dir, args.model.as_deref())?);
-    introduce(&config, &directory, args.model.as_deref());
+    print_introduction(&config, &directory, args.model.as_deref());
 
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
@@ -63,8 +63,8 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     let watcher = tokio::spawn(show(observers.watch(), context.color));
     drop(observers);
     let reload = Box::new(|| Loaded { config: None, report: Report::default() });
-    // The empty environment places the control socket in the state directory. Its path is short
-    // enough for a socket (about 100 bytes).
+    // The empty environment places the control socket in the state directory, where its path stays
+    // below the limit for socket paths (about 100 bytes).
     let daemon = Daemon::start(
         host,
         Default::default(),
@@ -74,10 +74,10 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     )
     .await?;
     let commands = daemon.commands.clone();
-    let firing = if args.model.is_some() { FIRING * 10 } else { FIRING };
+    let duration = if args.model.is_some() { DEMO_DURATION * 10 } else { DEMO_DURATION };
     let stopper = tokio::spawn(async move {
         tokio::select! {
-            () = tokio::time::sleep(firing) => {}
+            () = tokio::time::sleep(duration) => {}
             _ = tokio::signal::ctrl_c() => {}
         }
         let _ = commands.send(Command::Stop).await;
@@ -85,12 +85,12 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     daemon.run().await;
     stopper.abort();
     watcher.abort();
-    conclude(&state, &directory);
+    print_summary(&state, &directory);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates a private directory with an unpredictable name, so that no other user can plant it.
-fn throwaway(context: &Context) -> Result<PathBuf, CliError> {
+/// Creates a private directory with an unpredictable name, so nobody else can create it first.
+fn create_temp_dir(context: &Context) -> Result<PathBuf, CliError> {
     let base =
         context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let path =
@@ -204,7 +204,7 @@ fn find_model(
     ))
 }
 
-fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
+fn print_introduction(config: &Config, directory: &Path, model: Option<&str>) {
     let rows = config.jobs.values().map(|job| {
         let schedule =
             job.schedule.as_ref().map(crate::schedule::Schedule::as_written).unwrap_or_default();
@@ -219,7 +219,7 @@ fn introduce(config: &Config, directory: &Path, model: Option<&str>) {
     output::text(&format!("dutyd demo in {}\n\n{table}\n{model}\n\n", directory.display()));
 }
 
-fn conclude(state: &StateDir, directory: &Path) {
+fn print_summary(state: &StateDir, directory: &Path) {
     let word = |text: &dyn std::fmt::Display| output::shell_word(&text.to_string());
     let own = output::shell_word(&output::own_path());
     let runs = state.runs().unwrap_or_default();
@@ -241,7 +241,7 @@ fn conclude(state: &StateDir, directory: &Path) {
 /// Columns reserved for the job name before each line.
 const JOB_COLUMNS: usize = 14;
 
-/// Prints the events of all runs as they happen, each line after the name of its job.
+/// Prints the events of all runs as they happen, each line prefixed with the name of its job.
 async fn show(mut events: Receiver<Observed>, color: bool) {
     let width = terminal_width().map(|width| width.saturating_sub(JOB_COLUMNS + 1));
     let renderer = Renderer::new(color, width);

@@ -11,14 +11,14 @@ use crate::store::RawLine;
 use crate::text::escape::for_terminal;
 
 /// Prints the events of a run and tracks what is on the screen.
-pub(crate) struct Shown {
+pub(crate) struct LivePrinter {
     form: OutputForm,
     renderer: Renderer,
-    /// Wraps the lines of the streaming answer; `None` before its first text.
+    /// Wraps the lines of the streaming answer; `None` until its first text arrives.
     answer: Option<Wrap>,
 }
 
-impl Shown {
+impl LivePrinter {
     pub(crate) fn new(form: OutputForm, color: bool) -> Self {
         Self { form, renderer: Renderer::new(color, terminal_width()), answer: None }
     }
@@ -28,14 +28,14 @@ impl Shown {
         match self.form {
             OutputForm::Jsonl => output::raw(format!("{text}\n").as_bytes()),
             OutputForm::Table => match serde_json::from_str::<RawLine>(text) {
-                Ok(line) => self.told(&line),
-                Err(_) => self.piece(text),
+                Ok(line) => self.print_line(&line),
+                Err(_) => self.print_delta(text),
             },
             OutputForm::Json | OutputForm::Yaml => {}
         }
     }
 
-    fn told(&mut self, line: &RawLine) {
+    fn print_line(&mut self, line: &RawLine) {
         let is_answer =
             line.event.get("type").and_then(Value::as_str) == Some("assistant_text_end");
         let text = match self.answer.take().is_some() {
@@ -48,7 +48,7 @@ impl Shown {
     }
 
     /// Prints a piece of the model's text.
-    fn piece(&mut self, text: &str) {
+    fn print_delta(&mut self, text: &str) {
         let event: Value = serde_json::from_str(text).unwrap_or_default();
         let piece = event.get("text").and_then(Value::as_str).unwrap_or_default();
         if piece.is_empty() {

@@ -59,7 +59,7 @@ async fn start(
 }
 
 async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> {
-    super::access::own_state(&context.dirs)?;
+    super::access::check_state_owner(&context.dirs)?;
     let (mut rows, mut values, mut is_wrong) = (Vec::new(), Vec::<Value>::new(), false);
     for server in config.mcp_servers.values() {
         let pins = Ledger::read_file(&context.dirs.state, |ledger| ledger.mcp_pins(&server.name));
@@ -107,7 +107,7 @@ fn state(digest: &str, name: &str, pins: Option<&Pins>) -> &'static str {
 }
 
 async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCode, CliError> {
-    super::access::own_state(&context.dirs)?;
+    super::access::check_state_owner(&context.dirs)?;
     let server = config.mcp_servers.get(name).ok_or_else(|| {
         let error = CliError::not_found(format!("there is no MCP server `{name}`"));
         match nearest(name, config.mcp_servers.keys().map(String::as_str)) {

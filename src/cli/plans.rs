@@ -121,7 +121,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
 ///
 /// *Errors*: the caller is not the owner.
 fn own_files(context: &Context) -> Result<Source, CliError> {
-    super::access::own_state(&context.dirs)?;
+    super::access::check_state_owner(&context.dirs)?;
     Ok(Source::Files(context.dirs.state.clone()))
 }
 

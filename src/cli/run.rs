@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use serde_json::Value;
 
-use super::access::own_state;
+use super::access::check_state_owner;
 use super::approvals::Terminal;
 use super::args::{OutputForm, RunArgs};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
-use super::live::Shown;
+use super::live::LivePrinter;
 use super::output;
 use super::render::Renderer;
 use super::source::{self, Daemon, Source, Wanted};
@@ -41,7 +41,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     }
     // The approver is at this terminal, so the run must be in this process.
     if args.interactive {
-        own_state(&context.dirs)?;
+        check_state_owner(&context.dirs)?;
     } else if let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? {
         return run_in_daemon(context, &daemon, args).await;
     } else if args.detach {
@@ -54,7 +54,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     let run_id = context.new_run_id();
     let spec = RunSpec::new(run_id.clone(), config.clone(), job, facts, &vars, args.prompt.clone())
         .map_err(|error| CliError::usage(error.to_string()))?
-        .planned(args.plan);
+        .with_plan(args.plan);
     let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
@@ -101,7 +101,7 @@ async fn run_in_daemon(
     if let Some(waits) = answer.get("waits").and_then(Value::as_str) {
         output::note(&format!("waits: {waits}"));
     }
-    let mut shown = Shown::new(context.form, context.color);
+    let mut shown = LivePrinter::new(context.form, context.color);
     let mut end: Option<Box<SessionEnd>> = None;
     let followed = client.follow(&run_id, |line| {
         shown.line(line);
@@ -244,7 +244,7 @@ async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
 
 /// Prints events until all senders are dropped.
 pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, color: bool) {
-    let mut shown = Shown::new(form, color);
+    let mut shown = LivePrinter::new(form, color);
     loop {
         match events.recv().await {
             Ok(Observed::Line { line, .. }) => shown.line(&line),

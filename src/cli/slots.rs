@@ -57,7 +57,7 @@ pub(crate) async fn audit(context: &Context, args: &AuditArgs) -> Result<ExitCod
         Source::Daemon(daemon) => daemon.client.get("/audit", &query).await?,
         Source::Files(state) => audit_of_files(context, state, query.job.as_deref())?,
     };
-    output::value(context.form, &report, || told(&report))?;
+    output::value(context.form, &report, || report_text(&report))?;
     source.tell(context.form);
     Ok(ExitCode::from(u8::from(!report.ok)))
 }
@@ -84,7 +84,7 @@ fn audit_of_files(
     Ok(report)
 }
 
-fn told(report: &AuditReport) -> String {
+fn report_text(report: &AuditReport) -> String {
     const MOMENT: &str = "%Y-%m-%d %H:%M:%S UTC";
     let mut out = String::new();
     for (word, slots) in [("hole", &report.holes), ("extra", &report.extras)] {

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::access::{denied, own_state, readable};
+use super::access::{check_state_owner, denied, exists_and_readable};
 use super::args::OutputForm;
 use super::client::Client;
 use super::context::Context;
@@ -58,7 +58,7 @@ pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, Cl
         Wanted::Record => record_files(context),
         Wanted::Configuration => configuration_files(context),
         Wanted::Start => {
-            own_state(&context.dirs)?;
+            check_state_owner(&context.dirs)?;
             configuration_files(context)
         }
     }
@@ -66,7 +66,7 @@ pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, Cl
 
 fn record_files(context: &Context) -> Result<Source, CliError> {
     let state = &context.dirs.state;
-    if readable(state)? {
+    if exists_and_readable(state)? {
         return Ok(Source::Files(state.clone()));
     }
     Err(CliError::not_found(format!("the state directory {} does not exist", state.display()))
@@ -75,7 +75,7 @@ fn record_files(context: &Context) -> Result<Source, CliError> {
 
 fn configuration_files(context: &Context) -> Result<Source, CliError> {
     // The loader reports a missing directory, with a hint.
-    readable(&context.dirs.config)?;
+    exists_and_readable(&context.dirs.config)?;
     Ok(Source::Files(context.dirs.config.clone()))
 }
 

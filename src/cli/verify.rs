@@ -38,7 +38,7 @@ pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitC
         }
         Source::Files(_) => of_files(context, name)?,
     };
-    output::value(context.form, &report, || told(&report))?;
+    output::value(context.form, &report, || report_text(&report))?;
     Ok(ExitCode::from(u8::from(!report.ok)))
 }
 
@@ -68,7 +68,7 @@ fn check(state: &StateDir, run: &RunDir, end: Option<RecordEnd>) -> Result<Verif
     report.map_err(|error| super::access::denied(&run.transcript(), &error))
 }
 
-fn told(report: &VerifyReport) -> String {
+fn report_text(report: &VerifyReport) -> String {
     let live = if report.live { ", still being written" } else { "" };
     let run = &report.run_id;
     match (&report.reason, report.broken_at_seq) {
@@ -83,7 +83,7 @@ fn told(report: &VerifyReport) -> String {
 
 /// Checks every record from `--since` on. Memory use does not depend on the number of records.
 fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
-    super::access::readable(&context.dirs.state)?;
+    super::access::exists_and_readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
     // Run ids are ULIDs, so they sort by time.
     let since = since.map_or_else(String::new, |at| {
@@ -97,7 +97,7 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
         None => check_all(&state, None, &since)?,
     };
     output::value(context.form, &report, || {
-        let broken: String = report.broken.iter().map(told).collect();
+        let broken: String = report.broken.iter().map(report_text).collect();
         let word = if report.ok { "ok" } else { "NOT ok" };
         format!(
             "{broken}{word}: {}, {} broken, {} without an end in the ledger\n",

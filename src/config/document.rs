@@ -13,7 +13,7 @@ use super::error::{ConfigError, LINE_CHARACTERS};
 use crate::argv::pointer_segment;
 
 /// Errors that are reported per file.
-pub(super) const MOST_ERRORS: usize = 200;
+pub(super) const MAX_ERRORS: usize = 200;
 
 /// Characters of an error message.
 const MESSAGE_CHARACTERS: usize = 1000;
@@ -149,7 +149,7 @@ pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
     let (root, problems) = Builder::new().build(text);
     let mut errors: Vec<ConfigError> = problems
         .into_iter()
-        .take(MOST_ERRORS)
+        .take(MAX_ERRORS)
         .map(|(place, message)| error_in(file, &lines, place, String::new(), message))
         .collect();
     let Some(root) = root.filter(|root| !matches!(root.kind, Kind::Scalar(Value::Null))) else {

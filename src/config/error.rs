@@ -6,15 +6,15 @@ use serde::Serialize;
 
 use crate::text::escape::one_line;
 
-/// Characters of a source line, or of a field name, that an error quotes.
+/// The most characters of a source line, or of a field name, that an error quotes.
 pub(super) const LINE_CHARACTERS: usize = 400;
 
-/// Errors that a report shows; the same limit applies to warnings.
-const MOST_SHOWN: usize = 500;
+/// The most errors that a report shows; the same limit applies to warnings.
+const MAX_SHOWN: usize = 500;
 
-/// Errors that are kept until they are sorted; further ones are only counted. The same limit
+/// The most errors that are kept for sorting; further ones are only counted. The same limit
 /// applies to warnings.
-const MOST_KEPT: usize = 2000;
+const MAX_KEPT: usize = 2000;
 
 /// One error or warning of a configuration.
 ///
@@ -155,13 +155,13 @@ impl Report {
     /// Returns the number of errors, including those that are not shown.
     #[must_use]
     pub fn error_count(&self) -> usize {
-        self.errors.len().min(MOST_SHOWN) + self.more_errors
+        self.errors.len().min(MAX_SHOWN) + self.more_errors
     }
 
     /// Returns the number of warnings, including those that are not shown.
     #[must_use]
     pub fn warning_count(&self) -> usize {
-        self.warnings.len().min(MOST_SHOWN) + self.more_warnings
+        self.warnings.len().min(MAX_SHOWN) + self.more_warnings
     }
 
     pub(crate) fn sort(&mut self) {
@@ -174,13 +174,13 @@ impl Report {
 }
 
 fn keep(list: &mut Vec<ConfigError>, more: &mut usize, error: ConfigError) {
-    if list.len() < MOST_KEPT { list.push(error) } else { *more += 1 }
+    if list.len() < MAX_KEPT { list.push(error) } else { *more += 1 }
 }
 
 fn cut(list: &mut Vec<ConfigError>, more: &mut usize, what: &str) {
-    *more += list.len().saturating_sub(MOST_SHOWN);
+    *more += list.len().saturating_sub(MAX_SHOWN);
     if *more > 0 {
-        list.truncate(MOST_SHOWN);
+        list.truncate(MAX_SHOWN);
         let file = list.last().map(|last| last.file.clone()).unwrap_or_default();
         list.push(ConfigError::of_file(file, format!("{more} more {what}")));
     }

@@ -43,7 +43,7 @@ pub struct Config {
     pub jobs: BTreeMap<JobName, Arc<Job>>,
     /// Values to redact from everything that leaves the process.
     pub secrets: Vec<Secret>,
-    /// Files that `${file:…}` references name.
+    /// Files named by `${file:…}` references.
     pub secret_files: Vec<PathBuf>,
     /// References that this process could not read. The configuration contains each reference in
     /// place of its value.
@@ -60,7 +60,7 @@ impl Config {
     }
 
     /// Returns the model that `job` runs with: its own, else the default, else the only one. `None`
-    /// if this leads to no configured model.
+    /// if there is no such model.
     #[must_use]
     pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
         match job.model.as_ref().or(self.settings.default_model.as_ref()) {
@@ -82,7 +82,7 @@ pub struct Loaded {
 
 /// Loads the files of `set`.
 ///
-/// A schedule that does not come due after `now` is reported.
+/// `now` decides whether a schedule has expired, which is a warning.
 #[must_use]
 pub fn load(
     set: &FileSet,
@@ -177,7 +177,7 @@ impl Loader<'_> {
         // If a tools file could not be read, names that seem unknown may be defined there.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
         let mcp_servers = self.mcp_servers(&raw, config.as_ref());
-        self.no_shadows(&tool_files, &mcp_servers);
+        self.reject_shadowed(&tool_files, &mcp_servers);
         let names = Names {
             mcp_servers: &mcp_servers,
             tools: tools_known.then_some(&tools),
@@ -220,7 +220,7 @@ impl Loader<'_> {
     }
 
     fn error(&self, error: ConfigError) {
-        // An error at an unresolved reference only follows from that reference.
+        // An error at the place of an unresolved reference is only a consequence of that reference.
         let place = (error.file.clone(), error.line, error.column);
         if self.found.borrow().unresolved.contains(&place) {
             return;
@@ -244,8 +244,8 @@ impl Loader<'_> {
         diagnostics.warnings.into_iter().for_each(|warning| self.warning(located(warning)));
     }
 
-    /// Decodes an entry. Reports a failure only if `must`: the schema has already reported the
-    /// others.
+    /// Decodes an entry. Reports a failure only if `must`, that is, if the schema check left the
+    /// entry intact; otherwise it has already reported the cause.
     fn decode<T: DeserializeOwned>(
         &self,
         value: Value,
@@ -312,7 +312,7 @@ impl Loader<'_> {
     }
 
     /// Rejects declared tools whose names belong to an MCP server (MCP-2).
-    fn no_shadows(&self, files: &[Checked], servers: &BTreeMap<String, Arc<McpServer>>) {
+    fn reject_shadowed(&self, files: &[Checked], servers: &BTreeMap<String, Arc<McpServer>>) {
         for (file, at, entry) in entries(files, "tools") {
             let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
             let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);

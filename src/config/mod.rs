@@ -44,7 +44,7 @@ pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};
 pub use price::Price;
-pub use profile::{Profile, Shown};
+pub use profile::{Profile, ToolAlias};
 pub use schema::{SchemaName, json_schema};
 pub use script::{Script, ScriptCall, ScriptStep};
 pub use security::{SandboxMode, Security, ToolSandbox};

@@ -1,5 +1,5 @@
-//! Profiles of model families: the prompt, tool names, project documents and defaults that each
-//! family was trained on. A profile is data plus a prompt file.
+//! Profiles of model families: the prompt, project documents and defaults that suit each family,
+//! and the tool names that it was trained on. A profile is data plus a prompt file.
 
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ pub struct Profile {
     /// Default timeout of a shell command.
     pub shell_timeout: Duration,
     /// Built-in tools to show to the model.
-    pub tools: &'static [Shown],
+    pub tools: &'static [ToolAlias],
 }
 
 /// A built-in tool as a family of models knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
+pub struct ToolAlias {
     /// Our name of the tool, as in policies and transcripts.
     pub own: &'static str,
     /// The name that the model sees.
@@ -38,13 +38,13 @@ pub struct Shown {
 }
 
 /// Returns a tool that keeps its name.
-const fn same(own: &'static str) -> Shown {
+const fn same(own: &'static str) -> ToolAlias {
     called(own, own)
 }
 
 /// Returns a tool that the model sees under another name.
-const fn called(own: &'static str, name: &'static str) -> Shown {
-    Shown { own, name, parameters: &[] }
+const fn called(own: &'static str, name: &'static str) -> ToolAlias {
+    ToolAlias { own, name, parameters: &[] }
 }
 
 const ANTHROPIC: Profile = Profile {
@@ -143,12 +143,12 @@ const GENERIC: Profile = Profile {
     context_window: 128_000,
     sees_images: false,
     shell_timeout: Duration::from_secs(10),
-    // These names are those of the open coding agents that such models were trained with.
+    // The tool names of the open-source coding agents that such models were trained with.
     tools: &[
-        Shown { own: "bash", name: "bash", parameters: &[("timeout_ms", "timeout")] },
-        Shown { own: "read_file", name: "read", parameters: &[("file_path", "path")] },
-        Shown { own: "write_file", name: "write", parameters: &[("file_path", "path")] },
-        Shown {
+        ToolAlias { own: "bash", name: "bash", parameters: &[("timeout_ms", "timeout")] },
+        ToolAlias { own: "read_file", name: "read", parameters: &[("file_path", "path")] },
+        ToolAlias { own: "write_file", name: "write", parameters: &[("file_path", "path")] },
+        ToolAlias {
             own: "edit_file",
             name: "edit",
             parameters: &[
@@ -159,7 +159,7 @@ const GENERIC: Profile = Profile {
             ],
         },
         called("list_directory", "ls"),
-        Shown {
+        ToolAlias {
             own: "grep",
             name: "grep",
             parameters: &[("case_insensitive", "ignoreCase"), ("max_results", "limit")],
@@ -168,7 +168,7 @@ const GENERIC: Profile = Profile {
         called("todo_read", "todoread"),
         called("todo_write", "todowrite"),
         called("web_fetch", "webfetch"),
-        Shown {
+        ToolAlias {
             own: "web_search",
             name: "websearch",
             parameters: &[
@@ -203,7 +203,7 @@ impl Profile {
 
     /// Returns how the model sees the built-in tool `own`; `None` if the profile does not show it.
     #[must_use]
-    pub fn shown(&self, own: &str) -> Option<&'static Shown> {
+    pub fn shown(&self, own: &str) -> Option<&'static ToolAlias> {
         self.tools.iter().find(|shown| shown.own == own)
     }
 }

@@ -11,7 +11,7 @@ use jsonschema::{ValidationError, Validator};
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use super::document::{Document, MOST_ERRORS};
+use super::document::{Document, MAX_ERRORS};
 use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
 use super::{ConfigError, reserved};
 use crate::domain::{Event, Line};
@@ -122,10 +122,10 @@ impl FileSchema {
         };
         for error in validator.iter_errors(&document.value) {
             self.explain(document, &error, &mut errors, &mut value);
-            if errors.len() >= MOST_ERRORS {
+            if errors.len() >= MAX_ERRORS {
                 errors.push(ConfigError::of_file(
                     &document.file,
-                    format!("this file has more than {MOST_ERRORS} errors: fix these first"),
+                    format!("this file has more than {MAX_ERRORS} errors: fix these first"),
                 ));
                 break;
             }
@@ -145,7 +145,7 @@ impl FileSchema {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } => {
                 let known = self.known_keys(error.schema_path().as_str());
-                for name in unexpected.iter().take(MOST_ERRORS) {
+                for name in unexpected.iter().take(MAX_ERRORS) {
                     let below = format!("{pointer}/{}", crate::argv::pointer_segment(name));
                     errors.push(if reserved::is_reserved_key(&place, name) {
                         document

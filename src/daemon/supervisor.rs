@@ -333,7 +333,7 @@ impl Supervisor {
                 &request.vars,
                 request.prompt,
             )
-            .map(|spec| RunSpec { is_queued: true, ..spec.planned(request.plan) })
+            .map(|spec| RunSpec { is_queued: true, ..spec.with_plan(request.plan) })
             .map_err(|error| error.to_string()),
         };
         let spec = match spec {

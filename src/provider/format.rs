@@ -13,7 +13,7 @@ use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
 /// Maximum number of calls in one response; no model makes more on purpose.
-const MOST_CALLS: usize = 1000;
+const MAX_CALLS: usize = 1000;
 
 /// Returns the images of a result that are sent to this model: none if the model does not support
 /// images.
@@ -122,10 +122,10 @@ pub(super) fn malformed(message: impl Into<String>) -> ModelError {
 
 /// Checks the number of calls in a response.
 ///
-/// *Errors*: `count` exceeds [`MOST_CALLS`].
+/// *Errors*: `count` exceeds [`MAX_CALLS`].
 pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
-    if count > MOST_CALLS {
-        return Err(malformed(format!("the answer has more than {MOST_CALLS} calls")));
+    if count > MAX_CALLS {
+        return Err(malformed(format!("the answer has more than {MAX_CALLS} calls")));
     }
     Ok(())
 }

@@ -30,7 +30,7 @@ const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
 const DIGEST_BYTES: u64 = 16 << 20;
 
 /// How many runs of the job are searched for the last one with documents.
-const MOST_RUNS: u32 = 20;
+const MAX_RUNS: u32 = 20;
 
 /// The documents of one run.
 #[derive(Debug, Default)]
@@ -169,7 +169,7 @@ pub(super) async fn change_warnings(
 /// Returns the documents of the last run of the job that recorded them.
 async fn last_documents(spec: &RunSpec, host: &Host) -> Option<(String, Vec<ProjectDocument>)> {
     let job = Some(spec.job.name.to_string());
-    let filter = RunFilter { job, limit: MOST_RUNS, ..RunFilter::default() };
+    let filter = RunFilter { job, limit: MAX_RUNS, ..RunFilter::default() };
     let rows = host.index.get().await.ok()?.runs(filter).await.ok()?;
     rows.into_iter()
         .map(|row| row.run_id)

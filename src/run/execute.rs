@@ -136,7 +136,7 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         mode: spec.mode,
         approval: spec.job.approval,
         gate: GateRules {
-            has_person: spec.is_answered(),
+            has_person: spec.person_can_allow(),
             ..gate_rules(&spec.config, &spec.job, ctx.paths.clone())
         },
         limits: spec.job.limits.clone(),

@@ -44,8 +44,8 @@ pub fn preflight(
         }
         Err(error) => item("working_dir", false, format!("{}: {error}", working_dir.display())),
     }));
-    let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
-    if acts && is_local {
+    let can_change = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
+    if can_change && is_local {
         items.extend(ctx.paths.writable.iter().map(|path| {
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
@@ -67,8 +67,9 @@ pub fn preflight(
     items
 }
 
-/// Decides whether a run starts. An attached person may start it even if an item failed. A run that
-/// must end meanwhile starts anyway, and its session ends at once with the stop reason.
+/// Decides whether a run starts. An attached person may start it even if an item failed. If the
+/// run has been stopped by then, it starts anyway, and its session ends at once with the stop
+/// reason.
 pub(super) async fn may_begin(
     spec: &RunSpec,
     host: &Host,
@@ -81,9 +82,9 @@ pub(super) async fn may_begin(
     if !spec.has_person {
         return items.iter().all(|item| item.ok);
     }
-    let patience = spec.job.approval.timeout;
+    let timeout = spec.job.approval.timeout;
     tokio::select! {
-        answer = tokio::time::timeout(patience, host.approver.preflight(items)) => answer.unwrap_or(false),
+        answer = tokio::time::timeout(timeout, host.approver.preflight(items)) => answer.unwrap_or(false),
         _ = stop.reason() => true,
     }
 }
@@ -137,7 +138,7 @@ fn program(tool: &Tool, ctx: &ToolContext) -> (bool, String) {
         Some((file, folder)) => (
             false,
             format!(
-                "`{}` lies in `{}`, which is closed to tools",
+                "`{}` is inside `{}`, which is closed to tools",
                 file.display(),
                 folder.display()
             ),
@@ -215,12 +216,12 @@ fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
         let (mode, place) = (job.sandbox.as_str(), ctx.execution.name());
         return item(true, format!("{mode}: this host cannot sandbox processes on {place}"));
     }
-    let acts = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
-    if let Some((root, closed)) = ctx.paths.closed_in_writable().filter(|_| acts) {
+    let can_change = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
+    if let Some((root, closed)) = ctx.paths.closed_in_writable().filter(|_| can_change) {
         let (root, closed) = (root.display(), closed.display());
         return item(
             false,
-            format!("`{root}` is to be writable and holds `{closed}`, which is closed"),
+            format!("`{root}` must be writable, but contains `{closed}`, which is closed to tools"),
         );
     }
     let mode = job.sandbox.as_str();

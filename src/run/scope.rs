@@ -92,14 +92,14 @@ impl RunScope {
             stop,
         );
         let stop = StopSignal::new(watch.stop.clone(), started + limits.max_duration);
-        let modes = (spec.mode, spec.is_answered());
+        let modes = (spec.mode, spec.person_can_allow());
         let mut servers = tokio::select! {
             servers = Servers::start(&spec.config, &spec.job, modes, &host, &ctx) => servers,
             // The caller notices that the run must end.
             _ = stop.reason() => Servers::default(),
         };
         let of_servers = std::mem::take(&mut servers.tools);
-        let toolbox = toolbox(&spec.config, &spec.job, &ctx, of_servers, spec.is_answered());
+        let toolbox = toolbox(&spec.config, &spec.job, &ctx, of_servers, spec.person_can_allow());
         Ok(Self {
             toolbox: Arc::new(toolbox),
             connection: None,

@@ -53,10 +53,11 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// Tells whether the attached person can allow calls that the job does not list. A person who
-    /// applies a plan cannot, so such calls are not planned either.
+    /// Tells whether the attached person can allow calls that the job does not list. In plan mode,
+    /// nobody can: the person who applies the plan could not allow such calls either, so they are
+    /// not planned.
     #[must_use]
-    pub fn is_answered(&self) -> bool {
+    pub fn person_can_allow(&self) -> bool {
         self.has_person && self.mode == Mode::Act
     }
 }
@@ -117,7 +118,7 @@ impl RunSpec {
 
     /// Returns the run in plan mode if `plan` is true, whatever the mode of the job.
     #[must_use]
-    pub fn planned(self, plan: bool) -> Self {
+    pub fn with_plan(self, plan: bool) -> Self {
         Self { mode: if plan { Mode::Plan } else { self.mode }, ..self }
     }
 }

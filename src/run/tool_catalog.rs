@@ -100,7 +100,7 @@ impl<'a> KnownTool<'a> {
                 let (file, folder) = tool.closed_file(closed, &rules.writable)?;
                 let (file, folder) = (file.display(), folder.display());
                 (job.sandbox != SandboxMode::Off)
-                    .then(|| format!("`{file}` lies in `{folder}`, which is closed to tools"))
+                    .then(|| format!("`{file}` is inside `{folder}`, which is closed to tools"))
             }
             Self::Builtin(tool) => match tool.name {
                 "bash" if is_local && environment.find_program("bash").is_none() => {

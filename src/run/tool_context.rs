@@ -10,7 +10,8 @@ use base64::Engine as _;
 use super::host::Host;
 use crate::agent::{AgentTool, ShownAs, Toolbox};
 use crate::config::{
-    Builtin, Config, ExecutionTarget, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY, Shown,
+    Builtin, Config, ExecutionTarget, Job, McpTransport, Profile, SYSTEM_RUNTIME_DIRECTORY,
+    ToolAlias,
 };
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
@@ -278,7 +279,7 @@ pub fn toolbox(
             return Some(ShownAs::itself(name));
         }
         match profile.shown(name) {
-            Some(Shown { name, parameters, .. }) => {
+            Some(ToolAlias { name, parameters, .. }) => {
                 Some(ShownAs { name: (*name).to_owned(), parameters })
             }
             // A tool that the job names is shown to every model family.

@@ -26,7 +26,7 @@ use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 const DEFAULT_LIMIT: u32 = 50;
 
 /// Rows of a list, at most.
-const MOST_ROWS: u32 = 10_000;
+const MAX_ROWS: u32 = 10_000;
 
 /// Selects runs.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl RunsQuery {
             since: self.since,
             until: self.until,
             prefix: self.prefix,
-            limit: self.limit.unwrap_or(DEFAULT_LIMIT).min(MOST_ROWS),
+            limit: self.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_ROWS),
         })
     }
 }

@@ -30,10 +30,10 @@ use tokio_util::sync::CancellationToken;
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Open connections, in total.
-const MOST_CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// Open connections of one user, except root.
-const MOST_OF_ONE_USER: usize = 8;
+const MAX_OF_ONE_USER: usize = 8;
 
 /// How long a connection may take to send a request with the key.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -170,8 +170,8 @@ impl Guard {
         }
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let of_user = open.get(&uid).copied().unwrap_or(0);
-        let is_full = open.values().sum::<usize>() >= MOST_CONNECTIONS;
-        if is_full || uid != Some(0) && of_user >= MOST_OF_ONE_USER {
+        let is_full = open.values().sum::<usize>() >= MAX_CONNECTIONS;
+        if is_full || uid != Some(0) && of_user >= MAX_OF_ONE_USER {
             tracing::warn!(uid, of_user, "too many connections to the control socket");
             return None;
         }

@@ -14,7 +14,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 /// Maximum number of entries; a tree with more counts as too large.
-const MOST_ENTRIES: usize = 1_000_000;
+const MAX_ENTRIES: usize = 1_000_000;
 
 /// Returns the bytes that the tree at `path` occupies on its file system; `None` if they exceed
 /// `most`, or if the tree is too large or too deep to be measured. Returns 0 if `path` does not
@@ -70,7 +70,7 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
                 continue;
             }
             bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
-            if bytes > most || entries > MOST_ENTRIES {
+            if bytes > most || entries > MAX_ENTRIES {
                 return Ok(None);
             }
         }

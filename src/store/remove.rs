@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 /// Maximum number of failed entries before a removal gives up; their names are kept in memory.
-const MOST_FAILED: usize = 1000;
+const MAX_FAILED: usize = 1000;
 
 /// Removes the file or directory at `path`, with its content. A missing `path` is not an error.
 ///
@@ -64,7 +64,7 @@ impl Removal {
             return Ok(());
         }
         let mut at = self.enter(above, name)?;
-        while self.failures <= MOST_FAILED {
+        while self.failures <= MAX_FAILED {
             if let Some(child) = self.empty(&mut at) {
                 match self.enter(at.fd()?, &child) {
                     Ok(opened) => at = opened,
@@ -98,7 +98,7 @@ impl Removal {
     /// empty.
     fn empty(&mut self, dir: &mut Dir) -> Option<CString> {
         let mut has_removed = false;
-        while self.failures <= MOST_FAILED {
+        while self.failures <= MAX_FAILED {
             let entry = match dir.read() {
                 Some(Ok(entry)) => entry,
                 Some(Err(errno)) => {

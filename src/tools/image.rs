@@ -18,7 +18,7 @@ const SIDE: u32 = 2000;
 const SENT: usize = 3_500_000;
 
 /// The limit on the bytes of an image file.
-pub(super) const MOST_BYTES: u64 = 32 << 20;
+pub(super) const MAX_BYTES: u64 = 32 << 20;
 
 /// The most pixels of a side and bytes of memory that we decode: a small file can hold a large
 /// image.

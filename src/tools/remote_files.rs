@@ -21,13 +21,13 @@ use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 
 /// The most bytes that we fetch of a file, and of all files of a tree together.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// The most bytes that we fetch of one file of a tree, inclusive.
 const FILE_BYTES: u64 = 4 << 20;
 
 /// The most entries of a tree; each component of a name counts.
-const MOST_ENTRIES: usize = 50_000;
+const MAX_ENTRIES: usize = 50_000;
 
 /// The exit codes of the scripts, in addition to 0.
 const ABSENT: i32 = 3;
@@ -104,7 +104,7 @@ impl<'a> RemoteFiles<'a> {
             stdin,
             working_dir: Path::new("/"),
             time: self.ctx.timeout,
-            most: MOST_BYTES,
+            most: MAX_BYTES,
         };
         let work = ask(self.ctx, &asked, self.cancel);
         let answered = tokio::runtime::Handle::current().block_on(work);
@@ -188,15 +188,15 @@ impl<'a> RemoteFiles<'a> {
 
     /// Fetches the file at a resolved path, or reports that it is a directory.
     pub(super) fn open(&self, real: &Path) -> Result<Found, CallError> {
-        let most = (MOST_BYTES + 1).to_string();
+        let most = (MAX_BYTES + 1).to_string();
         let (code, output) = self.run(READ, &[self.text(real)?, &most], None)?;
         match code {
-            0 if output.len() > MOST_BYTES => Err(CallError::new(
+            0 if output.len() > MAX_BYTES => Err(CallError::new(
                 ErrorKind::Limit,
                 format!(
                     "`{}` is larger than {} MB, the limit for remote files: use bash to read it in parts.",
                     shown(real.as_os_str()),
-                    MOST_BYTES >> 20
+                    MAX_BYTES >> 20
                 ),
             )),
             0 => in_memory(&output).map(Found::File).map_err(|error| io(&error)),
@@ -294,8 +294,8 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
         let name = Path::new(OsStr::from_bytes(name.strip_prefix(b"./").unwrap_or(name)));
         // Each component of a name may create a directory.
         entries += name.components().count();
-        if entries > MOST_ENTRIES {
-            let message = format!("More than {MOST_ENTRIES} entries: choose a subdirectory.");
+        if entries > MAX_ENTRIES {
+            let message = format!("More than {MAX_ENTRIES} entries: choose a subdirectory.");
             return Err(CallError::new(ErrorKind::Limit, message));
         }
         let tail = tail.get(1..).unwrap_or_default();

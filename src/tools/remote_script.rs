@@ -17,7 +17,7 @@ const FRAME: &str =
     "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
 
 /// The most bytes of an answer of a few words.
-const MOST_SAID: usize = 1 << 20;
+const MAX_SAID: usize = 1 << 20;
 
 /// Returns the programs of `wanted` that are missing on the execution target.
 ///
@@ -30,7 +30,7 @@ pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<
         stdin: None,
         working_dir: &ctx.working_dir,
         time: CONNECT,
-        most: MOST_SAID,
+        most: MAX_SAID,
     };
     let (code, output) = ask(ctx, &asked, &CancellationToken::new()).await?;
     match code {

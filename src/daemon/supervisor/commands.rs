@@ -15,7 +15,7 @@ use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
 
 /// Length of the queue from which requests for manual runs are rejected.
-const MOST_WAITING: usize = 1000;
+const MAX_WAITING: usize = 1000;
 
 impl Supervisor {
     pub(super) async fn on_command(&mut self, command: Command) {
@@ -62,7 +62,7 @@ impl Supervisor {
                 job.name
             )));
         }
-        if self.queue.len() >= MOST_WAITING {
+        if self.queue.len() >= MAX_WAITING {
             return Err(CommandError::Full(self.queue.len()));
         }
         if self.is_busy(&request.job) {

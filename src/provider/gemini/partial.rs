@@ -8,7 +8,7 @@ use super::super::format::{malformed, text};
 use crate::agent::ModelError;
 
 /// Maximum length of a list in such arguments.
-const MOST_ITEMS: usize = 10_000;
+const MAX_ITEMS: usize = 10_000;
 
 /// Maximum number of steps in a path.
 const DEEPEST: usize = 64;
@@ -85,7 +85,7 @@ fn steps(path: &str) -> Option<Vec<Step<'_>>> {
             rest = tail;
         } else {
             let (index, tail) = rest.strip_prefix('[')?.split_once(']')?;
-            steps.push(Step::Item(index.parse().ok().filter(|index| *index < MOST_ITEMS)?));
+            steps.push(Step::Item(index.parse().ok().filter(|index| *index < MAX_ITEMS)?));
             rest = tail;
         }
     }

@@ -18,7 +18,7 @@ use crate::domain::{FinishReason, Usage};
 use crate::text::json;
 
 /// Maximum number of `reasoning_details` entries that are kept for the server.
-const MOST_DETAILS: usize = 10_000;
+const MAX_DETAILS: usize = 10_000;
 
 /// The answer received so far.
 #[derive(Debug, Default)]
@@ -197,7 +197,7 @@ impl Answer {
     /// Merges the fragments of one detail: text fields are appended, others take the newest value
     /// that is not null.
     ///
-    /// *Errors*: more than [`MOST_DETAILS`] details.
+    /// *Errors*: more than [`MAX_DETAILS`] details.
     fn take_detail(&mut self, detail: &Value, whole: bool) -> Result<(), ModelError> {
         let index = detail.get("index");
         let is_other = |known: &Value| {
@@ -214,9 +214,9 @@ impl Answer {
                 && !is_other(known)
         }) else {
             self.reasoning_details.push(detail.clone());
-            return match self.reasoning_details.len() > MOST_DETAILS {
+            return match self.reasoning_details.len() > MAX_DETAILS {
                 true => Err(malformed(format!(
-                    "the answer has more than {MOST_DETAILS} reasoning details"
+                    "the answer has more than {MAX_DETAILS} reasoning details"
                 ))),
                 false => Ok(()),
             };

@@ -67,9 +67,9 @@ fn picture(work: &Work<'_>, path: &str) -> Result<Option<Image>, CallError> {
         return Ok(None);
     }
     let mut bytes = start;
-    let read = (&opened.file).take(image::MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
-    if read as u64 == image::MOST_BYTES {
-        let message = format!("`{name}` is a picture larger than {} MB.", image::MOST_BYTES >> 20);
+    let read = (&opened.file).take(image::MAX_BYTES).read_to_end(&mut bytes).map_err(io)?;
+    if read as u64 == image::MAX_BYTES {
+        let message = format!("`{name}` is a picture larger than {} MB.", image::MAX_BYTES >> 20);
         return Err(CallError::new(ErrorKind::Limit, message));
     }
     image::attached(bytes).map(Some)

@@ -22,13 +22,13 @@ use crate::domain::Category;
 use crate::process::{Piped, PipedEnd, PipedEnded, ProcessSpec};
 
 /// The most pages of a tool list.
-const MOST_PAGES: usize = 100;
+const MAX_PAGES: usize = 100;
 
 /// The most bytes of one message over HTTP, where we do not count values.
 const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The most images of one answer that we look at.
-const MOST_PICTURES: usize = 4;
+const MAX_PICTURES: usize = 4;
 
 /// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(20);
@@ -153,7 +153,7 @@ impl Connection {
     /// *Errors*: the reason, as a sentence; also if there are more than `most` tools.
     pub(super) async fn tools(&self, most: usize) -> Result<Listing, String> {
         let (mut listing, mut cursor) = (Listing::default(), None);
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let mut page = PaginatedRequestParams::default();
             page.cursor = cursor;
             let request = ClientRequest::ListToolsRequest(ListToolsRequest {
@@ -179,7 +179,7 @@ impl Connection {
                 return Ok(listing);
             }
         }
-        Err(format!("its list of tools has more than {MOST_PAGES} pages"))
+        Err(format!("its list of tools has more than {MAX_PAGES} pages"))
     }
 
     /// Calls a tool of the server.
@@ -212,7 +212,7 @@ impl Connection {
                     Some(text) => text.to_owned(),
                     None => format!("[resource {}]", inner("uri").unwrap_or_default()),
                 },
-                "image" if pictures.len() < MOST_PICTURES => {
+                "image" if pictures.len() < MAX_PICTURES => {
                     pictures.push(word("data").to_owned());
                     format!("[picture {}]", pictures.len())
                 }

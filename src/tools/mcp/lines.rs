@@ -22,7 +22,7 @@ const MESSAGE_BYTES: usize = 16 << 20;
 const MESSAGE_VALUES: usize = 100_000;
 
 /// The most levels of lists and objects. The parser's own limit is 128.
-const MOST_LEVELS: usize = 120;
+const MAX_LEVELS: usize = 120;
 
 /// Bytes that we read at once.
 const PIECE: usize = 64 << 10;
@@ -73,10 +73,8 @@ impl<R> LimitedReader<R> {
                 "it sent a message of more than 100,000 values"
             } else {
                 match (before, self.measure.depth()) {
-                    (MOST_LEVELS, now) if now > MOST_LEVELS => {
-                        self.ready.extend_from_slice(b"null")
-                    }
-                    (before, _) if before > MOST_LEVELS => {}
+                    (MAX_LEVELS, now) if now > MAX_LEVELS => self.ready.extend_from_slice(b"null"),
+                    (before, _) if before > MAX_LEVELS => {}
                     _ => self.ready.extend_from_slice(&[*byte]),
                 }
                 continue;

@@ -29,7 +29,7 @@ use tool::McpTool;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The most tools of one server.
-const MOST_TOOLS: usize = 500;
+const MAX_TOOLS: usize = 500;
 
 /// The most bytes of a tool's schema.
 const SCHEMA_BYTES: usize = 64 * 1024;
@@ -101,7 +101,7 @@ impl RunningServer {
         let failed = |error| format!("the MCP server `{}` cannot be used: {error}", server.name);
         let connection =
             Connection::connect(server, ctx, rights, lifetime).await.map_err(failed)?;
-        let listing = match tokio::time::timeout(PATIENCE, connection.tools(MOST_TOOLS)).await {
+        let listing = match tokio::time::timeout(PATIENCE, connection.tools(MAX_TOOLS)).await {
             Ok(Ok(listing)) => listing,
             other => {
                 connection.end().await;

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 /// The most parts of a schema after every reference in it is followed.
-const MOST_PARTS: u64 = 20_000;
+const MAX_PARTS: u64 = 20_000;
 
 /// Returns whether a schema stays small after every reference in it is followed: no reference is
 /// circular, and references do not multiply.
 pub(super) fn is_bounded(schema: &Value) -> bool {
     let mut known = BTreeMap::new();
-    parts(schema, schema, &mut known, 0).is_some_and(|parts| parts <= MOST_PARTS)
+    parts(schema, schema, &mut known, 0).is_some_and(|parts| parts <= MAX_PARTS)
 }
 
 /// Counts the parts of `value`; `None` if a reference is circular or unknown, or if the nesting is

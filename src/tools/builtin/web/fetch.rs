@@ -15,10 +15,10 @@ use crate::gate::{DomainRefusal, DomainRules, Target};
 use crate::text::redact::Redactor;
 
 /// The most bytes of a body, as received and as unpacked.
-pub(super) const MOST_BYTES: usize = 5 * 1024 * 1024;
+pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
 
 /// The most redirects of one call.
-const MOST_REDIRECTS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ async fn follow(
     redactor: &Redactor,
 ) -> Result<Fetched, CallError> {
     let mut url = url.to_owned();
-    for _ in 0..=MOST_REDIRECTS {
+    for _ in 0..=MAX_REDIRECTS {
         let target = rules.target(&url).map_err(|refusal| denied(&url, &refusal, redactor))?;
         let response = request(&target, accept, redactor).await?;
         match next(&target, &response) {
@@ -70,7 +70,7 @@ async fn follow(
             None => return read(&target, response, redactor).await,
         }
     }
-    let message = format!("[ERROR: The page redirected more than {MOST_REDIRECTS} times.]");
+    let message = format!("[ERROR: The page redirected more than {MAX_REDIRECTS} times.]");
     Err(CallError::new(ErrorKind::Limit, message))
 }
 
@@ -179,7 +179,7 @@ async fn read(
     let (content_type, encoding) = (header(CONTENT_TYPE), header(CONTENT_ENCODING));
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
-        if body.len() + piece.len() > MOST_BYTES {
+        if body.len() + piece.len() > MAX_BYTES {
             return Err(too_large());
         }
         body.extend_from_slice(&piece);
@@ -205,19 +205,19 @@ async fn read(
     })
 }
 
-/// Unpacks a body up to [`MOST_BYTES`]: a small body can unpack to a large one (NET-5).
+/// Unpacks a body up to [`MAX_BYTES`]: a small body can unpack to a large one (NET-5).
 fn unpacked(packed: &[u8]) -> Result<Vec<u8>, CallError> {
     let mut body = Vec::new();
-    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX) + 1;
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
     let mut reader = flate2::read::MultiGzDecoder::new(packed).take(most);
     reader.read_to_end(&mut body).map_err(|error| {
         CallError::new(ErrorKind::Io, format!("[ERROR: The response cannot be unpacked: {error}.]"))
     })?;
-    if body.len() > MOST_BYTES { Err(too_large()) } else { Ok(body) }
+    if body.len() > MAX_BYTES { Err(too_large()) } else { Ok(body) }
 }
 
 fn too_large() -> CallError {
-    let message = format!("[ERROR: The response is larger than {} MB.]", MOST_BYTES >> 20);
+    let message = format!("[ERROR: The response is larger than {} MB.]", MAX_BYTES >> 20);
     CallError::new(ErrorKind::Limit, message)
 }
 
@@ -275,9 +275,9 @@ mod tests {
             packer.write_all(&vec![b'x'; length]).unwrap();
             packer.finish().unwrap()
         };
-        assert_eq!(unpacked(&pack(MOST_BYTES)).unwrap().len(), MOST_BYTES);
-        let bomb = pack(MOST_BYTES * 40);
-        assert!(bomb.len() < MOST_BYTES / 2);
+        assert_eq!(unpacked(&pack(MAX_BYTES)).unwrap().len(), MAX_BYTES);
+        let bomb = pack(MAX_BYTES * 40);
+        assert!(bomb.len() < MAX_BYTES / 2);
         assert_eq!(unpacked(&bomb).unwrap_err().kind, ErrorKind::Limit);
         assert_eq!(unpacked(b"no gzip").unwrap_err().kind, ErrorKind::Io);
     }

@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, setrlimit};
 
 use super::super::super::ToolContext;
 use super::Form;
-use super::fetch::{Fetched, MOST_BYTES, shortened};
+use super::fetch::{Fetched, MAX_BYTES, shortened};
 use crate::agent::CallContext;
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
@@ -158,7 +158,7 @@ async fn convert(
     let mut text = Vec::new();
     let mut keep = |chunk: &[u8]| {
         text.extend_from_slice(chunk);
-        if text.len() > 4 * MOST_BYTES {
+        if text.len() > 4 * MAX_BYTES {
             return Err(std::io::Error::other("the text is too large"));
         }
         Ok(())

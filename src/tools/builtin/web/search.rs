@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::super::ToolContext;
 use super::super::{Answer, collected, parsed};
-use super::fetch::{MOST_BYTES, shortened};
+use super::fetch::{MAX_BYTES, shortened};
 use super::{VIEW, definition, failed, prepared, unless_stopped};
 use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
 use crate::config::{Builtin, WebSearch};
@@ -101,7 +101,7 @@ impl WebSearchTool {
         while let Some(piece) =
             response.chunk().await.map_err(|error| super::fetch::failed(&error))?
         {
-            if body.len() + piece.len() > MOST_BYTES {
+            if body.len() + piece.len() > MAX_BYTES {
                 let message = "[ERROR: The answer of the search service is too large.]";
                 return Err(CallError::new(ErrorKind::Limit, message));
             }
