@@ -48,7 +48,10 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
             Inner::Words(arguments.to_vec()),
             Inner::Unknown("`coproc` runs a command beside the others".to_owned()),
         ],
-        "hash" | "enable" | "complete" | "bind" | "fc" | "compgen" if !arguments.is_empty() => {
+        "set" if !sets_plainly(arguments) => unknown("changes how bash reads what follows"),
+        "history" if !arguments.iter().all(is_number) => unknown("keeps code for later"),
+        "fc" => unknown("runs earlier commands"),
+        "hash" | "enable" | "complete" | "bind" | "compgen" if !arguments.is_empty() => {
             unknown("changes which code runs")
         }
         "mapfile" | "readarray" if has(arguments, &["-C"]) => unknown("runs code for each line"),
@@ -61,10 +64,16 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
             Some(first) if first.starts_with("-v") => {
                 vec![Inner::Assigned(first.trim_start_matches("-v").to_owned())]
             }
+            None if arguments.first().is_some_and(|word| !word.begins_known()) => {
+                unknown("may set a variable that is computed")
+            }
             _ => Vec::new(),
         },
         "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
             unknown("makes another name for a variable")
+        }
+        "declare" | "typeset" | "local" | "export" | "readonly" if sets_arrays(arguments) => {
+            unknown("may expand the text of an array once more")
         }
         // The values of options do not name variables. With an unknown option, every word counts as
         // a name.
@@ -73,6 +82,45 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
         | "readonly" | "let" => names(arguments),
         _ => return None,
     })
+}
+
+fn is_number(word: &Word) -> bool {
+    word.known().is_some_and(|text| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// Tells whether `set` only changes options that do not change how bash reads a script, or sets
+/// positional parameters after `--`.
+fn sets_plainly(arguments: &[Word]) -> bool {
+    const NAMES: [&str; 5] = ["errexit", "nounset", "xtrace", "pipefail", "verbose"];
+    let mut words = arguments.iter().map(Word::known);
+    while let Some(word) = words.next() {
+        let is_plain = match word {
+            Some("--") => return true,
+            Some(text) => {
+                let letters = text.strip_prefix(['-', '+']);
+                letters.is_some_and(|letters| {
+                    let named = letters.contains('o');
+                    letters.chars().all(|c| "euxvfnEo".contains(c))
+                        && (!named || words.next().flatten().is_none_or(|n| NAMES.contains(&n)))
+                })
+            }
+            None => false,
+        };
+        if !is_plain {
+            return false;
+        }
+    }
+    true
+}
+
+/// Tells whether a declaration may set an array from a quoted word, which bash expands again.
+fn sets_arrays(arguments: &[Word]) -> bool {
+    let is_array = |word: &Word| {
+        word.known().is_some_and(|text| text.starts_with('-') && text.contains(['a', 'A']))
+    };
+    let is_computed = |word: &Word| !word.is_assignment && word.known().is_none();
+    arguments.iter().any(|word| word.beginning().contains('('))
+        || arguments.iter().any(is_array) && arguments.iter().any(is_computed)
 }
 
 /// Returns the variables that a builtin sets.

@@ -294,7 +294,7 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     }
     let (_, verbs) = WORDS.iter().find(|(name, _)| *name == stem || *name == program)?;
     let is_option = |word: &&Word| word.known().is_some_and(|text| text.starts_with('-'));
-    let mut first = arguments.iter().filter(|word| !is_option(word)).take(3).peekable();
+    let mut first = arguments.iter().filter(|word| !is_option(word)).peekable();
     if first.peek().is_some_and(|word| word.known().is_none() && !word.begins_known()) {
         return Some(format!("`{program}` is given a word that is made at run time"));
     }

@@ -22,6 +22,9 @@ const FEWEST_STEPS: usize = 50;
 /// Redirections, inclusive, up to which parsing does not stop at the first error.
 const FEW_REDIRECTIONS: usize = 8;
 
+/// Occurrences of `|&`. The time of the parser grows with the square of their number.
+const MAX_PIPES: usize = 100;
+
 static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
 
 /// The names of node kinds, indexed by their ids in the grammar.
@@ -88,6 +91,9 @@ pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
     let is_odd = |c: char| !matches!(c, ' '..='~' | '\n' | '\t') && is_deceptive(c);
     if text.chars().any(is_odd) {
         return Err("it holds control or invisible characters");
+    }
+    if text.matches("|&").count() > MAX_PIPES {
+        return Err("it is not bash, or too tangled");
     }
     let mut depth = 0_usize;
     let is_deep = text.bytes().any(|byte| {

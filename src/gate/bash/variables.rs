@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tree::Node;
 use super::word::Word;
 
+/// Values of a loop that are classified one by one.
+const MAX_VALUES: usize = 50;
+
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     /// The words of loops, by variable; `None` if some are not plain or several loops use the
@@ -30,7 +33,7 @@ impl Variables {
                 let variable = node.field("variable").map_or("", |name| name.text(text));
                 let values = node.fields("value").map(|value| plain(value.kind, value.text(text)));
                 let values: Option<Vec<String>> = values.collect();
-                let values = values.filter(|values| !values.is_empty());
+                let values = values.filter(|values| (1..=MAX_VALUES).contains(&values.len()));
                 let seen = self.loops.contains_key(variable);
                 self.loops.insert(variable.to_owned(), values.filter(|_| !seen));
             }

@@ -13,6 +13,8 @@ pub(super) struct Word {
     pub(super) splits: bool,
     /// Whether a literal in it may hold code that something runs later.
     pub(super) holds_code: bool,
+    /// Whether the grammar reads the word as an assignment; `text` is then the name.
+    pub(super) is_assignment: bool,
     /// The loop variable that the word expands, with the values of the loop.
     pub(super) values: Option<(String, Vec<String>)>,
 }
@@ -34,6 +36,7 @@ impl Word {
             pattern: false,
             splits: false,
             holds_code: false,
+            is_assignment: false,
             values: None,
         }
     }

@@ -51,9 +51,15 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
 /// Returns what a program runs that reads its arguments as `reader` describes.
 fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
-    let asks = ["--version", "--help", "-V", "-h", "-v"];
+    // A shell that reads its standard input takes `-v` and `-h` for modes.
+    let is_fed = outer.piped || outer.input.is_some();
+    let asks = |word: &str| match word {
+        "--version" | "--help" => true,
+        "-V" | "-h" | "-v" => !is_fed && !matches!(reader.kind, Kind::Shell),
+        _ => false,
+    };
     if let [only] = arguments
-        && only.known().is_some_and(|word| asks.contains(&word))
+        && only.known().is_some_and(asks)
     {
         return Vec::new();
     }
@@ -219,10 +225,11 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
         at += 1;
         if matches!(word.known(), Some("-exec" | "-execdir" | "-ok" | "-okdir")) {
             let rest = arguments.get(at..).unwrap_or_default();
-            let end = rest
-                .iter()
-                .position(|word| matches!(word.known(), Some(";" | "+")))
-                .unwrap_or(rest.len());
+            let is_end = |at: usize| match rest.get(at).and_then(Word::known) {
+                Some("+") => at > 0 && rest.get(at - 1).and_then(Word::known) == Some("{}"),
+                word => word == Some(";"),
+            };
+            let end = (0..rest.len()).find(|at| is_end(*at)).unwrap_or(rest.len());
             let words = rest.get(..end).unwrap_or_default();
             // find replaces `{}` with a file name that we do not know.
             let words = words.iter().map(|word| {

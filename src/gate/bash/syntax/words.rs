@@ -80,7 +80,8 @@ impl Reader<'_> {
             }
             "concatenation" | "command_name" | "translated_string" => self.parts(node),
             "variable_assignment" => {
-                Word { whole: false, ..bare(text.split('=').next().unwrap_or(text)) }
+                let name = bare(text.split('=').next().unwrap_or(text));
+                Word { whole: false, is_assignment: true, ..name }
             }
             "simple_expansion" => self.variables.value(text),
             _ => Word::unknown(),
