@@ -56,7 +56,7 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader { names: "bat batcat ag", long_runs: "--pager", ..BLANK },
     Reader {
-        names: "nc ncat netcat",
+        names: "nc ncat netcat nc.traditional nc.openbsd",
         runs: "ce",
         long_runs: "--exec --sh-exec --lua-exec",
         ..BLANK
@@ -103,7 +103,10 @@ pub(super) const READERS: &[Reader] = &[
     Reader { names: "script", code: "c", long_code: "--command", stdin: Stdin::Unless, ..BLANK },
     Reader { names: "at batch", code: "f", stdin: Stdin::Unless, ..BLANK },
     // Programs with their own language, and programs that run arguments in a way we do not model.
-    Reader { names: "vi vim nvim view vimdiff rvim ex ed red emacs emacsclient nano", ..EVERY },
+    Reader {
+        names: "vi vim vim.tiny vim.basic vim.nox nvim view vimdiff rvim editor ex ed red emacs emacsclient nano",
+        ..EVERY
+    },
     Reader { names: "gdb lldb cgdb socat dc m4 gnuplot mongo mongosh lftp ftp gs", ..EVERY },
     Reader {
         names: "deno bun guile julia octave scala groovy elixir erl escript ipython irb jshell R ghci pwsh nu elvish xonsh",
@@ -118,7 +121,7 @@ pub(super) const READERS: &[Reader] = &[
         ..EVERY
     },
     Reader {
-        names: "su runuser sg newgrp pkexec run0 capsh setarch numactl cpulimit choom runcon faketime",
+        names: "rsh rlogin logsave uclampset lxc-attach runc ctr cgexec chpst run-one gdbserver msgexec prove systemd-socket-activate su runuser sg newgrp pkexec run0 capsh setarch numactl cpulimit choom runcon faketime",
         ..EVERY
     },
     Reader {

@@ -4,7 +4,7 @@ use super::reader::{BLANK, Kind, Reader, SCRIPT, Stdin};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
-        names: "sh bash dash ash zsh ksh mksh lksh yash rbash",
+        names: "sh bash bash-static dash ash zsh ksh mksh lksh yash rbash posh",
         flags: "abefhiklmnprtuvxBCDEHPT",
         valued: "oO",
         long_flags: "--login --norc --noprofile --posix --restricted --verbose --noediting --debugger --version --help",

@@ -119,7 +119,8 @@ fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         let bundle = text.strip_prefix('-').filter(|bundle| !bundle.starts_with(['-', 'i']));
         let attached = text.strip_prefix("--expression=");
         // The script follows a bundle such as `-ne`.
-        match bundle.and_then(|bundle| bundle.split_once('e')) {
+        let script = bundle.and_then(|bundle| bundle.split_once('e'));
+        match script.filter(|(flags, _)| flags.chars().all(|flag| reader.flags.contains(flag))) {
             Some((_, "")) => scripts.push(words.next().and_then(Word::known)),
             Some((_, script)) => scripts.push(Some(script)),
             None if attached.is_some() => scripts.push(attached),

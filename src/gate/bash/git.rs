@@ -3,7 +3,18 @@
 use super::inner::Inner;
 use super::options::{has, has_shortened, operands};
 use super::word::Word;
-use crate::argv::programs::{BLANK, Reader};
+use crate::argv::programs::{BLANK, Reader, is_listed};
+
+/// The subcommands that run nothing of their own. Any other may be an alias, which the settings of
+/// a repository can make run a program.
+const COMMANDS: &str = "add am annotate apply archive bisect blame branch bundle cat-file \
+    check-attr check-ignore check-mailmap check-ref-format cherry cherry-pick clean clone commit \
+    config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref \
+    format-patch fsck get-tar-commit-id grep hash-object help init log ls-files ls-remote ls-tree \
+    maintenance merge merge-base merge-file mv name-rev notes pack-refs patch-id prune pull push \
+    range-diff rebase reflog remote reset restore rev-list rev-parse revert rm shortlog show \
+    show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag update-ref \
+    var verify-commit verify-tag version whatchanged worktree write-tree checkout";
 
 /// Returns what git runs.
 pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
@@ -18,6 +29,8 @@ pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
     let mut running = vec!["--upload-pack", "--receive-pack", "--exec", "--open-files-in-pager"];
     running.extend(match command {
         "clone" => &["-u", "-c", "--config", "--template"][..],
+        "init" => &["--template"],
+        "diff" | "log" | "show" | "format-patch" => &["--output"],
         "grep" => &["-O"],
         "rebase" => &["-x"],
         _ => &[],
@@ -35,7 +48,8 @@ pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
         Some(Some("submodule")) if rest.iter().any(|word| word.known() == Some("foreach")) => {
             unknown("runs commands")
         }
-        Some(Some(_)) => Vec::new(),
+        Some(Some(command)) if is_listed(COMMANDS, command) => Vec::new(),
+        Some(Some(_)) => unknown("is given a command that may be an alias"),
     }
 }
 
@@ -101,15 +115,34 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
         {
             said("checkout` throws changes away")
         }
-        "restore" if !any(&|text| begins(text, "--staged") || text == "-S") => {
+        "restore"
+            if !any(&|text| begins(text, "--staged") || text == "-S")
+                || any(&|text| begins(text, "--worktree") || is_letter(text, 'W')) =>
+        {
             said("restore` throws changes away")
         }
+        "switch"
+            if is_unknown
+                || any(&|text| {
+                    begins(text, "--force")
+                        || begins(text, "--discard-changes")
+                        || is_letter(text, 'f')
+                        || is_letter(text, 'C')
+                }) =>
+        {
+            said("switch` throws changes away")
+        }
+        "prune" => said("prune` removes objects"),
         "stash" if any(&|text| matches!(text, "clear" | "drop")) => {
             said("stash` throws changes away")
         }
         "branch" | "tag"
             if any(&|text| {
-                is_letter(text, 'D') || is_letter(text, 'd') || begins(text, "--delete")
+                is_letter(text, 'D')
+                    || is_letter(text, 'd')
+                    || is_letter(text, 'f')
+                    || begins(text, "--delete")
+                    || begins(text, "--force")
             }) =>
         {
             said("branch -D` removes it")

@@ -227,10 +227,32 @@ impl Classifier<'_> {
             "HOME",
             "BASH_CMDS",
             "BASH_ALIASES",
+            "SHELL",
+            "AWS_CONFIG_FILE",
+            "AWS_PAGER",
+            "CURL_HOME",
+            "GH_PAGER",
+            "GOFLAGS",
+            "PHP_INI_SCAN_DIR",
+            "RIPGREP_CONFIG_PATH",
+            "RSYNC_CONNECT_PROG",
+            "RSYNC_RSH",
+            "SVN_SSH",
+            "WGETRC",
+            "XDG_CONFIG_HOME",
+            "npm_config_script_shell",
         ];
+        // git reads most of its settings from such variables too; those of a person run nothing.
+        let is_git = name.starts_with("GIT_")
+            && !name.starts_with("GIT_AUTHOR_")
+            && !name.starts_with("GIT_COMMITTER_");
         if name.is_empty() {
             self.destructive("a variable is set whose name is made at run time");
-        } else if EXECUTION.contains(&name) || crate::config::is_hijacking(name) {
+        } else if EXECUTION.contains(&name)
+            || is_git
+            || name.starts_with("LUA_INIT")
+            || crate::config::is_hijacking(name)
+        {
             self.destructive(format!("`{name}` changes what other commands run"));
         }
     }

@@ -16,8 +16,8 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     match program {
         "find" => return find(arguments),
         "ssh" => return remote(arguments, outer),
-        "tar" | "bsdtar" if tar_runs(arguments) => return unknown("may run a program"),
-        "tar" | "bsdtar" => return Vec::new(),
+        "tar" | "bsdtar" | "gtar" if tar_runs(arguments) => return unknown("may run a program"),
+        "tar" | "bsdtar" | "gtar" => return Vec::new(),
         "git" => return super::git::inner(arguments),
         // `destructive.rs` covers every use that does not only read.
         "crontab" => return Vec::new(),
