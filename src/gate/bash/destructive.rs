@@ -272,6 +272,14 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     let skipped = arguments.first().and_then(Word::known).filter(|first| Some(*first) == named);
     let arguments = arguments.get(if skipped.is_some() { 2 } else { 0 }..).unwrap_or_default();
     let simulates = ["-s", "--simulate", "--dry-run"];
+    let changes = |text: &str| {
+        text == ";" || ["--pipe", "--exec", "--no-"].iter().any(|option| text.starts_with(option))
+    };
+    if arguments.iter().filter_map(Word::known).any(changes)
+        || program == "mount" && arguments.len() > 1
+    {
+        return false;
+    }
     if program.starts_with("apt")
         && arguments.first().and_then(Word::known).is_some_and(|w| simulates.contains(&w))
     {

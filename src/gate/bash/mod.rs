@@ -304,20 +304,26 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
 
 /// Tells whether a path is a device or another kernel interface, except for the harmless ones.
 fn is_device(path: &str) -> bool {
-    if !path.starts_with('/') && !path.contains("..") {
-        return false;
-    }
+    /// Beginnings of the names of disks and of memory, for paths relative to `/`.
+    const DISKS: [&str; 11] =
+        ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "dm-", "mapper", "md", "mem", "disk"];
     const HARMLESS: &[&str] = &["null", "zero", "full", "stdin", "stdout", "stderr", "tty"];
     let parts: Vec<&str> =
         path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if !path.starts_with('/') && !path.contains("..") {
+        let is_disk = |name: &str| DISKS.iter().any(|disk| name.starts_with(disk));
+        return matches!(parts.as_slice(), ["dev", name, ..] if is_disk(name));
+    }
     match parts.as_slice() {
         ["dev", name] => !HARMLESS.contains(name),
         // bash opens network connections for these paths itself.
         ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
         ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
-        // `/proc/PID/root` leads back to the root directory.
-        ["proc", _, "root", rest @ ..] => is_device(&format!("/{}", rest.join("/"))),
+        // `root`, `cwd` and `task` of a process lead back to other directories.
+        ["proc", _, "root" | "cwd" | "task", rest @ ..] => {
+            ["dev", "sys", "proc", ".."].iter().any(|name| rest.contains(name))
+        }
         // A path with `..` may end in `/dev`.
         parts => parts.contains(&"..") && parts.contains(&"dev"),
     }
