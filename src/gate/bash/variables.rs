@@ -9,6 +9,10 @@ use super::word::Word;
 /// Values of a loop that are classified one by one.
 const MAX_VALUES: usize = 50;
 
+/// Variables that bash sets by itself.
+const OF_BASH: [&str; 10] =
+    ["_", "COPROC", "LINENO", "MAPFILE", "OPTARG", "OPTIND", "RANDOM", "REPLY", "SECONDS", "SHLVL"];
+
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     /// The words of loops, by variable; `None` if some are not plain or several loops use the
@@ -34,13 +38,19 @@ impl Variables {
                 let values = node.fields("value").map(|value| plain(value.kind, value.text(text)));
                 let values: Option<Vec<String>> = values.collect();
                 let values = values.filter(|values| (1..=MAX_VALUES).contains(&values.len()));
-                let seen = self.loops.contains_key(variable);
+                let seen = self.loops.contains_key(variable) || OF_BASH.contains(&variable);
                 self.loops.insert(variable.to_owned(), values.filter(|_| !seen));
+            }
+            "command_name" if node.text(text) == "set" => {
+                self.others.insert("set".to_owned());
             }
             // A builtin such as `read` may set this variable. A word that only looks like a
             // variable does no harm.
-            "word" | "variable_name" if parent.ends_with("command") => {
-                self.others.insert(node.text(text).to_owned());
+            "word" | "variable_name" | "string" | "raw_string" | "ansi_c_string"
+            | "translated_string" | "concatenation"
+                if parent.ends_with("command") =>
+            {
+                self.others.extend(set_by_word(node.text(text)));
             }
             "expansion" => {
                 let sets = node.field("operator").map(|operator| operator.text(text));
@@ -87,7 +97,12 @@ impl Variables {
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
         let name: String = own.chars().take_while(is_name).collect();
         let is_plain = || self.loops.get(&name).is_none_or(Option::is_some);
-        self.others.contains(&name) || !is_plain()
+        let is_positional = own.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '@' | '*'));
+        let sets_them = || is_positional && self.others.contains("set");
+        self.others.contains(&name)
+            || OF_BASH.contains(&name.as_str())
+            || sets_them()
+            || !is_plain()
     }
 }
 
@@ -100,4 +115,15 @@ fn plain(kind: &str, text: &str) -> Option<String> {
     };
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:@%+".contains(&b);
     (!inner.is_empty() && inner.bytes().all(is_plain)).then(|| inner.to_owned())
+}
+
+/// Returns the variable that a builtin would set if it were given this word: `f`, `"f"`, `f=1`,
+/// `f[0]`, `-vf`.
+fn set_by_word(word: &str) -> Option<String> {
+    let quoted = word.strip_prefix('$').filter(|rest| rest.starts_with(['\'', '"']));
+    let word = quoted.unwrap_or(word).replace(['\'', '"', '\\'], "");
+    let word = ["-v", "-a"].iter().find_map(|option| word.strip_prefix(option)).unwrap_or(&word);
+    let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
+    let (name, rest) = word.split_at_checked(end)?;
+    (rest.is_empty() || rest.starts_with(['=', '[', '+'])).then(|| name.to_owned())
 }
