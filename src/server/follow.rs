@@ -8,11 +8,12 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use futures_util::Stream;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
 use tokio::sync::mpsc;
 
 use super::api::Api;
 use super::problem::Problem;
-use crate::domain::{Event, RunId};
+use crate::domain::{Event, LiveEvent, RunId};
 use crate::sinks::Observed;
 use crate::store::{StateDir, known, raw_lines};
 
@@ -75,10 +76,18 @@ async fn follow(
         let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
             .await
             .unwrap_or_default();
-        let mut ended = false;
-        for (seq, line, last) in lines {
+        let ended = lines.last().is_some_and(|(_, _, last)| *last);
+        // The last line ends the stream. Send the live events that still wait in the queue first.
+        while ended && let Some(event) = next_observed(&mut watcher) {
+            if let Observed::Live { run_id: other, event } = event
+                && other == run_id
+                && sender.send(live(&event)).await.is_err()
+            {
+                return;
+            }
+        }
+        for (seq, line, _) in lines {
             next = seq + 1;
-            ended = last;
             if sender.send(SseEvent::default().id(seq.to_string()).data(line)).await.is_err() {
                 return;
             }
@@ -98,8 +107,7 @@ async fn follow(
                     }
                     // A live event is sent as it happens; the file never contains it.
                     Ok(Observed::Live { run_id: other, event }) if other == run_id => {
-                        let data = serde_json::to_string(&event).unwrap_or_default();
-                        if sender.send(SseEvent::default().data(data)).await.is_err() {
+                        if sender.send(live(&event)).await.is_err() {
                             return false;
                         }
                     }
@@ -112,6 +120,21 @@ async fn follow(
             return;
         }
     }
+}
+
+/// Returns the next observed event that waits in the queue; `None` if it is empty.
+fn next_observed(watcher: &mut Receiver<Observed>) -> Option<Observed> {
+    loop {
+        match watcher.try_recv() {
+            Ok(event) => return Some(event),
+            Err(TryRecvError::Lagged(_)) => {}
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return None,
+        }
+    }
+}
+
+fn live(event: &LiveEvent) -> SseEvent {
+    SseEvent::default().data(serde_json::to_string(event).unwrap_or_default())
 }
 
 /// Returns the lines of a transcript from `from` on, each with its number and whether it is the
