@@ -1,4 +1,4 @@
-//! The thin binary: runs an internal verb of our own processes, or else the command line.
+//! The thin binary: runs the command line, or the helper process that an internal verb names.
 
 use std::process::ExitCode;
 

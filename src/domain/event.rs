@@ -198,7 +198,7 @@ pub struct SessionEnd {
     pub iterations: u64,
     /// Number of calls that the gate did not deny.
     pub tool_calls: u64,
-    /// Tools with at least one such call.
+    /// Tools with at least one call that `tool_calls` counts.
     pub tools_used: Vec<String>,
     /// Token counts of the run.
     pub usage: Usage,
@@ -206,7 +206,7 @@ pub struct SessionEnd {
     pub cost_usd: Option<f64>,
     /// Milliseconds since `session_start`.
     pub duration_ms: u64,
-    /// Processes that outlived the run's kill.
+    /// Number of processes of the run that survived an attempt to kill them.
     pub survivors: u64,
     /// The person who cancelled the run.
     #[serde(default)]

@@ -113,7 +113,8 @@ fn sets_plainly(arguments: &[Word]) -> bool {
     true
 }
 
-/// Tells whether a declaration may set an array from a quoted word, which bash expands again.
+/// Tells whether a declaration may set an array from the text of a word, as `declare -a "x=($y)"`
+/// does. Bash expands such a text a second time.
 fn sets_arrays(arguments: &[Word]) -> bool {
     let is_array = |word: &Word| {
         word.known().is_some_and(|text| text.starts_with('-') && text.contains(['a', 'A']))

@@ -84,8 +84,9 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     Value::Object(body)
 }
 
-/// Tells whether the calls since the last user message still follow the thinking that led to them.
-/// Without it, the provider does not continue to think. The calls may come from another model.
+/// Tells whether the calls since the last user message can be sent back with the thinking that led
+/// to them; they cannot if another model made them. Without this thinking, the provider does not
+/// continue to think.
 fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     let said = |turn: &Turn| matches!(turn, Turn::User(_) | Turn::Steering(_));
     let since = history.iter().rposition(said).map_or(0, |at| at + 1);
