@@ -92,6 +92,10 @@ fn is_number(word: &Word) -> bool {
 /// positional parameters after `--`.
 fn sets_plainly(arguments: &[Word]) -> bool {
     const NAMES: [&str; 5] = ["errexit", "nounset", "xtrace", "pipefail", "verbose"];
+    // `set -o` alone lists the options.
+    let is_plain_name = |name: Option<Option<&str>>| {
+        name.is_none_or(|name| name.is_some_and(|n| NAMES.contains(&n)))
+    };
     let mut words = arguments.iter().map(Word::known);
     while let Some(word) = words.next() {
         let is_plain = match word {
@@ -101,7 +105,7 @@ fn sets_plainly(arguments: &[Word]) -> bool {
                 letters.is_some_and(|letters| {
                     let named = letters.contains('o');
                     letters.chars().all(|c| "euxvfnEo".contains(c))
-                        && (!named || words.next().flatten().is_none_or(|n| NAMES.contains(&n)))
+                        && (!named || is_plain_name(words.next()))
                 })
             }
             None => false,

@@ -364,6 +364,7 @@ fn scripts_that_hide_what_they_run_are_destructive() {
             "set -o history\nset -H\nhistory -s 'ls x'",
             "set -k\nls LD_PRELOAD=./x.so",
             "set -o history",
+            "set -o \"$x\"",
             "history -s 'ls x'",
             "fc",
             "printf $x PATH /tmp/x; ls",

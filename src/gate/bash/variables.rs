@@ -20,6 +20,8 @@ pub(super) struct Variables {
     loops: BTreeMap<String, Option<Vec<String>>>,
     /// Variables that are set in any other way, as far as their names are known.
     others: BTreeSet<String>,
+    /// Whether `set` may set the positional parameters.
+    sets_positional: bool,
     /// The variables of the loops around the current position of the walk.
     entered: Vec<String>,
 }
@@ -38,12 +40,11 @@ impl Variables {
                 let values = node.fields("value").map(|value| plain(value.kind, value.text(text)));
                 let values: Option<Vec<String>> = values.collect();
                 let values = values.filter(|values| (1..=MAX_VALUES).contains(&values.len()));
-                let seen = self.loops.contains_key(variable) || OF_BASH.contains(&variable);
-                self.loops.insert(variable.to_owned(), values.filter(|_| !seen));
+                let is_set_elsewhere =
+                    self.loops.contains_key(variable) || OF_BASH.contains(&variable);
+                self.loops.insert(variable.to_owned(), values.filter(|_| !is_set_elsewhere));
             }
-            "command_name" if node.text(text) == "set" => {
-                self.others.insert("set".to_owned());
-            }
+            "command_name" => self.sets_positional |= node.text(text) == "set",
             // A builtin such as `read` may set this variable. A word that only looks like a
             // variable does no harm.
             "word" | "variable_name" | "string" | "raw_string" | "ansi_c_string"
@@ -98,10 +99,9 @@ impl Variables {
         let name: String = own.chars().take_while(is_name).collect();
         let is_plain = || self.loops.get(&name).is_none_or(Option::is_some);
         let is_positional = own.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '@' | '*'));
-        let sets_them = || is_positional && self.others.contains("set");
         self.others.contains(&name)
             || OF_BASH.contains(&name.as_str())
-            || sets_them()
+            || (is_positional && self.sets_positional)
             || !is_plain()
     }
 }
