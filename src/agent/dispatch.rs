@@ -47,7 +47,7 @@ impl Dispatch {
 #[derive(Debug, Clone)]
 pub enum CallAction {
     Run(AcceptedCall),
-    /// The tool runs if a person approves the call. If nobody answers, the call can become a step
+    /// The tool runs if a person approves the call. If the request expires, the call can become a step
     /// of a change plan.
     Ask {
         /// The call that would run.
@@ -288,7 +288,7 @@ fn decide_one(
                 match decision.rule {
                     "rate" => "Do something else first.",
                     _ =>
-                        "Nobody can approve it now: continue without this call, or state in the final answer that it was needed.",
+                        "It cannot be approved now: continue without this call, or state in the final answer that it was needed.",
                 }
             ),
         )),

@@ -37,3 +37,6 @@ pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};
 pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, Toolbox};
 pub use untrusted::{Marker, unwrap as unmarked};
+
+#[cfg(test)]
+pub(crate) use sink::testing::Record;

@@ -33,3 +33,33 @@ impl EventSink for Unrecorded {
 
     fn live(&self, _event: LiveEvent) {}
 }
+
+/// A sink for the tests of whatever records events.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::sync::Mutex;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Stores the events, and refuses every event after the first `fail_at`.
+    #[derive(Default)]
+    pub(crate) struct Record {
+        pub(crate) events: Mutex<Vec<Value>>,
+        pub(crate) fail_at: Option<usize>,
+    }
+
+    #[async_trait]
+    impl EventSink for Record {
+        async fn record(&self, event: Event) -> Result<(), RecordError> {
+            let mut events = self.events.lock().unwrap();
+            if self.fail_at == Some(events.len()) {
+                return Err(RecordError("no space left".into()));
+            }
+            events.push(serde_json::to_value(event).unwrap());
+            Ok(())
+        }
+        fn live(&self, _: LiveEvent) {}
+    }
+}

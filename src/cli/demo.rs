@@ -89,7 +89,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates a private directory with an unpredictable name, so nobody else can create it first.
+/// Creates a private directory with an unpredictable name, so that other users cannot create it first.
 fn create_temp_dir(context: &Context) -> Result<PathBuf, CliError> {
     let base =
         context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);

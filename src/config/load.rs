@@ -60,7 +60,7 @@ impl Config {
     }
 
     /// Returns the model that `job` runs with: its own, else the default, else the only one. `None`
-    /// if there is no such model.
+    /// if that model does not exist.
     #[must_use]
     pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
         match job.model.as_ref().or(self.settings.default_model.as_ref()) {

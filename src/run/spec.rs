@@ -53,9 +53,9 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
-    /// Tells whether the attached person can allow calls that the job does not list. In plan mode,
-    /// nobody can: the person who applies the plan could not allow such calls either, so they are
-    /// not planned.
+    /// Tells whether the attached person can allow calls that the job does not list. That is
+    /// not possible in plan mode: the person who applies the plan cannot allow such calls either,
+    /// so they are not planned.
     #[must_use]
     pub fn person_can_allow(&self) -> bool {
         self.has_person && self.mode == Mode::Act

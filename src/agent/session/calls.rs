@@ -158,13 +158,13 @@ impl Session {
         };
         match self.answer_of_person(open, call, reason, cancel).await? {
             _ if cancel.is_cancelled() => Ok(skipped()),
-            // Nobody approved the call, so do not start its dry run either.
+            // The call is not approved, so do not start its dry run either.
             None if approval.unanswered_is_planned => {
                 self.propose(open, call, position, None).await
             }
             None => Ok(not_made(&CallError::new(
                 ErrorKind::ApprovalTimeout,
-                "Nobody answered the approval request in time, so this call was not run. Continue without it, or state in the final answer that it was needed.",
+                "The approval request expired, so this call was not run. Continue without it, or state in the final answer that it was needed.",
             ))),
             Some(answer) if !answer.approved => {
                 let words = answer.reason.map(|words| format!(": {words}")).unwrap_or_default();

@@ -9,28 +9,10 @@ use super::super::{
     ShownAs, SystemPrompt, ToolDefinition, Toolbox,
 };
 use super::*;
+use crate::agent::Record;
 use crate::config::{Autonomy, Limits, Listed, Policy, Price, ReadPolicy};
 use crate::domain::{CallError, Category, ErrorKind, FinishReason, Stop, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
-
-#[derive(Default)]
-struct Record {
-    events: Mutex<Vec<Value>>,
-    fail_at: Option<usize>,
-}
-
-#[async_trait]
-impl EventSink for Record {
-    async fn record(&self, event: Event) -> Result<(), RecordError> {
-        let mut events = self.events.lock().unwrap();
-        if self.fail_at == Some(events.len()) {
-            return Err(RecordError("no space left".into()));
-        }
-        events.push(serde_json::to_value(event).unwrap());
-        Ok(())
-    }
-    fn live(&self, _: LiveEvent) {}
-}
 
 /// Plays back replies and errors. Checks that every request pairs each call with its one result.
 struct Script(Mutex<std::collections::VecDeque<Result<ModelReply, ModelError>>>);

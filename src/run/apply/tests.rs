@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::agent::{AgentTool, CallContext, PreparedCall, ShownAs, ToolDefinition};
+use crate::agent::{AgentTool, CallContext, PreparedCall, Record, ShownAs, ToolDefinition};
 use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
-use crate::domain::{LiveEvent, PlanStep, ToolName};
+use crate::domain::{PlanStep, ToolName};
 use crate::gate::{CommandRules, PathRules};
 
 /// The state that the tools read and change, and their calls in order.
@@ -67,26 +67,6 @@ impl AgentTool for WorldTool {
         values.insert(at, "changed".to_owned());
         CallOutput::default()
     }
-}
-
-/// Stores the events; rejects those from `fail_at` on.
-#[derive(Default)]
-struct Record {
-    events: Mutex<Vec<Value>>,
-    fail_at: Option<usize>,
-}
-
-#[async_trait]
-impl EventSink for Record {
-    async fn record(&self, event: Event) -> Result<(), RecordError> {
-        let mut events = self.events.lock().unwrap();
-        if self.fail_at.is_some_and(|at| events.len() >= at) {
-            return Err(RecordError("no space left".into()));
-        }
-        events.push(serde_json::to_value(event).unwrap());
-        Ok(())
-    }
-    fn live(&self, _: LiveEvent) {}
 }
 
 fn map(value: Value) -> Map<String, Value> {
