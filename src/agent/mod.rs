@@ -1,7 +1,7 @@
 //! The agent loop: a pure machine and the thin driver around it.
 //!
 //! [`Machine::step`] decides. [`Session`] records each decision, then carries it out through the
-//! traits [`Model`], [`AgentTool`] and [`EventSink`]. Nothing here touches a disk, a database, a
+//! traits [`Model`], [`ToolRunner`] and [`EventSink`]. Nothing here touches a disk, a database, a
 //! socket or a process; the host program supplies those. This module does not know about schedules.
 
 mod approval;
@@ -35,7 +35,7 @@ pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};
-pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, Toolbox};
+pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, ToolRunner, ToolSpec, Toolbox};
 pub use untrusted::{Marker, unwrap as unmarked};
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pub struct PreparedCall {
 
 impl PreparedCall {
     /// Returns the SHA-256 (hex) of everything that identifies the call. `state` comes from
-    /// [`AgentTool::state`].
+    /// [`ToolRunner::state`].
     #[must_use]
     pub fn digest(&self, name: &str, state: &str) -> String {
         let whole = serde_json::json!([
@@ -152,9 +152,8 @@ impl CallOutput {
     }
 }
 
-/// A tool that the loop can call.
-#[async_trait]
-pub trait AgentTool: Send + Sync {
+/// What a tool is: its definition, and the judgement of a call that needs no run.
+pub trait ToolSpec: Send + Sync {
     /// Returns the definition, under the tool's own names.
     fn definition(&self) -> &ToolDefinition;
 
@@ -176,6 +175,16 @@ pub trait AgentTool: Send + Sync {
     /// *Errors*: why the call cannot run, for the model.
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError>;
 
+    /// Returns the dry run of a call, which shows what the call would do without doing it; `None`
+    /// if the tool does not support dry runs.
+    fn dry_run_of(&self, _call: &PreparedCall) -> Option<PreparedCall> {
+        None
+    }
+}
+
+/// How a tool runs the calls that its [`ToolSpec`] prepared.
+#[async_trait]
+pub trait ToolRunner: Send + Sync {
     /// Returns what identifies the call beyond its recorded fields: the current program, and the
     /// current files that the call would change.
     ///
@@ -184,13 +193,7 @@ pub trait AgentTool: Send + Sync {
         Ok(String::new())
     }
 
-    /// Returns the dry run of a call, which shows what the call would do without doing it; `None`
-    /// if the tool does not support dry runs.
-    fn dry_run_of(&self, _call: &PreparedCall) -> Option<PreparedCall> {
-        None
-    }
-
-    /// Runs the call that [`Self::dry_run_of`] returned, with the rights of a read tool.
+    /// Runs the call that [`ToolSpec::dry_run_of`] returned, with the rights of a read tool.
     ///
     /// *Cancel*: as [`Self::run`].
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -203,6 +206,11 @@ pub trait AgentTool: Send + Sync {
     /// process of the call stays alive.
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput;
 }
+
+/// A tool that the loop can call.
+pub trait AgentTool: ToolSpec + ToolRunner {}
+
+impl<T: ToolSpec + ToolRunner> AgentTool for T {}
 
 /// The tools of a run.
 #[derive(Clone, Default)]
@@ -224,7 +232,7 @@ impl Toolbox {
     /// model.
     pub fn new(
         tools: impl IntoIterator<Item = Arc<dyn AgentTool>>,
-        shown_as: impl Fn(&dyn AgentTool) -> Option<ShownAs>,
+        shown_as: impl Fn(&dyn ToolSpec) -> Option<ShownAs>,
     ) -> Self {
         let tools: BTreeMap<_, _> =
             tools.into_iter().map(|tool| (tool.definition().name.clone(), tool)).collect();

@@ -54,7 +54,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     let ctx = tool_context(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
         CliError::failed(format!("cannot create the temporary directory: {error}"))
     })?;
-    let rules = gate_rules(&config, &job, ctx.paths.clone());
+    let rules = gate_rules(&config, &job, ctx.access.paths.clone());
     let mut servers = match &tool {
         KnownTool::Mcp { server, category, .. } => {
             // Do not start the server for a call that is denied in any case.

@@ -58,7 +58,7 @@ pub async fn apply(
     scope.record_server_warnings().await?;
     let text = scope.spec.task.clone();
     scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
-    let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.paths.clone());
+    let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.access.paths.clone());
     let mut work = Apply {
         // The person who applies a plan has seen all of its calls. The rate limit is for models.
         rules: GateRules { rate: None, ..rules },

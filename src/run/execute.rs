@@ -137,7 +137,7 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         approval: spec.job.approval,
         gate: GateRules {
             has_person: spec.person_can_allow(),
-            ..gate_rules(&spec.config, &spec.job, ctx.paths.clone())
+            ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
         },
         limits: spec.job.limits.clone(),
         confirm: spec.job.double_confirmation,

@@ -36,7 +36,7 @@ pub fn preflight(
         Some(schedule) => item("schedule", true, schedule.as_written()),
         None => item("schedule", true, "none: manual runs only".to_owned()),
     });
-    let is_local = ctx.execution.is_local();
+    let is_local = ctx.programs.execution.is_local();
     items.extend(is_local.then(|| match std::fs::metadata(working_dir) {
         Ok(meta) if meta.is_dir() => item("working_dir", true, working_dir.display().to_string()),
         Ok(_) => {
@@ -46,7 +46,7 @@ pub fn preflight(
     }));
     let can_change = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
     if can_change && is_local {
-        items.extend(ctx.paths.writable.iter().map(|path| {
+        items.extend(ctx.access.paths.writable.iter().map(|path| {
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
                 Ok(()) => item("writable", true, shown.to_string()),
@@ -92,7 +92,7 @@ pub(super) async fn may_begin(
 /// Reports whether each tool that the job names can be used. Of the other tools that the job may
 /// use, reports those whose program the sandbox would keep from starting.
 fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
-    let is_local = ctx.execution.is_local();
+    let is_local = ctx.programs.execution.is_local();
     let named = job.policy.named();
     let item = |tool: &str, (ok, detail): (bool, String)| PreflightItem {
         name: format!("program of {tool}"),
@@ -131,7 +131,7 @@ fn program(tool: &Tool, ctx: &ToolContext) -> (bool, String) {
     let Some(path) = &tool.program.path else {
         return (false, format!("`{}` was not found", tool.program.written));
     };
-    let rules = &ctx.paths;
+    let rules = &ctx.access.paths;
     let closed = rules.denied.iter().chain(&rules.own);
     let open: Vec<PathBuf> = rules.writable.iter().chain(&rules.readable).cloned().collect();
     match tool.closed_file(closed, &open).filter(|_| ctx.is_sandboxed()) {
@@ -171,11 +171,16 @@ pub async fn connect(
 ) -> (Option<Connection>, Vec<PreflightItem>) {
     let item =
         |name: &str, ok: bool, detail: String| PreflightItem { name: name.to_owned(), ok, detail };
-    if ctx.execution.is_local() {
+    if ctx.programs.execution.is_local() {
         return (None, Vec::new());
     }
-    let name = ctx.execution.name();
-    let connection = match ctx.execution.connect(&ctx.spawner, &ctx.env, &ctx.redactor).await {
+    let name = ctx.programs.execution.name();
+    let connection = match ctx
+        .programs
+        .execution
+        .connect(&ctx.programs.spawner, &ctx.programs.env, &ctx.redactor)
+        .await
+    {
         Ok(connection) => connection,
         Err(error) => return (None, vec![item("environment", false, error)]),
     };
@@ -212,12 +217,12 @@ pub async fn connect(
 /// Tells whether the kernel can enforce the sandbox of the job.
 fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
-    if !ctx.execution.is_local() {
-        let (mode, place) = (job.sandbox.as_str(), ctx.execution.name());
+    if !ctx.programs.execution.is_local() {
+        let (mode, place) = (job.sandbox.as_str(), ctx.programs.execution.name());
         return item(true, format!("{mode}: this host cannot sandbox processes on {place}"));
     }
     let can_change = !(job.policy.write.is_empty() && job.policy.admin.is_empty());
-    if let Some((root, closed)) = ctx.paths.closed_in_writable().filter(|_| can_change) {
+    if let Some((root, closed)) = ctx.access.paths.closed_in_writable().filter(|_| can_change) {
         let (root, closed) = (root.display(), closed.display());
         return item(
             false,

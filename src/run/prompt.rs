@@ -24,11 +24,11 @@ pub(super) async fn prompt(
     let working_dir = &ctx.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     // The tools of a remote job do not work with this host's files at that path.
-    let is_local = ctx.execution.is_local();
+    let is_local = ctx.programs.execution.is_local();
     let root = project::git_root(&directory).filter(|_| is_local);
     let git = match (&root, host.environment.find_program("git")) {
         (Some(root), Some(git)) => tokio::select! {
-            facts = project::git_facts(&ctx.spawner, &git, root, &ctx.redactor) => facts,
+            facts = project::git_facts(&ctx.programs.spawner, &git, root, &ctx.redactor) => facts,
             _ = scope.stop.reason() => None,
         },
         _ => None,
@@ -56,7 +56,8 @@ pub(super) async fn prompt(
 
 /// Returns the documents of the job's project; empty if the job works on another host.
 pub(super) fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
-    let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.execution.is_local()) else {
+    let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.programs.execution.is_local())
+    else {
         return Documents::default();
     };
     let working_dir = &ctx.working_dir;

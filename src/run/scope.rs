@@ -164,7 +164,7 @@ impl RunScope {
         if let Some(connection) = self.connection {
             result.survivors += connection.end().await;
         }
-        if let Some(left) = self.ctx.spawner.end().await {
+        if let Some(left) = self.ctx.programs.spawner.end().await {
             result.survivors = left;
         }
         let by = self.stop.given().and_then(|stop| stop.by);
@@ -270,11 +270,11 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> Sessio
             .collect(),
         policy: spec.job.policy.to_json(),
         config_digest: spec.config.digest.clone(),
-        environment: ctx.execution.name(),
+        environment: ctx.programs.execution.name(),
         sandbox: SandboxFacts {
             mode: spec.job.sandbox.as_str().to_owned(),
             landlock_abi: landlock_abi().filter(|_| ctx.is_sandboxed()),
-            cgroup: ctx.spawner.group().map(str::to_owned),
+            cgroup: ctx.programs.spawner.group().map(str::to_owned),
         },
         dutyd_version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host_name(),

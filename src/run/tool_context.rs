@@ -19,8 +19,9 @@ use crate::process::{Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
-    BashTool, BuiltinTool, DeclaredTool, ExecutionEnvironment, KeptFile, Local, OutputStore,
-    Remote, SandboxProfiles, ToolContext, WebFetchTool, WebSearchTool,
+    AccessRules, BashTool, BuiltinTool, DeclaredTool, ExecutionEnvironment, KeptFile, Local,
+    OutputContext, OutputStore, ProgramContext, Remote, SandboxProfiles, Shell, ToolContext,
+    WebFetchTool, WebSearchTool,
 };
 
 /// Returns the context of the tools of a run. `outputs` is the directory for full outputs.
@@ -76,27 +77,35 @@ pub fn tool_context(
         },
     };
     let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
+    let profile = profile_of(config, job);
+    let limits = &job.limits;
+    let shell = bash
+        .map(|program| Shell { program, timeout: profile.shell_timeout.min(limits.tool_timeout) });
     Ok(Arc::new(ToolContext {
-        spawner: Spawner::new(host.fork_server.clone(), host.groups.as_deref(), run_id.as_str()),
-        env,
         working_dir,
-        timeout: job.limits.tool_timeout,
-        output_limit: job.limits.output_limit,
-        max_output_bytes: job.limits.max_output_bytes,
-        outputs: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
+        timeout: limits.tool_timeout,
         redactor,
-        execution: execution(config, job, host, run_id)?,
-        elsewhere: Default::default(),
-        sandboxes: SandboxProfiles::new(job.sandbox, sandboxed, temporary, job.network),
-        paths: rules,
-        domains: domain_rules(config, job),
+        programs: ProgramContext {
+            spawner: Spawner::new(
+                host.fork_server.clone(),
+                host.groups.as_deref(),
+                run_id.as_str(),
+            ),
+            env,
+            execution: execution(config, job, host, run_id)?,
+            sandboxes: SandboxProfiles::new(job.sandbox, sandboxed, temporary, job.network),
+            shell,
+        },
+        outputs: OutputContext {
+            store: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
+            max_bytes: limits.max_output_bytes,
+            max_characters: limits.output_limit,
+        },
+        access: AccessRules::new(rules, domain_rules(config, job)),
         web_search: config.settings.web_search.clone(),
-        todos: Default::default(),
+        glob_paths_are_relative: profile.shown("glob").is_some_and(|glob| glob.name == "find"),
         skills: job.skills.clone(),
-        glob_paths_are_relative: profile_of(config, job)
-            .shown("glob")
-            .is_some_and(|glob| glob.name == "find"),
-        shell: (bash, profile_of(config, job).shell_timeout.min(job.limits.tool_timeout)),
+        todos: Default::default(),
     }))
 }
 

@@ -1,51 +1,36 @@
 //! The context of a run's tools: where they work, how they start, and where their output goes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::environment::ExecutionEnvironment;
-use super::output::OutputStore;
+use super::output::{Collector, OutputStore};
 use super::sandbox_profile::SandboxProfiles;
 use crate::config::{Skill, WebSearch};
+use crate::domain::{CallId, Image};
 use crate::gate::{DomainRules, PathRules};
 use crate::process::Spawner;
 use crate::text::redact::Redactor;
+use crate::text::truncate::ViewLimit;
 
 /// The resources that a run gives its tools.
 pub struct ToolContext {
-    pub spawner: Spawner,
-    /// The allowlisted part of the daemon's environment.
-    pub env: BTreeMap<String, String>,
     /// The working directory of a tool that does not set one.
     pub working_dir: PathBuf,
     /// The timeout of a tool that does not set one.
     pub timeout: Duration,
-    /// Characters of an output that the model sees, if the job sets a limit and the tool does not.
-    pub output_limit: Option<usize>,
-    /// Bytes of an output that are kept.
-    pub max_output_bytes: u64,
-    /// Stores whole outputs; with `None`, only the inline part is kept.
-    pub outputs: Option<Arc<dyn OutputStore>>,
     /// Removes secrets from outputs.
     pub redactor: Redactor,
-    /// The target on which programs start.
-    pub execution: Arc<dyn ExecutionEnvironment>,
-    /// The sandbox profiles of processes.
-    pub sandboxes: SandboxProfiles,
-    /// The paths that tools may access.
-    pub paths: PathRules,
-    /// The same rules with each tree as a remote target resolves it; set on first use.
-    pub elsewhere: OnceLock<PathRules>,
-    /// The hosts that tools may access.
-    pub domains: DomainRules,
+    pub programs: ProgramContext,
+    pub outputs: OutputContext,
+    pub access: AccessRules,
     /// The search service, if the operator configured one.
     pub web_search: Option<WebSearch>,
-    /// The shell of the `bash` tool, if there is one, and the default timeout of a command.
-    pub shell: (Option<PathBuf>, Duration),
     /// Whether `glob` prints paths relative to the searched directory, as some model families
     /// expect of `find`.
     pub glob_paths_are_relative: bool,
@@ -55,20 +40,102 @@ pub struct ToolContext {
     pub todos: Mutex<Vec<Value>>,
 }
 
+/// How the programs of tools start.
+pub struct ProgramContext {
+    pub spawner: Spawner,
+    /// The allowlisted part of the daemon's environment.
+    pub env: BTreeMap<String, String>,
+    /// The target on which programs start.
+    pub execution: Arc<dyn ExecutionEnvironment>,
+    /// The sandbox profiles of processes.
+    pub sandboxes: SandboxProfiles,
+    /// The shell of the `bash` tool; `None` if it is not installed.
+    pub shell: Option<Shell>,
+}
+
+/// The shell of the `bash` tool.
+#[derive(Debug, Clone)]
+pub struct Shell {
+    pub program: PathBuf,
+    /// The timeout of a command that does not set one.
+    pub timeout: Duration,
+}
+
+/// How much of an output is kept, and where.
+pub struct OutputContext {
+    /// Stores whole outputs; with `None`, only the inline part is kept.
+    pub store: Option<Arc<dyn OutputStore>>,
+    /// Bytes of an output that are kept.
+    pub max_bytes: u64,
+    /// Characters of an output that the model sees, if the job sets a limit and the tool does not.
+    pub max_characters: Option<usize>,
+}
+
+/// What tools may access.
+pub struct AccessRules {
+    pub paths: PathRules,
+    pub domains: DomainRules,
+    /// `paths` with each tree as a remote target resolves it; set on first use.
+    pub(super) remote_paths: OnceLock<PathRules>,
+}
+
+impl AccessRules {
+    /// Returns rules whose remote paths are still to be resolved.
+    #[must_use]
+    pub fn new(paths: PathRules, domains: DomainRules) -> Self {
+        Self { paths, domains, remote_paths: OnceLock::new() }
+    }
+}
+
 impl ToolContext {
     /// Returns a prefix that distinguishes the state of a call on another target; empty on this
     /// host.
     #[must_use]
     pub fn place(&self) -> String {
-        match self.execution.is_local() {
+        match self.programs.execution.is_local() {
             true => String::new(),
-            false => format!("{} ", self.execution.name()),
+            false => format!("{} ", self.programs.execution.name()),
         }
     }
 
     /// Returns whether the programs of tools run in a sandbox.
     #[must_use]
     pub fn is_sandboxed(&self) -> bool {
-        self.sandboxes.are_on() && self.execution.is_local()
+        self.programs.sandboxes.are_on() && self.programs.execution.is_local()
+    }
+
+    /// Returns a collector for the output of a call. `tool_limit` is the number of characters that
+    /// the tool's declaration shows to the model; the job's limit comes next, then that of `view`.
+    pub(super) fn collector<'a>(
+        &'a self,
+        call_id: &'a CallId,
+        tool_limit: Option<usize>,
+        view: ViewLimit,
+    ) -> Collector<'a> {
+        let OutputContext { store, max_bytes, max_characters } = &self.outputs;
+        let characters = tool_limit.or(*max_characters).unwrap_or(view.characters);
+        let view = ViewLimit { characters, ..view };
+        Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
+    }
+
+    /// Stores images beside the transcript and returns the detail that describes them; `None` if
+    /// there are none.
+    ///
+    /// *Errors*: as [`OutputStore::keep_image`].
+    pub(super) fn keep_images(
+        &self,
+        call_id: &CallId,
+        images: &[Image],
+    ) -> io::Result<Option<(String, Value)>> {
+        let mut kept = Vec::new();
+        for (at, image) in images.iter().enumerate() {
+            let store = self.outputs.store.as_deref();
+            let file = store.map(|store| store.keep_image(call_id, at + 1, image)).transpose()?;
+            let Image { media_type, width, height, .. } = image;
+            kept.push(
+                json!({"file": file, "media_type": media_type, "width": width, "height": height}),
+            );
+        }
+        Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
     }
 }

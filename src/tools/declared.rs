@@ -13,7 +13,7 @@ use super::ToolContext;
 use super::builtin::judged_addresses;
 use super::exec::{Process, append, digest_of_file, ended_by_us};
 use super::files::Files;
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::argv::{ArgumentConditions, Names};
 use crate::config::Tool;
 use crate::domain::{CallError, Category, ErrorKind};
@@ -119,10 +119,10 @@ impl DeclaredTool {
         for resource in &call.resources {
             match resource {
                 Resource::File { path, access } => {
-                    let rules = &self.ctx.paths;
+                    let rules = &self.ctx.access.paths;
                     let refused = |refusal: PathRefusal| denied(refusal.rule(), &refusal);
                     let path = rules.absolute(path).map_err(refused)?;
-                    if !self.ctx.execution.is_local() {
+                    if !self.ctx.programs.execution.is_local() {
                         let (ctx, path) = (self.ctx.clone(), path.display().to_string());
                         let (access, cancel) = (*access, cancel.clone());
                         let judged = tokio::task::spawn_blocking(move || {
@@ -139,7 +139,7 @@ impl DeclaredTool {
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
                 Resource::Url(url) => {
-                    let target = self.ctx.domains.target(url);
+                    let target = self.ctx.access.domains.target(url);
                     let target = target.map_err(|refusal| denied("domain", &refusal))?;
                     judged_addresses(&target, &self.ctx.redactor).await?;
                 }
@@ -151,7 +151,7 @@ impl DeclaredTool {
 
     /// Returns the program to start; `None` if the tools run on this host and it is not installed.
     fn program(&self) -> Option<PathBuf> {
-        match self.ctx.execution.is_local() {
+        match self.ctx.programs.execution.is_local() {
             true => self.tool.program.path.clone(),
             false => Some(PathBuf::from(&self.tool.program.written)),
         }
@@ -193,7 +193,7 @@ impl DeclaredTool {
             program,
             env: env.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             timeout,
-            characters: self.tool.output_limit.or(self.ctx.output_limit),
+            characters: self.tool.output_limit,
             category: rights,
             sandbox: &self.tool.sandbox,
         };
@@ -226,8 +226,7 @@ impl DeclaredTool {
     }
 }
 
-#[async_trait]
-impl AgentTool for DeclaredTool {
+impl ToolSpec for DeclaredTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -263,9 +262,21 @@ impl AgentTool for DeclaredTool {
         })
     }
 
+    fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
+        let more = self.tool.dry_run_args.as_ref()?;
+        // After `--`, they would be operands instead of options.
+        let end = call.argv.iter().position(|word| word == "--").unwrap_or(call.argv.len());
+        let mut argv = call.argv.clone();
+        argv.splice(end..end, more.iter().cloned());
+        Some(PreparedCall { argv, ..call.clone() })
+    }
+}
+
+#[async_trait]
+impl ToolRunner for DeclaredTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let mut files = String::new();
-        if self.ctx.execution.is_local() {
+        if self.ctx.programs.execution.is_local() {
             if let Some(path) = &self.tool.program.path {
                 let digest = digest_of_file(path.clone()).await?;
                 files.push_str(&format!("{}={digest} ", path.display()));
@@ -282,15 +293,6 @@ impl AgentTool for DeclaredTool {
         Ok(format!("{place}{files}{env:?} {category} {sandbox:?}"))
     }
 
-    fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
-        let more = self.tool.dry_run_args.as_ref()?;
-        // After `--`, they would be operands instead of options.
-        let end = call.argv.iter().position(|word| word == "--").unwrap_or(call.argv.len());
-        let mut argv = call.argv.clone();
-        argv.splice(end..end, more.iter().cloned());
-        Some(PreparedCall { argv, ..call.clone() })
-    }
-
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         self.execute(call, context, Category::Read).await
     }
@@ -301,7 +303,7 @@ impl AgentTool for DeclaredTool {
             // Count every path that the call may write as modified.
             let written = call.resources.iter().filter_map(|resource| match resource {
                 Resource::File { path, access: Access::Write } => {
-                    self.ctx.paths.absolute(path).ok()
+                    self.ctx.access.paths.absolute(path).ok()
                 }
                 _ => None,
             });

@@ -6,12 +6,11 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use super::ToolContext;
-use super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES};
+use super::output::PROGRAM_VIEW;
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure};
-use crate::text::truncate::{Keep, ViewLimit};
 
 /// The settings of a tool process. Its argv, working directory and standard input come from the
 /// call.
@@ -20,7 +19,7 @@ pub(super) struct Process<'a> {
     /// Variables of this tool, in addition to those that every tool gets.
     pub(super) env: Vec<(String, String)>,
     pub(super) timeout: Duration,
-    /// Characters of the output that the model sees; defaults to [`VIEW_CHARACTERS`].
+    /// Characters of the output that the model sees, if the tool's declaration sets a limit.
     pub(super) characters: Option<usize>,
     /// Determines the rights in the sandbox.
     pub(super) category: Category,
@@ -38,7 +37,7 @@ impl Process<'_> {
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
         let sandbox = match ctx.is_sandboxed() {
-            true => ctx.sandboxes.of(self.category, self.sandbox, &working_dir),
+            true => ctx.programs.sandboxes.of(self.category, self.sandbox, &working_dir),
             false => Ok(None),
         };
         let sandbox = match sandbox {
@@ -53,26 +52,19 @@ impl Process<'_> {
         let spec = ProcessSpec {
             program: self.program.clone(),
             argv: call.argv.clone(),
-            env: ctx.env.clone(),
+            env: ctx.programs.env.clone(),
             working_dir,
             stdin: call.stdin.clone(),
             timeout: self.timeout,
             sandbox,
         };
-        let spec = ctx.execution.process(spec, &self.env);
-        let mut collector = Collector::new(
-            ctx.outputs.as_deref(),
-            &context.call_id,
-            &ctx.redactor,
-            ViewLimit {
-                characters: self.characters.unwrap_or(VIEW_CHARACTERS),
-                lines: VIEW_LINES,
-                keep: Keep::HeadAndTail,
-            },
-            ctx.max_output_bytes,
-        );
-        let exit =
-            ctx.spawner.run(&spec, &context.cancel, &mut |chunk| collector.push(chunk)).await;
+        let spec = ctx.programs.execution.process(spec, &self.env);
+        let mut collector = ctx.collector(&context.call_id, self.characters, PROGRAM_VIEW);
+        let exit = ctx
+            .programs
+            .spawner
+            .run(&spec, &context.cancel, &mut |chunk| collector.push(chunk))
+            .await;
         let collected = match collector.finish() {
             Ok(collected) => collected,
             Err(error) => {
@@ -120,7 +112,7 @@ pub(super) fn ended_by_us(
     }
     let note = if exit.cancelled {
         "[ERROR: The run was stopped during this call; its effect is unknown.]"
-    } else if exit.signal == Some(HUNG_UP) && !ctx.execution.is_local() {
+    } else if exit.signal == Some(HUNG_UP) && !ctx.programs.execution.is_local() {
         "[ERROR: The connection could not be established, or was lost before the program ended; the effect of the call is unknown.]"
     } else {
         return None;

@@ -61,8 +61,8 @@ impl<'a> Files<'a> {
     /// until that host answers.
     #[must_use]
     pub(crate) fn of(ctx: &'a ToolContext, cancel: &'a CancellationToken) -> Self {
-        let remote = (!ctx.execution.is_local()).then(|| RemoteFiles::new(ctx, cancel));
-        Self { rules: &ctx.paths, remote }
+        let remote = (!ctx.programs.execution.is_local()).then(|| RemoteFiles::new(ctx, cancel));
+        Self { rules: &ctx.access.paths, remote }
     }
 
     /// Returns the remote files if `path` is one of them. Trees that a run may only read, such as

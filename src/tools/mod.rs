@@ -24,7 +24,7 @@ pub use builtin::{
     BashTool, BuiltinTool, CONVERTER_VERB, JudgedCall, WebFetchTool, WebSearchTool,
     prepare_builtin, run_converter,
 };
-pub use context::ToolContext;
+pub use context::{AccessRules, OutputContext, ProgramContext, Shell, ToolContext};
 pub use declared::{DeclaredTool, declared_resources};
 pub use environment::{Connection, ExecutionEnvironment, Local, Remote};
 pub use mcp::{Described, McpWarning, Pins, RunningServer};

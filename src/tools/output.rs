@@ -6,13 +6,12 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 
-use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::agent::CallOutput;
 use crate::domain::{CallId, Image, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
-use crate::text::truncate::{ViewBuilder, ViewLimit};
+use crate::text::truncate::{Keep, ViewBuilder, ViewLimit};
 
 /// Bytes of an output that the transcript can hold inline, inclusive.
 pub const INLINE_LIMIT: usize = 64 * 1024;
@@ -21,11 +20,15 @@ pub const INLINE_LIMIT: usize = 64 * 1024;
 const TAIL_BYTES: usize = 1024 * 1024;
 
 /// Lines of a program's output that the model sees.
-pub(super) const VIEW_LINES: usize = 256;
+const VIEW_LINES: usize = 256;
 
 /// Characters of a program's output that the model sees; the job and the tool can set another
 /// limit.
-pub(super) const VIEW_CHARACTERS: usize = 30_000;
+const VIEW_CHARACTERS: usize = 30_000;
+
+/// What the model sees of a program's output.
+pub(super) const PROGRAM_VIEW: ViewLimit =
+    ViewLimit { characters: VIEW_CHARACTERS, lines: VIEW_LINES, keep: Keep::HeadAndTail };
 
 /// A file that receives the output of a call.
 pub struct KeptFile {
@@ -49,26 +52,6 @@ pub trait OutputStore: Send + Sync {
     ///
     /// *Errors*: the file cannot be written.
     fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String>;
-}
-
-/// Stores images beside the transcript and returns the detail that describes them; `None` if there
-/// are none.
-///
-/// *Errors*: as [`OutputStore::keep_image`].
-pub(super) fn keep_images(
-    store: Option<&dyn OutputStore>,
-    call_id: &CallId,
-    images: &[Image],
-) -> io::Result<Option<(String, Value)>> {
-    let mut kept = Vec::new();
-    for (at, image) in images.iter().enumerate() {
-        let file = store.map(|store| store.keep_image(call_id, at + 1, image)).transpose()?;
-        let Image { media_type, width, height, .. } = image;
-        kept.push(
-            json!({"file": file, "media_type": media_type, "width": width, "height": height}),
-        );
-    }
-    Ok((!kept.is_empty()).then(|| ("images".to_owned(), kept.into())))
 }
 
 /// The collected output of a call.

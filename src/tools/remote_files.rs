@@ -109,7 +109,7 @@ impl<'a> RemoteFiles<'a> {
         let work = ask(self.ctx, &asked, self.cancel);
         let answered = tokio::runtime::Handle::current().block_on(work);
         answered.map_err(|error| {
-            let place = self.ctx.execution.name();
+            let place = self.ctx.programs.execution.name();
             let kind = match self.cancel.is_cancelled() {
                 true => ErrorKind::Interrupted,
                 false => ErrorKind::Io,
@@ -132,7 +132,10 @@ impl<'a> RemoteFiles<'a> {
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
                 let said = said(&self.ctx.redactor, output, 200);
-                (ErrorKind::Io, format!("`{name}` on {}: {said}", self.ctx.execution.name()))
+                (
+                    ErrorKind::Io,
+                    format!("`{name}` on {}: {said}", self.ctx.programs.execution.name()),
+                )
             }
         };
         CallError::new(kind, message)
@@ -160,10 +163,10 @@ impl<'a> RemoteFiles<'a> {
     /// Returns the rules with the writable and denied trees as the target resolves them, once per
     /// run. Denied trees also stay denied under their original names.
     pub(super) fn rules(&self) -> Result<&'a PathRules, CallError> {
-        if let Some(known) = self.ctx.elsewhere.get() {
+        if let Some(known) = self.ctx.access.remote_paths.get() {
             return Ok(known);
         }
-        let rules = &self.ctx.paths;
+        let rules = &self.ctx.access.paths;
         let trees: Vec<&Path> =
             rules.writable.iter().chain(&rules.denied).map(PathBuf::as_path).collect();
         let mut real = self.all_real(&trees)?;
@@ -176,7 +179,7 @@ impl<'a> RemoteFiles<'a> {
             own: rules.own.clone(),
             frozen: Vec::new(),
         };
-        Ok(self.ctx.elsewhere.get_or_init(|| resolved))
+        Ok(self.ctx.access.remote_paths.get_or_init(|| resolved))
     }
 
     fn text<'p>(&self, path: &'p Path) -> Result<&'p str, CallError> {
@@ -265,8 +268,9 @@ impl<'a> RemoteFiles<'a> {
         if !matches!(code, 0 | 1) {
             return Err(self.refused(real, code, &output));
         }
-        let mirror = tempfile::tempdir_in(self.ctx.sandboxes.temporary()).map_err(|e| io(&e))?;
-        let skipped = unpack(&self.ctx.execution.name(), &output, mirror.path())?;
+        let mirror =
+            tempfile::tempdir_in(self.ctx.programs.sandboxes.temporary()).map_err(|e| io(&e))?;
+        let skipped = unpack(&self.ctx.programs.execution.name(), &output, mirror.path())?;
         Ok(Tree { directory: mirror, skipped })
     }
 }

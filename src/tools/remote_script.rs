@@ -64,13 +64,13 @@ pub(super) async fn ask(
     let spec = ProcessSpec {
         program: PathBuf::from("sh"),
         argv: words.iter().chain(asked.arguments).map(|word| (*word).to_owned()).collect(),
-        env: ctx.env.clone(),
+        env: ctx.programs.env.clone(),
         working_dir: asked.working_dir.to_path_buf(),
         stdin: asked.stdin.clone(),
         timeout: asked.time,
         sandbox: None,
     };
-    let spec = ctx.execution.process(spec, &[]);
+    let spec = ctx.programs.execution.process(spec, &[]);
     let mut output = Vec::new();
     let mut keep = |chunk: &[u8]| {
         output.extend_from_slice(chunk);
@@ -79,7 +79,7 @@ pub(super) async fn ask(
             false => Ok(()),
         }
     };
-    let exit = ctx.spawner.run(&spec, cancel, &mut keep).await;
+    let exit = ctx.programs.spawner.run(&spec, cancel, &mut keep).await;
     let exit = exit.map_err(|error| error.to_string())?;
     if let Some(found) = framed_in(&output, &nonce) {
         return Ok(found);

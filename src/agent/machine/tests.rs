@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::agent::{
     AgentTool, CallAction, CallContext, CallOutput, PreparedCall, RequestedCall, ShownAs,
-    ToolDefinition,
+    ToolDefinition, ToolRunner, ToolSpec,
 };
 use crate::config::{Autonomy, Limits, Listed, Mode, Policy, Price, ReadPolicy};
 use crate::domain::{CallError, Category, ToolName, Usage};
@@ -58,8 +58,7 @@ struct Row {
 /// writes and is not listed. Each rejects the argument `bad`.
 struct Fake(ToolDefinition, Category);
 
-#[async_trait]
-impl AgentTool for Fake {
+impl ToolSpec for Fake {
     fn definition(&self) -> &ToolDefinition {
         &self.0
     }
@@ -80,6 +79,10 @@ impl AgentTool for Fake {
             lines: 0,
         })
     }
+}
+
+#[async_trait]
+impl ToolRunner for Fake {
     async fn run(&self, _: &PreparedCall, _: &CallContext) -> CallOutput {
         unreachable!("the machine does not run tools")
     }

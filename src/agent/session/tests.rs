@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::super::{
     AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, PreparedCall, Rules,
-    ShownAs, SystemPrompt, ToolDefinition, Toolbox,
+    ShownAs, SystemPrompt, ToolDefinition, ToolRunner, ToolSpec, Toolbox,
 };
 use super::*;
 use crate::agent::Record;
@@ -61,8 +61,7 @@ struct Sleeper {
     most: AtomicU64,
 }
 
-#[async_trait]
-impl AgentTool for Sleeper {
+impl ToolSpec for Sleeper {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -83,6 +82,10 @@ impl AgentTool for Sleeper {
             lines: 0,
         })
     }
+}
+
+#[async_trait]
+impl ToolRunner for Sleeper {
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);

@@ -5,7 +5,9 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::agent::{AgentTool, CallContext, PreparedCall, Record, ShownAs, ToolDefinition};
+use crate::agent::{
+    AgentTool, CallContext, PreparedCall, Record, ShownAs, ToolDefinition, ToolRunner, ToolSpec,
+};
 use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
 use crate::domain::{PlanStep, ToolName};
 use crate::gate::{CommandRules, PathRules};
@@ -27,8 +29,7 @@ struct WorldTool {
     world: Arc<World>,
 }
 
-#[async_trait]
-impl AgentTool for WorldTool {
+impl ToolSpec for WorldTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -46,6 +47,10 @@ impl AgentTool for WorldTool {
             lines: 0,
         })
     }
+}
+
+#[async_trait]
+impl ToolRunner for WorldTool {
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         Ok(self.world.values.lock().unwrap().get("state").cloned().unwrap_or_default())
     }

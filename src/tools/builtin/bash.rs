@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::super::ToolContext;
 use super::super::exec::{Process, append, digest_of_file, ended_by_us};
 use super::{TEXT_BYTES, parsed};
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::config::{Builtin, ToolSandbox};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Resource;
@@ -35,9 +35,9 @@ impl BashTool {
     /// Returns the tool; `None` if there is no bash.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
-        ctx.shell.0.as_ref()?;
+        let shell = ctx.programs.shell.as_ref()?;
         let declared = Builtin::find(NAME)?;
-        let seconds = ctx.shell.1.as_secs();
+        let seconds = shell.timeout.as_secs();
         let definition = ToolDefinition {
             name: NAME.to_owned(),
             description: format!("{} The default timeout is {seconds} s.", declared.description),
@@ -53,8 +53,7 @@ pub(super) fn resources(arguments: &Map<String, Value>) -> Vec<Resource> {
     vec![Resource::Command(command.to_owned())]
 }
 
-#[async_trait]
-impl AgentTool for BashTool {
+impl ToolSpec for BashTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -66,7 +65,8 @@ impl AgentTool for BashTool {
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         let arguments = self.declared.parameters.check(arguments, TEXT_BYTES)?;
         let asked: Bash = parsed(&arguments)?;
-        let shell = self.ctx.shell.0.as_ref().map(|path| path.display().to_string());
+        let shell = self.ctx.programs.shell.as_ref();
+        let shell = shell.map(|shell| shell.program.display().to_string());
         let argv = [shell.unwrap_or_default(), "-c".to_owned(), asked.command];
         Ok(PreparedCall {
             resources: resources(&arguments),
@@ -78,25 +78,30 @@ impl AgentTool for BashTool {
             arguments,
         })
     }
+}
 
+#[async_trait]
+impl ToolRunner for BashTool {
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        match &self.ctx.shell.0 {
-            Some(path) if self.ctx.execution.is_local() => digest_of_file(path.clone()).await,
+        match &self.ctx.programs.shell {
+            Some(shell) if self.ctx.programs.execution.is_local() => {
+                digest_of_file(shell.program.clone()).await
+            }
             _ => Ok(self.ctx.place()),
         }
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let asked = parsed::<Bash>(&call.arguments).ok().and_then(|asked| asked.timeout_ms);
-        let (Some(program), default) = self.ctx.shell.clone() else {
+        let Some(shell) = self.ctx.programs.shell.clone() else {
             let message = "There is no bash on this host.";
             return CallOutput::of_error(&CallError::new(ErrorKind::SpawnFailed, message));
         };
         let process = Process {
-            program,
+            program: shell.program,
             env: Vec::new(),
-            timeout: asked.map_or(default, Duration::from_millis),
-            characters: self.ctx.output_limit,
+            timeout: asked.map_or(shell.timeout, Duration::from_millis),
+            characters: None,
             category: self.declared.category,
             sandbox: &ToolSandbox::default(),
         };

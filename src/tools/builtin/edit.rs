@@ -235,7 +235,7 @@ fn plan(
     };
     // Normalize the path, so that one file does not count as two. Keep a slash at the end: it makes
     // the path that of a directory.
-    let spelled = |text: String| match work.ctx.paths.absolute(&text) {
+    let spelled = |text: String| match work.ctx.access.paths.absolute(&text) {
         Ok(path) => {
             let path = path.to_str().map_or_else(|| path.display().to_string(), str::to_owned);
             if names_directory(&text) { format!("{path}/") } else { path }

@@ -38,7 +38,7 @@ pub(super) fn list_directory(
     let found: Mutex<Vec<(PathBuf, bool)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     let walk = Walk {
-        rules: &work.ctx.paths,
+        rules: &work.ctx.access.paths,
         root: &root,
         ignores: false,
         depth,

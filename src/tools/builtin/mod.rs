@@ -28,8 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
 use super::files::Files;
-use super::output::{Collector, keep_images};
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, PathRules, Resource};
@@ -334,19 +333,12 @@ fn collected(
     view: ViewLimit,
     answer: Answer,
 ) -> CallOutput {
-    let view = ViewLimit { characters: ctx.output_limit.unwrap_or(view.characters), ..view };
-    let mut collector = Collector::new(
-        ctx.outputs.as_deref(),
-        &context.call_id,
-        &ctx.redactor,
-        view,
-        ctx.max_output_bytes,
-    );
+    let mut collector = ctx.collector(&context.call_id, None, view);
     let redacted = |text: String| ctx.redactor.text(&text).into_owned();
     let note = redacted(answer.note);
     let collected = collector.push(answer.text.as_bytes());
     let collected = collected.and_then(|()| collector.finish_with(&note));
-    let kept = keep_images(ctx.outputs.as_deref(), &context.call_id, &answer.images);
+    let kept = ctx.keep_images(&context.call_id, &answer.images);
     match collected.and_then(|collected| Ok((collected, kept?))) {
         Ok((collected, kept)) => CallOutput {
             lossy: collected.lossy || answer.lossy,
@@ -364,8 +356,7 @@ fn collected(
     }
 }
 
-#[async_trait]
-impl AgentTool for BuiltinTool {
+impl ToolSpec for BuiltinTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -387,7 +378,10 @@ impl AgentTool for BuiltinTool {
             arguments,
         })
     }
+}
 
+#[async_trait]
+impl ToolRunner for BuiltinTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let (ctx, resources) = (self.ctx.clone(), call.resources.clone());
         let state = tokio::task::spawn_blocking(move || state_of(&ctx, &resources));

@@ -124,7 +124,7 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let found: Mutex<Vec<(i64, i64, PathBuf)>> = Mutex::default();
     let lock = || found.lock().unwrap_or_else(PoisonError::into_inner);
     let walk = Walk {
-        rules: &work.ctx.paths,
+        rules: &work.ctx.access.paths,
         root: &root,
         ignores: true,
         depth: usize::MAX,
@@ -230,7 +230,7 @@ fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
 
 /// Returns a path as the model sees it: relative to the working directory if it lies there.
 fn named(work: &Work<'_>, path: &Path) -> String {
-    shown(path.strip_prefix(&work.ctx.paths.working_dir).unwrap_or(path).as_os_str())
+    shown(path.strip_prefix(&work.ctx.access.paths.working_dir).unwrap_or(path).as_os_str())
 }
 
 struct Search<'a> {
@@ -274,7 +274,7 @@ impl Search<'_> {
             }
             return found.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
-        let rules = &self.work.ctx.paths;
+        let rules = &self.work.ctx.access.paths;
         let is_full = || self.matches.load(Ordering::Relaxed) >= self.most;
         let is_over = || self.work.go_on().is_err() || is_full();
         let depth = usize::MAX;

@@ -8,7 +8,7 @@ use crate::config::SandboxMode;
 use crate::gate::PathRules;
 use crate::process::{ForkServer, Spawner};
 use crate::text::redact::Redactor;
-use crate::tools::SandboxProfiles;
+use crate::tools::{AccessRules, OutputContext, ProgramContext, SandboxProfiles};
 
 fn context_in(directory: &Path) -> ToolContext {
     let working_dir = directory.canonicalize().unwrap();
@@ -19,24 +19,27 @@ fn context_in(directory: &Path) -> ToolContext {
         ..PathRules::default()
     };
     ToolContext {
-        spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
-        env: Default::default(),
-        sandboxes: SandboxProfiles::new(SandboxMode::Off, paths.clone(), working_dir.clone(), true),
+        programs: ProgramContext {
+            spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
+            env: Default::default(),
+            execution: Arc::new(crate::tools::Local),
+            sandboxes: SandboxProfiles::new(
+                SandboxMode::Off,
+                paths.clone(),
+                working_dir.clone(),
+                true,
+            ),
+            shell: None,
+        },
+        outputs: OutputContext { store: None, max_bytes: 1 << 20, max_characters: None },
+        access: AccessRules::new(paths, Default::default()),
         working_dir,
         timeout: Duration::from_secs(60),
-        output_limit: None,
-        max_output_bytes: 1 << 20,
-        outputs: None,
         redactor: Redactor::default(),
-        paths,
-        shell: (None, Duration::from_secs(10)),
-        glob_paths_are_relative: false,
-        domains: Default::default(),
-        elsewhere: Default::default(),
         web_search: None,
-        execution: Arc::new(crate::tools::Local),
-        todos: Default::default(),
+        glob_paths_are_relative: false,
         skills: Vec::new(),
+        todos: Default::default(),
     }
 }
 
@@ -331,7 +334,7 @@ fn contents_and_names_are_searched() {
     std::fs::create_dir(temp.path().join("endless")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", temp.path().join("endless/.gitignore")).unwrap();
     let mut ctx = context_in(temp.path());
-    ctx.paths.denied.push(ctx.working_dir.join("closed/k.rs"));
+    ctx.access.paths.denied.push(ctx.working_dir.join("closed/k.rs"));
     let grep = |arguments| text(&ctx, "grep", arguments);
     assert_eq!(grep(json!({"pattern": "TODO", "glob": "*.rs"})), "src/a.rs:2: // TODO one\n");
     let all = grep(json!({"pattern": "todo", "case_insensitive": true}));

@@ -86,7 +86,7 @@ impl Connection {
         lifetime: Duration,
     ) -> Result<Self, String> {
         match &server.transport {
-            McpTransport::Http { .. } if ctx.domains.is_offline => {
+            McpTransport::Http { .. } if ctx.access.domains.is_offline => {
                 Err("the job has no network".to_owned())
             }
             McpTransport::Http { url, headers } => {
@@ -102,15 +102,16 @@ impl Connection {
                     .clone()
                     .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
                 // A server runs on this host even if the job's tools run elsewhere.
-                let working_dir = match ctx.execution.is_local() {
+                let working_dir = match ctx.programs.execution.is_local() {
                     true => ctx.working_dir.as_path(),
-                    false => ctx.sandboxes.temporary(),
+                    false => ctx.programs.sandboxes.temporary(),
                 };
                 let sandbox = ctx
+                    .programs
                     .sandboxes
                     .of(rights, sandbox, working_dir)
                     .map_err(|error| format!("it cannot be sandboxed: {error}"))?;
-                let mut all = ctx.env.clone();
+                let mut all = ctx.programs.env.clone();
                 all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
                 let argv = std::iter::once(path.display().to_string());
                 let spec = ProcessSpec {
@@ -122,7 +123,7 @@ impl Connection {
                     timeout: lifetime,
                     sandbox,
                 };
-                let started = ctx.spawner.start_piped(&spec, &ctx.redactor).await;
+                let started = ctx.programs.spawner.start_piped(&spec, &ctx.redactor).await;
                 let (process, output, input) = started.map_err(|error| error.to_string())?;
                 let ending = process.ending();
                 let (output, refused) = LimitedReader::new(output);

@@ -8,14 +8,13 @@ use serde_json::{Map, Value};
 
 use super::super::ToolContext;
 use super::super::image;
-use super::super::output::{Collector, VIEW_CHARACTERS, VIEW_LINES, keep_images};
+use super::super::output::PROGRAM_VIEW;
 use super::connection::{Answered, Connection};
 use super::{Described, shown};
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::argv::Parameters;
 use crate::config::{McpServer, McpTransport};
 use crate::domain::{CallError, Category, ErrorKind, Image};
-use crate::text::truncate::{Keep, ViewLimit};
 
 /// The most bytes of one text argument.
 const TEXT_BYTES: usize = 1 << 20;
@@ -84,8 +83,7 @@ impl McpTool {
     }
 }
 
-#[async_trait]
-impl AgentTool for McpTool {
+impl ToolSpec for McpTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -101,12 +99,15 @@ impl AgentTool for McpTool {
             argv: Vec::new(),
             working_dir: self.ctx.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.is_process && self.ctx.sandboxes.are_on(),
+            sandboxed: self.is_process && self.ctx.programs.sandboxes.are_on(),
             resources: Vec::new(),
             lines: 0,
         })
     }
+}
 
+#[async_trait]
+impl ToolRunner for McpTool {
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         Ok(format!("{} {} {}", self.server, self.digest, self.category))
     }
@@ -137,19 +138,9 @@ impl AgentTool for McpTool {
             }
             Ok(Ok(answered)) => answered,
         };
-        let mut collector = Collector::new(
-            self.ctx.outputs.as_deref(),
-            &context.call_id,
-            &self.ctx.redactor,
-            ViewLimit {
-                characters: self.ctx.output_limit.unwrap_or(VIEW_CHARACTERS),
-                lines: VIEW_LINES,
-                keep: Keep::HeadAndTail,
-            },
-            self.ctx.max_output_bytes,
-        );
+        let mut collector = self.ctx.collector(&context.call_id, None, PROGRAM_VIEW);
         let collected = collector.push(text.as_bytes()).and_then(|()| collector.finish());
-        let kept = keep_images(self.ctx.outputs.as_deref(), &context.call_id, &images);
+        let kept = self.ctx.keep_images(&context.call_id, &images);
         match collected.and_then(|collected| Ok((collected, kept?))) {
             Ok((mut collected, kept)) => {
                 if collected.view.trim().is_empty() {

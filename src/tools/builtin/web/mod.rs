@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::super::ToolContext;
 use super::super::image;
 use super::{Answer, JudgedCall, collected, parsed, prepare_builtin, view};
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Resource;
@@ -134,7 +134,7 @@ impl WebFetchTool {
             Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
             Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
         };
-        let (domains, redactor) = (&self.ctx.domains, &self.ctx.redactor);
+        let (domains, redactor) = (&self.ctx.access.domains, &self.ctx.redactor);
         let fetched = fetch(domains, &asked.url, accept, total, redactor);
         let mut got = unless_stopped(context, fetched).await?;
         if image::media_type(&got.body).is_some() {
@@ -180,8 +180,7 @@ fn told(asked: &str, got: &Fetched, mut answer: Answer) -> (Answer, Option<Error
     (answer, error)
 }
 
-#[async_trait]
-impl AgentTool for WebFetchTool {
+impl ToolSpec for WebFetchTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -192,13 +191,16 @@ impl AgentTool for WebFetchTool {
 
     /// Hides the tool if the job may not fetch from any host.
     fn is_available(&self) -> bool {
-        !self.ctx.domains.is_offline && !self.ctx.domains.hosts.is_empty()
+        !self.ctx.access.domains.is_offline && !self.ctx.access.domains.hosts.is_empty()
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         prepared(NAME, &self.ctx, arguments)
     }
+}
 
+#[async_trait]
+impl ToolRunner for WebFetchTool {
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let done = match parsed::<WebFetch>(&call.arguments) {
             Ok(asked) => self.fetched(&asked, context).await,

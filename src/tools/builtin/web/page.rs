@@ -138,8 +138,9 @@ async fn convert(
         CallError::new(ErrorKind::Tool, message)
     };
     let offline = ToolSandbox { network: false, ..ToolSandbox::default() };
-    let temporary = ctx.sandboxes.temporary().to_path_buf();
+    let temporary = ctx.programs.sandboxes.temporary().to_path_buf();
     let sandbox = ctx
+        .programs
         .sandboxes
         .of(Category::Read, &offline, &temporary)
         .map_err(|error| failed(&format!("the process cannot be sandboxed: {error}")))?;
@@ -163,7 +164,7 @@ async fn convert(
         }
         Ok(())
     };
-    let exit = ctx.spawner.run(&spec, &context.cancel, &mut keep).await;
+    let exit = ctx.programs.spawner.run(&spec, &context.cancel, &mut keep).await;
     let exit = exit.map_err(|error| failed(&error.to_string()))?;
     if exit.cancelled {
         return Err(CallError::new(ErrorKind::Interrupted, "The run was stopped."));

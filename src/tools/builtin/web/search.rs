@@ -15,7 +15,7 @@ use super::super::super::ToolContext;
 use super::super::{Answer, collected, parsed};
 use super::fetch::{MAX_BYTES, shortened};
 use super::{VIEW, definition, failed, prepared, unless_stopped};
-use crate::agent::{AgentTool, CallContext, CallOutput, PreparedCall, ToolDefinition};
+use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::config::{Builtin, WebSearch};
 use crate::domain::{CallError, Category, ErrorKind};
 
@@ -66,7 +66,7 @@ impl WebSearchTool {
     /// Returns the tool; `None` without a key for the service or without a network.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
-        let service = ctx.web_search.clone().filter(|_| !ctx.domains.is_offline)?;
+        let service = ctx.web_search.clone().filter(|_| !ctx.access.domains.is_offline)?;
         let declared = Builtin::find(NAME)?;
         Some(Self { declared, definition: definition(declared), ctx: ctx.clone(), service })
     }
@@ -146,8 +146,7 @@ fn told(asked: &Asked, found: &Found) -> Answer {
     answer
 }
 
-#[async_trait]
-impl AgentTool for WebSearchTool {
+impl ToolSpec for WebSearchTool {
     fn definition(&self) -> &ToolDefinition {
         &self.definition
     }
@@ -159,7 +158,10 @@ impl AgentTool for WebSearchTool {
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
         prepared(NAME, &self.ctx, arguments)
     }
+}
 
+#[async_trait]
+impl ToolRunner for WebSearchTool {
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let done = match parsed::<Asked>(&call.arguments) {
             Ok(asked) => unless_stopped(context, self.found(&asked)).await,
