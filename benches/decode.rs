@@ -1,4 +1,5 @@
-//! Decodes 10 MB of a streamed answer, per wire format. Measures CPU time: nothing waits.
+//! Decodes 10 MB of a streamed answer in each wire format. The stream is in memory, so the measured
+//! time is CPU time.
 #![expect(clippy::unwrap_used, reason = "a benchmark whose setup fails stops at once")]
 
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 const BYTES: usize = 10_000_000;
 
-/// The text of one event, as long as in a real stream.
+/// The text of one event, about as long as in a real stream.
 const TEXT: &str = "a few words, ";
 
 fn event(value: &Value) -> String {
@@ -79,7 +80,7 @@ fn parts(format: WireFormat) -> (String, String, String) {
     }
 }
 
-/// Returns a stream in pieces, as a socket delivers them.
+/// Returns a stream of [`BYTES`] bytes, split into pieces of the size that a socket may deliver.
 fn stream(format: WireFormat) -> Vec<Bytes> {
     let (head, piece, end) = parts(format);
     let repeated = piece.repeat(BYTES / piece.len());

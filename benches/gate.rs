@@ -1,5 +1,5 @@
-//! Costs of the gate: a decision on a file under the lists of a job, and the classification of bash
-//! command lines.
+//! Measures the gate: a decision on a write to a file, for a job that lists 21 tools, and the
+//! classification of bash command lines.
 #![expect(clippy::unwrap_used, reason = "a benchmark whose setup fails stops at once")]
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! Costs of the loop: a process, an iteration with one call of `/bin/true`, and a run of 20
-//! iterations against a model on loopback.
+//! Measures the loop: a process, an iteration with one call of `/bin/true`, and a run of 20
+//! iterations with such calls against a model on loopback.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -106,7 +106,8 @@ fn iteration(criterion: &mut Criterion) {
     });
 }
 
-/// Measures the process part of an iteration: shim, program, and the end of both.
+/// Measures one process through a shim, from the request until both have ended, with and without
+/// the sandbox.
 fn process(criterion: &mut Criterion) {
     let (runtime, spawner) = (runtime(), Spawner::new(fork_server(), None, "bench"));
     let spec = ProcessSpec {
@@ -133,7 +134,7 @@ fn process(criterion: &mut Criterion) {
     }
 }
 
-/// Answers each request of a run with a call, and the last with text.
+/// Answers the first [`ITERATIONS`] requests of a run with a call each, and the next one with text.
 async fn answer(body: String) -> axum::response::Response {
     let request: serde_json::Value = serde_json::from_str(&body).unwrap();
     let answered = request["messages"]

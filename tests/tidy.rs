@@ -7,8 +7,8 @@
     reason = "a failing test should panic immediately"
 )]
 
-#[path = "tidy/circles.rs"]
-mod circles;
+#[path = "tidy/cycles.rs"]
+mod cycles;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -82,7 +82,7 @@ fn imports_inside_a_folder_form_no_circle() {
         (path, lines.join("\n"))
     };
     let files: Vec<(PathBuf, String)> = sources().into_iter().map(join).collect();
-    assert_eq!(circles::circles(&files), Vec::<String>::new());
+    assert_eq!(cycles::cycles(&files), Vec::<String>::new());
 }
 
 #[test]
@@ -252,8 +252,8 @@ fn pages_that_are_cited_are_there() {
     assert!(count > 20, "only {count} citations found");
 }
 
-/// Prints each rule with its tests. Every rule in [`PROVEN`] needs a test, and none in [`LATER`]
-/// has one.
+/// Prints each rule with its tests. Every rule in [`PROVEN`] needs a test, and no rule in [`LATER`]
+/// may have one.
 #[test]
 fn rules_are_proven_by_tests_that_name_them() {
     let mut proven = std::collections::BTreeMap::<String, Vec<String>>::new();
@@ -303,7 +303,7 @@ fn public_types_and_functions_have_doc_comments() {
         for (number, line) in &numbered {
             let item = line.trim_start().strip_prefix("pub ");
             let word = item.and_then(|item| item.split(' ').next());
-            // The items of a macro have the comment that its caller writes.
+            // A macro takes the doc comments of its items from its caller.
             if !word.is_some_and(|word| ITEMS.contains(&word)) || line.contains('$') {
                 continue;
             }

@@ -1,5 +1,5 @@
-// Any bytes as an answer, in pieces of any size: decoding succeeds or returns an error. Included by
-// the target of each format.
+// Decodes arbitrary bytes as an answer, in pieces of the size that the first byte gives. Decoding
+// must succeed or return an error. The target of each wire format includes this file.
 
 use bytes::Bytes;
 use dutyd::config::WireFormat;

@@ -1,5 +1,5 @@
-//! Any arguments for a command line: they are rejected, or each value is rendered unchanged and
-//! never becomes an option.
+//! Renders arbitrary arguments into a command line. They must be rejected, or the value of `text`
+//! must be rendered unchanged and no value may become an option.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,5 +1,5 @@
-//! Any text as a command: it is classified quickly, and a destructive command on a line of its own
-//! after it is never overlooked.
+//! Classifies arbitrary text as a command line, which must be quick. A destructive command on a
+//! line of its own after the text must be found.
 #![no_main]
 
 use dutyd::gate::{CommandRules, Severity};
@@ -9,8 +9,8 @@ fuzz_target!(|text: &str| {
     let rules = CommandRules::default();
     let alone = rules.classify(text);
     assert!(alone.blocked.is_none() || alone.severity == Severity::Destructive);
-    // Text that cannot be parsed is destructive. In other text, the added line must be found,
-    // unless a quotation or comment encloses it.
+    // Text that cannot be parsed is destructive. After other text, the added command must be found,
+    // unless the text contains a character that could quote the added line or make it a comment.
     if alone.severity == Severity::Plain && !text.contains(['\'', '"', '<', '#', '\\', '`', '$']) {
         let more = rules.classify(&format!("{text}\nrm x\n"));
         assert!(more.severity == Severity::Destructive, "{text:?} hides the line after it");

@@ -1,5 +1,5 @@
-//! Any text as a patch: it is parsed or rejected, and a parsed patch is applied to a file or
-//! rejected, quickly.
+//! Parses arbitrary text as a patch and applies it to arbitrary content. Both steps must quickly
+//! succeed or return an error, and a changed file must end with a newline.
 #![no_main]
 
 use dutyd::text::patch::{FilePatch, apply, parse};
@@ -10,7 +10,7 @@ fuzz_target!(|input: (&str, &str)| {
     for patch in parse(text).into_iter().flatten() {
         if let FilePatch::Update { path, hunks, .. } = patch {
             if let Ok(changed) = apply(&path, content, &hunks) {
-                assert!(changed.ends_with('\n'), "a file ends with a newline");
+                assert!(changed.ends_with('\n'), "the changed file does not end with a newline");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Any text as a path: it is rejected or lies in an allowed tree, and a closed path is never
-//! accepted.
+//! Judges arbitrary text as a path. An accepted path must lie in an allowed tree and in no closed
+//! one.
 #![no_main]
 
 use std::path::Path;

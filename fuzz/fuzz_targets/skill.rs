@@ -1,4 +1,5 @@
-//! Any text as a skill: it is parsed or rejected, and a parsed skill has a description.
+//! Parses arbitrary text as a skill. It must be parsed or rejected, and a parsed skill must have a
+//! description.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

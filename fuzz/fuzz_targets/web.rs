@@ -1,5 +1,5 @@
-//! Any text as an address and as a page: only listed hosts are accepted, and every page becomes
-//! text.
+//! Judges arbitrary text as a URL, and converts it as a web page. Only URLs of listed hosts may be
+//! accepted, and every page must be converted.
 #![no_main]
 
 use dutyd::config::AllowedHost;
@@ -7,7 +7,7 @@ use dutyd::gate::DomainRules;
 use dutyd::text::html;
 use libfuzzer_sys::fuzz_target;
 
-/// Size up to which a page cannot nest too deeply, in bytes.
+/// Bytes of a page, inclusive. A page of this size cannot nest so deeply that the stack overflows.
 const PAGE: usize = 8192;
 
 fuzz_target!(|text: &str| {

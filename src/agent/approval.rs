@@ -1,4 +1,4 @@
-//! Approval requests: what the loop asks of a person.
+//! Approval requests: the loop asks a person whether a call may run.
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -49,7 +49,7 @@ pub struct ApprovalAnswer {
 /// Asks a person for approval.
 #[async_trait]
 pub trait Approver: Send + Sync {
-    /// Returns when a request that is made now expires.
+    /// Returns the time at which a request made now expires.
     fn expires_at(&self, timeout: std::time::Duration) -> DateTime<Utc>;
 
     /// Waits for a person's answer, which may never come.

@@ -7,11 +7,11 @@ use crate::config::Price;
 use crate::domain::{Turn, Usage};
 use crate::gate::Spent;
 
-/// Characters per token, for estimates until a provider has reported a count.
+/// Characters per token, to estimate text whose tokens no provider has counted.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
-/// Characters that an image counts for. Providers count about 1,600 tokens for one of the largest
-/// size.
+/// The number of characters as which an image counts. Providers count about 1,600 tokens for an
+/// image of the largest size.
 const CHARACTERS_PER_IMAGE: usize = 6400;
 
 /// What a run has used so far.
@@ -21,13 +21,13 @@ pub struct Counters {
     pub iterations: u64,
     /// The counts that the gate checks.
     pub spent: Spent,
-    /// Tools of the calls that the gate did not deny.
+    /// Names of the tools in calls that the gate did not deny.
     pub tools_used: BTreeSet<String>,
     /// Tokens of all responses, estimated where the provider did not report them.
     pub usage: Usage,
-    /// US dollars; `None` as soon as a model without a known price has answered.
+    /// Cost in US dollars; `None` as soon as a model without a known price has answered.
     pub cost: Option<f64>,
-    /// Tokens of the last request that the provider now has in its cache.
+    /// Input tokens of the last request if the provider has cached it, otherwise 0.
     pub cached: u64,
     /// The last token count that a provider reported, and the number of turns that it covers.
     counted: Option<(u64, usize)>,

@@ -1,7 +1,7 @@
 //! Routes each call of a reply: finds the tool, validates the arguments, asks the gate.
 //!
-//! Every call gets exactly one [`Dispatch`], and therefore exactly one result, in call order and
-//! independent of the other calls (POL-9).
+//! Every call gets exactly one [`Dispatch`], and therefore exactly one result, in call order.
+//! Rejecting one call does not change what happens to the others (POL-9).
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,8 +47,8 @@ impl Dispatch {
 #[derive(Debug, Clone)]
 pub enum CallAction {
     Run(AcceptedCall),
-    /// The tool runs if a person approves the call. If the request expires, the call can become a step
-    /// of a change plan.
+    /// The tool runs if a person approves the call. If the request expires, the approval settings
+    /// decide whether the call becomes a step of a change plan.
     Ask {
         /// The call that would run.
         call: AcceptedCall,
@@ -94,7 +94,7 @@ impl fmt::Debug for AcceptedCall {
 pub struct StepPosition {
     /// The number of the step, from 1.
     pub step: u64,
-    /// The reads that the model had seen before this step.
+    /// The ids of the reads whose results the model had seen before it requested this step.
     pub rests_on: Vec<CallId>,
 }
 
@@ -127,7 +127,7 @@ pub enum Planned {
     Nothing,
     /// A read that later steps may rest on.
     Read(PlanRead),
-    /// A change: what the model read before may be stale now.
+    /// A call that may have changed something, so that earlier reads may be stale.
     Changed,
     /// A step of the plan.
     Step(Box<PlanStep>),
@@ -153,7 +153,8 @@ pub(super) fn dispatch_calls(
 ) -> (Vec<Dispatch>, Vec<Event>) {
     let mut spent = spent.clone();
     let mut decisions = Vec::new();
-    // Continue after the last recorded step. A call that does not become a step can leave a gap.
+    // Continue after the last recorded step. A call that does not become a step leaves its number
+    // unused.
     let mut steps = changes.steps.last().map_or(0, |step| step.step);
     let most = rules.limits.max_tool_calls_per_turn;
     let dispatches = calls
@@ -175,7 +176,7 @@ pub(super) fn dispatch_calls(
             };
             let action = match decided {
                 Err(error) => CallAction::Reject(error),
-                // A person approves the call by applying the plan.
+                // In plan mode, a person approves the call later, by applying the plan.
                 Ok((call, reason))
                     if rules.mode == Mode::Plan
                         && (reason.is_some() || call.category != Category::Read) =>
@@ -194,7 +195,7 @@ pub(super) fn dispatch_calls(
                 action,
             };
             if let Some(call) = dispatch.accepted() {
-                // Count what this call will use against the later calls of the same reply.
+                // Charge this call to the budgets before the later calls of the reply are checked.
                 spent.count(&rules.gate, &call.prepared.resources, call.prepared.lines);
             }
             dispatch
@@ -203,11 +204,11 @@ pub(super) fn dispatch_calls(
     (dispatches, decisions)
 }
 
-/// Returns the warning about an admin call that runs in a supervised job.
+/// Returns a warning if the call is an admin call and the job is supervised.
 pub(super) fn admin_warning(policy: &Policy, name: &str, category: Category) -> Option<Event> {
-    let is_told = category == Category::Admin && policy.autonomy == Autonomy::Supervised;
+    let is_reported = category == Category::Admin && policy.autonomy == Autonomy::Supervised;
     let message = format!("`{name}` runs as a call of category admin");
-    is_told.then(|| Event::warning("admin_call", message))
+    is_reported.then(|| Event::warning("admin_call", message))
 }
 
 /// Returns the accepted call, with a reason if a person must approve it first.

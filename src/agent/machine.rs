@@ -1,8 +1,8 @@
 //! The loop as a pure machine: (state, input) → (events, action).
 //!
-//! The machine decides what to say, what to run and when to stop, but performs none of it. The
-//! driver records the events *before* it performs the action, so the transcript is never behind the
-//! world. *Source*: `docs/design/loop.md`.
+//! The machine decides what to say, what to run and when to stop. The driver performs the actions:
+//! it records the events *before* it performs the action, so the transcript announces every action
+//! that takes effect. *Source*: `docs/design/loop.md`.
 
 mod limits;
 mod reply;
@@ -25,7 +25,7 @@ use crate::domain::{
 use reply::assistant_event;
 
 /// Malformed calls in a row that the model may correct; the next one ends the run.
-const MALFORMED_TOLD: u32 = 2;
+const MAX_CORRECTIONS: u32 = 2;
 
 const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
@@ -68,6 +68,7 @@ pub enum Action {
 pub struct End {
     /// Why the loop stopped.
     pub stop_reason: StopReason,
+    /// The last text of the session: from the model, or the message about the limit that ended it.
     pub result: Option<String>,
     /// What went wrong, for the operator.
     pub error: Option<String>,
@@ -283,8 +284,8 @@ impl Machine {
         }
     }
 
-    /// Removes the calls of the last reply from the history: none of them runs, so none may wait
-    /// for a result.
+    /// Removes the calls of the last reply from the history: they are not run, so they get no
+    /// results.
     fn leave_unanswered(&mut self) {
         if let Some(Turn::Assistant(turn)) = self.history.last_mut() {
             turn.tool_calls.clear();
@@ -305,7 +306,7 @@ impl Machine {
 
     fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {
         self.malformed_in_a_row += 1;
-        if self.malformed_in_a_row > MALFORMED_TOLD {
+        if self.malformed_in_a_row > MAX_CORRECTIONS {
             let message = format!(
                 "the model wrote a malformed call {} times in a row: {reason}",
                 self.malformed_in_a_row

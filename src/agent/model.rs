@@ -47,7 +47,7 @@ pub struct ModelReply {
     pub calls: Vec<RequestedCall>,
     /// Why the model stopped.
     pub finish_reason: FinishReason,
-    /// The stop reason in the provider's own word.
+    /// The provider's own word for `finish_reason`.
     pub stop_reason: Option<String>,
     /// The provider's explanation of a refusal.
     pub explanation: Option<String>,

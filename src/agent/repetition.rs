@@ -58,8 +58,8 @@ impl Window {
         Self { size, last: VecDeque::with_capacity(size) }
     }
 
-    /// Adds a call. If a repeated pattern now fills the window, empties the window and returns the
-    /// length of the pattern.
+    /// Adds a call. If the window is full and its calls repeat a pattern, empties the window and
+    /// returns the number of calls in the pattern.
     pub(crate) fn push(&mut self, signature: Signature) -> Option<usize> {
         if self.last.len() == self.size {
             self.last.pop_front();
@@ -74,8 +74,9 @@ impl Window {
         found
     }
 
-    /// Tells whether the last calls repeat a pattern of `length` at least twice. Only the largest
-    /// multiple of `length` that fits into the window counts.
+    /// Tells whether the last calls of a full window consist of a pattern of `length` calls, two or
+    /// more times in a row. Ignores the oldest calls if the window size is not a multiple of
+    /// `length`.
     fn repeats(&self, length: usize) -> bool {
         let span = self.size / length * length;
         if span < 2 * length {
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(
             first_detection(10, [1, 2, 3].repeat(10)),
             Some((10, 3)),
-            "in the last nine calls"
+            "the last nine calls are 2, 3, 1 three times"
         );
         assert_eq!(first_detection(10, [1, 2, 3, 4].repeat(10)), None);
         assert_eq!(

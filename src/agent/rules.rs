@@ -12,7 +12,7 @@ pub struct Rules {
     pub mode: Mode,
     /// How the session asks a person for approval.
     pub approval: Approval,
-    /// The limits that end the session.
+    /// The limits of the session. Most of them end it when they are reached.
     pub limits: Limits,
     /// Whether the model must confirm its first reply without calls.
     pub confirm: bool,

@@ -1,8 +1,8 @@
 //! The driver: records each decision of the machine, then carries it out.
 //!
-//! The session owns every wait of a run: the model, the tools, the pause before a retry. A stop or
-//! the deadline ends each wait at once. When [`Session::run`] returns, nothing that the session
-//! started is still alive.
+//! The session does all the waiting of a run: for the model, for tools, for approvals and before a
+//! retry. A stop or the deadline ends each wait; a running tool gets its grace period to end. When
+//! [`Session::run`] returns, every model call and tool call of the session has ended.
 
 mod calls;
 
@@ -24,10 +24,10 @@ use super::stop::StopSignal;
 use super::untrusted::Marker;
 use crate::domain::{Event, LiveEvent, StopReason};
 
-/// The shortest and longest pause before a retry, before jitter.
+/// The shortest and the longest pause between two attempts, without jitter.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The longest pause that we grant to a provider that asks for one.
+/// The longest pause between two attempts that a provider can request.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// The parts of a session.
@@ -50,11 +50,11 @@ pub struct SessionParts {
 /// A model that a session can call.
 #[derive(Clone)]
 pub struct ModelInUse {
-    /// Its name in the configuration.
+    /// The name of the model in the configuration.
     pub name: String,
     /// The client of the model.
     pub model: Arc<dyn Model>,
-    /// Retries of one call, not counting the first attempt.
+    /// Retries of one model call, not counting the first attempt.
     pub max_retries: u32,
     /// What the loop knows about the model.
     pub facts: ModelFacts,
@@ -80,7 +80,7 @@ pub struct SessionResult {
     pub counters: Counters,
     /// The change plan of the session.
     pub changes: Changes,
-    /// Processes that outlived the kill of a call.
+    /// Number of processes of all calls that survived an attempt to kill them.
     pub survivors: u64,
 }
 
@@ -99,8 +99,8 @@ impl Session {
     /// Runs one task to its end.
     ///
     /// If the transcript cannot be written, the run ends with `record_failed` and takes no further
-    /// action. *Cancel*: use `stop`. Only then have the processes of the tools ended when this
-    /// returns; dropping the future does not wait for them.
+    /// action. *Cancel*: use [`SessionParts::stop`]. This function then returns after the processes
+    /// of the tools have ended. Dropping the future does not wait for them.
     pub async fn run(mut self, task: String) -> SessionResult {
         let end = match self.drive(task).await {
             Ok(end) => end,
@@ -141,7 +141,8 @@ impl Session {
         }
     }
 
-    /// Calls the models in order until one answers.
+    /// Calls the current model. If that model is unavailable, falls back to the next one that fits
+    /// the cost limit.
     async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
         loop {
             let at = self.at.load(Ordering::Relaxed);

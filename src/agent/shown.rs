@@ -1,4 +1,4 @@
-//! How a model sees a tool: under the names and in the time unit that its model family expects.
+//! Shows a tool to a model under the names and in the time unit that the model family expects.
 //!
 //! Policies, transcripts and the tool itself use only the tool's own names.
 
@@ -109,8 +109,8 @@ impl ShownAs {
     }
 }
 
-/// Tells whether the tool takes a parameter in milliseconds that the model sees in seconds. Its
-/// shown name lacks the suffix `_ms`.
+/// Tells whether a parameter is in milliseconds for the tool and in seconds for the model: the two
+/// names then differ only in the suffix `_ms`.
 fn is_in_seconds(ours: &str, theirs: &str) -> bool {
     ours.strip_suffix("_ms") == Some(theirs)
 }
@@ -141,8 +141,8 @@ fn thousandth(value: &Value) -> Value {
     }
 }
 
-/// Converts seconds to whole milliseconds. Leaves a value that is not a number to the argument
-/// validation.
+/// Converts seconds to whole milliseconds. Returns a value that is not a number unchanged, because
+/// the argument validation rejects it.
 fn in_milliseconds(value: &Value) -> Value {
     match (value.as_u64(), value.as_f64()) {
         (Some(seconds), _) => seconds.saturating_mul(1000).into(),

@@ -34,7 +34,7 @@ impl EventSink for Unrecorded {
     fn live(&self, _event: LiveEvent) {}
 }
 
-/// A sink for the tests of whatever records events.
+/// A sink for tests.
 #[cfg(test)]
 pub(crate) mod testing {
     use std::sync::Mutex;
@@ -43,7 +43,8 @@ pub(crate) mod testing {
 
     use super::*;
 
-    /// Stores the events, and refuses every event after the first `fail_at`.
+    /// Stores the first `fail_at` events and refuses the rest. Without `fail_at`, stores all
+    /// events.
     #[derive(Default)]
     pub(crate) struct Record {
         pub(crate) events: Mutex<Vec<Value>>,

@@ -51,12 +51,12 @@ impl PreparedCall {
     }
 }
 
-/// What a call gets in addition to its arguments.
+/// The id and the cancellation of a running call.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The id of the call.
     pub call_id: CallId,
-    /// Cancelled when the run ends: the call must end within 3 s.
+    /// Cancelled when the run ends. The call must then end within 3 s.
     pub cancel: CancellationToken,
 }
 
@@ -71,9 +71,9 @@ pub struct CallOutput {
     pub output: Option<String>,
     /// The file that holds the output, if it is large.
     pub output_file: Option<String>,
-    /// Bytes that the tool wrote, kept or not.
+    /// Number of bytes that the tool wrote, including dropped ones.
     pub output_bytes: u64,
-    /// The number of dropped bytes, and the SHA-256 (hex) of the file that holds the rest.
+    /// The number of dropped bytes, and the SHA-256 (hex) of the file that holds the kept bytes.
     pub dropped: Option<(u64, String)>,
     /// How much of the output `content` leaves out.
     pub truncated: Option<Truncated>,
@@ -84,7 +84,7 @@ pub struct CallOutput {
     pub signal: Option<i32>,
     /// Whether the deadline passed.
     pub timed_out: bool,
-    /// Processes that outlived the kill.
+    /// Number of processes of the call that survived an attempt to kill them.
     pub survivors: u64,
     /// SHA-256 (hex) of the whole output, if any.
     pub digest: Option<String>,
@@ -112,7 +112,7 @@ impl CallOutput {
         is_answer.then(|| hex::encode(Sha256::digest(whole.to_string())))
     }
 
-    /// Returns the fields of the call's `tool_call_end`.
+    /// Returns the fields of the `tool_call_end` event.
     #[must_use]
     pub fn end(self, call_id: &CallId, name: &str, duration_ms: u64) -> CallEnd {
         CallEnd {
@@ -152,7 +152,7 @@ impl CallOutput {
     }
 }
 
-/// What a tool is: its definition, and the judgement of a call that needs no run.
+/// Describes a tool and prepares its calls, without running them.
 pub trait ToolSpec: Send + Sync {
     /// Returns the definition, under the tool's own names.
     fn definition(&self) -> &ToolDefinition;
@@ -165,7 +165,7 @@ pub trait ToolSpec: Send + Sync {
         &[]
     }
 
-    /// Tells whether a call could run here at all.
+    /// Tells whether the tool can run at all; for example, whether its program exists.
     fn is_available(&self) -> bool {
         true
     }
@@ -185,8 +185,8 @@ pub trait ToolSpec: Send + Sync {
 /// How a tool runs the calls that its [`ToolSpec`] prepared.
 #[async_trait]
 pub trait ToolRunner: Send + Sync {
-    /// Returns what identifies the call beyond its recorded fields: the current program, and the
-    /// current files that the call would change.
+    /// Returns a text that identifies the current state on which the call depends: its program, and
+    /// the files that it would change.
     ///
     /// *Errors*: the program or the files cannot be read.
     async fn state(&self, _call: &PreparedCall) -> Result<String, CallError> {
@@ -200,7 +200,7 @@ pub trait ToolRunner: Send + Sync {
         self.run(call, context).await
     }
 
-    /// Runs a prepared call. A failure is content, not an error.
+    /// Runs a prepared call. The output also reports a failure.
     ///
     /// *Cancel*: through `context.cancel` only. Then await the future to its end, so that no
     /// process of the call stays alive.
@@ -217,7 +217,7 @@ impl<T: ToolSpec + ToolRunner> AgentTool for T {}
 pub struct Toolbox {
     tools: BTreeMap<String, Arc<dyn AgentTool>>,
     offered: Vec<ToolDefinition>,
-    /// Maps the name that the model sees to the tool's own name and how it is shown.
+    /// Maps the tool name that the model sees to the tool's own name and its [`ShownAs`].
     shown: BTreeMap<String, (String, ShownAs)>,
 }
 
@@ -242,7 +242,7 @@ impl Toolbox {
             let own = &tool.definition().name;
             let Some(mut as_) = shown_as(tool.as_ref()) else { continue };
             if as_.name != *own && tools.contains_key(&as_.name) {
-                // Another tool already has this name.
+                // Another tool already has this name, so show this tool under its own name.
                 as_.name.clone_from(own);
             }
             offered.push(as_.definition(tool.definition()));
@@ -252,8 +252,8 @@ impl Toolbox {
         Self { tools, offered, shown }
     }
 
-    /// Returns the tool's own name for a name that the model wrote. Returns any other name
-    /// unchanged.
+    /// Returns the own name of the tool that the model sees as `name`; if there is none, `name`
+    /// itself.
     #[must_use]
     pub fn canonical<'a>(&'a self, name: &'a str) -> &'a str {
         self.shown.get(name).map_or(name, |(own, _)| own)

@@ -1,7 +1,8 @@
 //! Delimits untrusted content, such as tool output, as data for the model.
 //!
-//! The delimiters contain a value derived from the call and a secret of the run. Content written
-//! before the call therefore cannot close them, and a resumed run produces the same delimiters.
+//! The delimiters contain a value derived from the call's id and a secret of the run. The author of
+//! the content does not know the value, so the content cannot close the delimiters. A resumed run
+//! produces the same delimiters.
 //! Invisible characters between the delimiters are escaped (LLM-1, LLM-3). We do not rely on the
 //! delimiters: the gate decides regardless of what a model believes.
 
@@ -50,14 +51,19 @@ impl Marker {
         let value: String = hex::encode(digest).chars().take(16).collect();
         let characters = content.chars().count().max(1000) * GROWTH;
         let limit = ViewLimit { characters, lines: usize::MAX, keep: Keep::HeadAndTail };
-        let (shown, _) = head_and_tail(&escape::for_model(content), limit, "the record");
-        // Only a writer who knows the secret could have produced this value.
+        let (shown, _) = head_and_tail(
+            &escape::for_model(content),
+            limit,
+            "Its escaped characters made it too long.",
+        );
+        // Content that contains the value could close the delimiters, so remove the value.
         let shown = shown.replace(&value, "[removed]");
         format!("<{tag} {value}>\n{shown}\n</{tag} {value}>")
     }
 }
 
-/// Returns the content between the delimiters. Text without delimiters is returned unchanged.
+/// Returns the content between the delimiters of [`Marker::wrap`]. Returns any other text
+/// unchanged.
 #[must_use]
 pub fn unwrap(content: &str) -> &str {
     let inner = content.strip_prefix("<tool_output ").and_then(|rest| rest.split_once(">\n"));

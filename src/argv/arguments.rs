@@ -1,7 +1,7 @@
 //! Parses the arguments of a call from the text that a provider sent.
 //!
-//! We parse only once and reject duplicate keys, because two parsers could disagree on which one
-//! counts (ARG-15).
+//! We parse only once and reject duplicate keys, because two parsers could disagree on which of the
+//! values counts (ARG-15).
 
 use std::fmt;
 
@@ -15,11 +15,11 @@ use crate::text::json::check_values;
 /// Limit on the arguments of one call, in bytes, inclusive.
 const ARGUMENT_BYTES: usize = 8 << 20;
 
-/// Limit on the values in the arguments of one call, inclusive.
+/// Limit on the number of JSON values in the arguments of one call, inclusive.
 const ARGUMENT_VALUES: usize = 100_000;
 
-/// Parses the arguments in `text`. Empty text and `null` mean no arguments: servers send them for
-/// tools without parameters.
+/// Parses the arguments in `text`. Empty text and `null` mean no arguments: some providers send
+/// them for tools without parameters.
 ///
 /// *Errors*: `text` is not a JSON object, is too large, has too many values or has a duplicate key.
 /// The message is for the model.

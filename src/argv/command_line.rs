@@ -1,8 +1,9 @@
 //! The command line that a tool declares, and the only way from arguments to an argv.
 //!
-//! A template element becomes exactly one argument. A list that is alone in its element becomes one
-//! argument per item. Nothing is split, globbed or interpreted. An argument that begins with a
-//! model's value must not begin with a dash, unless the declaration allows it.
+//! Each element of `args` is a template that becomes exactly one argument. The exception is a list,
+//! which is alone in its element and becomes one argument per item. Nothing is split, globbed or
+//! interpreted. If an argument begins with a value from the model, that value must not begin with a
+//! dash, unless the declaration allows it.
 
 use std::collections::BTreeSet;
 
@@ -27,13 +28,10 @@ pub const STDIN_BYTES_LIMIT: usize = 1024 * 1024;
 pub struct Declaration {
     /// The program as written in the file.
     pub program: String,
-    /// `args`.
     pub args: Vec<String>,
-    /// `optional_args`, in the order of the file.
+    /// In the order of the file.
     pub optional_args: Vec<(String, Vec<String>)>,
-    /// `stdin`.
     pub stdin: Option<String>,
-    /// `parameters`.
     pub parameters: Map<String, Value>,
 }
 
@@ -84,7 +82,8 @@ impl CommandLine {
         &self.parameters
     }
 
-    /// Validates arguments and fills in defaults. The result is judged, recorded and rendered.
+    /// Validates arguments and fills in defaults. The caller passes the result to the gate, to the
+    /// transcript and to [`Self::render`].
     ///
     /// *Errors*: `invalid_arguments`.
     pub fn validate(
@@ -174,7 +173,7 @@ impl CommandLine {
 
     /// Tells whether a parameter is used only on standard input.
     fn is_only_in_stdin(&self, name: &str) -> bool {
-        let in_stdin = self.stdin.iter().any(|text| text.places().any(|place| place == name));
+        let in_stdin = self.stdin.iter().any(|text| text.placeholders().any(|place| place == name));
         let is_guard = self.optional_args.iter().any(|(guard, _)| guard == name);
         in_stdin && !is_guard && !self.in_argv(name)
     }
@@ -183,7 +182,7 @@ impl CommandLine {
         self.args
             .iter()
             .chain(self.optional_args.iter().flat_map(|(_, templates)| templates))
-            .any(|template| template.places().any(|place| place == name))
+            .any(|template| template.placeholders().any(|place| place == name))
     }
 
     fn render_element(
@@ -198,7 +197,7 @@ impl CommandLine {
             out.push(literal.to_owned());
             return Ok(());
         }
-        if let Some(name) = template.lone_place()
+        if let Some(name) = template.lone_placeholder()
             && let Some(Value::Array(items)) = arguments.get(name)
         {
             for item in items {
@@ -332,7 +331,7 @@ impl CommandLine {
         used: &mut BTreeSet<String>,
         errors: &mut Vec<Diagnostic>,
     ) {
-        for name in template.places() {
+        for name in template.placeholders() {
             let Some(parameter) = self.parameters.get(name) else {
                 // An invalid parameter has been reported already.
                 if !declaration.parameters.contains_key(name) {
@@ -356,7 +355,7 @@ impl CommandLine {
             if parameter.list && pointer == "/stdin" {
                 let message = format!("the list `{name}` cannot be written to standard input");
                 errors.push(Diagnostic::new(pointer, message));
-            } else if parameter.list && template.lone_place().is_none() {
+            } else if parameter.list && template.lone_placeholder().is_none() {
                 errors.push(
                     Diagnostic::new(pointer, format!("the list `{name}` must stand alone in its element"))
                         .with_hint(format!("write \"{{{{{name}}}}}\" as a separate element: it becomes one argument per item")),
@@ -369,7 +368,7 @@ impl CommandLine {
         let program = &declaration.program;
         let mut named = BTreeSet::new();
         let mut name = |pointer: &str, template: &Template, errors: &mut Vec<Diagnostic>| {
-            for place in template.places() {
+            for place in template.placeholders() {
                 if self.parameters.get(place).is_some_and(|p| !p.unsafe_interpreter)
                     && named.insert((pointer.to_owned(), place.to_owned()))
                 {
@@ -393,7 +392,7 @@ impl CommandLine {
     }
 
     /// Returns possible command lines of a call, with the pointer of each template: without
-    /// optional arguments, with each one alone, and with all of them.
+    /// optional arguments, with each entry of `optional_args` alone, and with all of them.
     fn lines(&self) -> Vec<Vec<(String, &Template)>> {
         fn of<'t>(pointer: &str, templates: &'t [Template]) -> Vec<(String, &'t Template)> {
             let numbered = templates.iter().enumerate();
@@ -439,7 +438,8 @@ fn invalid(message: String) -> CallError {
     CallError::new(ErrorKind::InvalidArguments, message)
 }
 
-/// Tells whether a template passes one value unchanged: alone, or as the value of an option.
+/// Tells whether the program gets the value of the template's placeholder unchanged: alone, or
+/// after text that ends with `=` or `@`.
 fn is_whole(template: &Template) -> bool {
     match template.pieces() {
         [Piece::Placeholder(_)] => true,

@@ -23,8 +23,8 @@ pub struct ArgumentConditions {
 }
 
 impl ArgumentConditions {
-    /// Compiles conditions on the parameters of a tool. Pass `None` if the parameters are unknown
-    /// before the tool runs.
+    /// Compiles conditions on the parameters of a tool. Pass `None` if the parameters are not
+    /// known, as for a tool of an MCP server.
     ///
     /// *Errors*: all errors, with pointers relative to the condition.
     pub fn compile(

@@ -1,7 +1,8 @@
 //! Finds templates that would let a model choose what runs (ARG-13).
 //!
 //! The walk reads the arguments as the program would, by the table in `programs.rs`. After an
-//! option that the table does not know, it cannot tell and counts the later arguments as dangerous.
+//! option that is not in the table, the walk cannot tell what the later arguments mean, so it
+//! counts them as dangerous.
 
 use super::programs::{self, Kind, Reader, Stdin, is_listed};
 use crate::text::template::{Piece, Template};
@@ -11,7 +12,7 @@ use crate::text::template::{Piece, Template};
 pub(crate) struct Reading<'a> {
     /// Positions of the arguments in which a placeholder names what runs, ascending.
     pub(crate) positions: Vec<usize>,
-    /// Standard input is code, or may be.
+    /// Whether standard input is code, or may be.
     pub(crate) runs_stdin: bool,
     /// The script of an interpreter, if every call uses the same one.
     pub(crate) script: Option<&'a str>,
@@ -176,7 +177,8 @@ impl<'a> Walk<'_, 'a> {
         self.found.runs_stdin |= self.literal(at).is_some_and(is_stdin);
     }
 
-    /// Marks a word with `+`, which some programs read as a command: `less +{{command}}`.
+    /// Marks an argument that begins with `+`, which some programs read as a command, as in
+    /// `less +{{command}}`.
     fn mark_command(&mut self, at: usize) {
         let first = self.args.get(at).and_then(|arg| arg.pieces().first());
         if matches!(first, Some(Piece::Literal(text)) if text.starts_with('+')) {
@@ -195,7 +197,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     fn mark(&mut self, at: usize) {
-        if self.args.get(at).is_some_and(|arg| arg.places().next().is_some()) {
+        if self.args.get(at).is_some_and(|arg| arg.placeholders().next().is_some()) {
             self.found.positions.push(at);
         }
     }
@@ -289,13 +291,13 @@ fn long(reader: &Reader, head: &str, is_whole: bool) -> Option<Read> {
     }
 }
 
-/// Tells whether a long option abbreviates one of the list.
+/// Tells whether `name` abbreviates a long option in `list`.
 fn is_short_form(name: &str, list: &str) -> bool {
     let is_long = name.len() > 3 && name.starts_with("--");
     is_long && list.split_ascii_whitespace().any(|known| known.starts_with(name))
 }
 
-/// Reads a bundle of short options such as `-lc`, or one with its value such as `-n5`.
+/// Reads a bundle of short options such as `-lc`, or a short option with its value such as `-n5`.
 fn bundle(reader: &Reader, head: &str, is_whole: bool) -> Read {
     let mut read = Read::Flag;
     let mut is_known = true;
@@ -326,7 +328,7 @@ fn bundle(reader: &Reader, head: &str, is_whole: bool) -> Read {
             is_known = false;
         }
     }
-    // A placeholder after known letters adds unknown letters.
+    // A placeholder after known letters can add unknown ones.
     if is_whole || !is_known { read } else { Read::Unclear }
 }
 

@@ -1,8 +1,8 @@
 //! The parameters of a tool: one JSON Schema that the model sees and that validates its calls.
 //!
-//! Validation is stricter than the schema alone: it applies default byte limits, rejects empty
-//! strings unless they are allowed, and rejects keywords that would be ignored. Later stages judge,
-//! record, render and show valid arguments unchanged.
+//! A keyword that JSON Schema would ignore is an error in the declaration. Validation is stricter
+//! than the schema alone: it applies default byte limits and rejects empty strings unless they are
+//! allowed. Later stages judge, record, render and show valid arguments unchanged.
 
 mod bounds;
 mod format;
@@ -31,10 +31,10 @@ use crate::text::suggest::nearest;
 /// Limit on a string without `maxLength`, in bytes, inclusive (ARG-7).
 pub const DEFAULT_STRING_BYTES: usize = 4096;
 
-/// Limit on the problems that one error reports to the model.
+/// Limit on the number of problems that one error reports to the model.
 const TOLD_ERRORS: usize = 5;
 
-/// Characters of one schema problem that the model sees.
+/// Number of characters after which the text of a schema problem is cut.
 const TOLD_CHARACTERS: usize = 300;
 
 const SCHEMA_KEYWORDS: &[&str] = &[
@@ -87,7 +87,7 @@ pub(crate) struct Parameter {
     pub(crate) names: Option<Names>,
     /// The strings of `enum` or `const`; empty without either.
     pub(crate) choices: Vec<String>,
-    /// The schema admits values that begin with a dash.
+    /// Whether the schema admits values that begin with a dash and are not in `choices`.
     pub(crate) dash_possible: bool,
     has_max_length: bool,
     may_be_empty: bool,
@@ -269,6 +269,7 @@ pub(crate) fn build(schema: &Value) -> Result<Validator, String> {
 }
 
 /// Checks a schema and everything below it, and wraps its patterns so that they match whole values.
+/// Leaves out the keywords in `own` and the formats that the gate judges.
 pub(crate) fn tighten(
     schema: &Map<String, Value>,
     pointer: &str,

@@ -2,7 +2,7 @@
 //!
 //! One table lists shells, interpreters, wrappers, and programs that take a command in an option.
 //! The template check (ARG-13) and the bash classifier (SH-4) read it. We assume that a program
-//! outside the table runs nothing else.
+//! outside the table does not run other programs or code.
 //!
 //! *Source*: the manual pages of the programs.
 
@@ -24,7 +24,8 @@ static BY_NAME: LazyLock<HashMap<&str, &Reader>> = LazyLock::new(|| {
     readers.flat_map(|reader| reader.names.split(' ').map(move |name| (name, reader))).collect()
 });
 
-/// Returns how a program reads its arguments; `base` is its name without directories.
+/// Returns how a program reads its arguments; `base` is its name without directories. Ignores a
+/// version suffix, as in `python3.11`.
 pub(crate) fn reader(base: &str) -> Option<&'static Reader> {
     let named = |name: &str| BY_NAME.get(name).copied();
     let is_loader =

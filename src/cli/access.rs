@@ -68,11 +68,11 @@ pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
     }
 }
 
-/// Returns the error for an unusable path. If permission is denied, it names the owner and the
-/// remedy.
+/// Returns the error for an unusable path. If permission is denied, the error names the owner and
+/// the remedy.
 pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
     let plain = CliError::failed(format!("cannot use {}: {error}", path.display()));
-    // Going up, the first path whose metadata we can read is the one that denies access.
+    // From `path` upwards, the first path whose metadata we can read is the one that denies access.
     let found = path.ancestors().find_map(|above| Some((above, std::fs::metadata(above).ok()?)));
     let Some((above, meta)) = found.filter(|_| error.kind() == io::ErrorKind::PermissionDenied)
     else {

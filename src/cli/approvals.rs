@@ -55,7 +55,8 @@ async fn answer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Renders a request for a person, from the argv or the arguments that would run.
+/// Renders an approval request with the argv of the call, or with its arguments if it starts no
+/// program.
 fn described(request: &ApprovalRequest) -> String {
     let mut text = format!(
         "{}\n  job {}, tool {} ({}): {}\n",
@@ -99,7 +100,8 @@ impl Terminal {
     /// Starts to read standard input.
     pub(crate) fn new() -> Self {
         let (sender, lines) = mpsc::channel(1);
-        // A separate thread, because a read that waits for a person must not delay the exit.
+        // Read in a separate thread: a read that waits for a person must not delay the exit of this
+        // process.
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
                 if sender.blocking_send(line).is_err() {

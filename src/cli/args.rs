@@ -111,7 +111,7 @@ pub(crate) struct ServeArgs {}
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Use a model of config.yaml, or `openai` for OPENAI_API_KEY, instead of the script
+    /// Use this model of config.yaml instead of the scripts; `openai` needs only OPENAI_API_KEY
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `dutyd call`: one tool call through the gate, without a model.
+//! `dutyd call`: makes one tool call through the gate, without a model.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     }
     let job = match &args.job {
         Some(name) => Job::clone(context.job(&config, name)?),
-        None => anything(&config, Some(&tool))?,
+        None => operator_job(&config, Some(&tool))?,
     };
     let arguments = arguments(args, &tool)?;
     prepare_daemon()
@@ -271,9 +271,9 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
     Ok(arguments)
 }
 
-/// Returns a job for the operator at the terminal, which lists every built-in and declared tool.
-/// It lists an MCP tool only if that is `also`.
-pub(crate) fn anything(config: &Config, also: Option<&KnownTool<'_>>) -> Result<Job, CliError> {
+/// Returns a job that represents the operator at the terminal. It lists every built-in and declared
+/// tool, and the tool `also`, which can be an MCP tool.
+pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Result<Job, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {
         let names = KnownTool::all(config, &[]).into_iter().chain(also.copied());

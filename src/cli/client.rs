@@ -15,7 +15,7 @@ use super::error::{CliError, ErrorKind};
 use crate::config::SYSTEM_RUNTIME_DIRECTORY;
 use crate::server::{KEY_HEADER, Problem, key_path, socket_path};
 
-/// Timeout of a response that is not a stream.
+/// Default timeout of a request, including its whole response.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// A connection to a running daemon.
@@ -190,7 +190,8 @@ fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | InvalidInput | NotADirectory | NotFound)
 }
 
-/// Formats the fields of `query` that are set as a query string, with its `?`; empty if none are.
+/// Returns a query string with its `?` that contains the non-null fields of `query`; empty if there
+/// are none.
 fn query_string(query: &impl Serialize) -> Result<String, CliError> {
     let value = serde_json::to_value(query).map_err(|error| CliError::failed(error.to_string()))?;
     let mut url = reqwest::Url::parse("http://dutyd/")

@@ -147,7 +147,8 @@ impl Context {
         RunId::from_ulid(ulid::Ulid::generate())
     }
 
-    /// Resolves `name` to a run: an id, a unique prefix of one, `last`, or `JOB@last`.
+    /// Returns the run that `name` means: `name` is an id, a unique prefix of one, `last`, or
+    /// `JOB@last`.
     ///
     /// *Errors*: no run matches, or several do.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {

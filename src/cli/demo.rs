@@ -89,7 +89,8 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates a private directory with an unpredictable name, so that other users cannot create it first.
+/// Creates a private directory with an unpredictable name, so that other users cannot create it
+/// first.
 fn create_temp_dir(context: &Context) -> Result<PathBuf, CliError> {
     let base =
         context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
@@ -118,7 +119,8 @@ fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Loads the configuration of the demo. With `model`, the jobs use it instead of the scripts.
+/// Loads the configuration of the demo. If `model` names a model, the jobs use that model instead
+/// of the scripts.
 fn demo_config(
     context: &Context,
     directory: &Path,

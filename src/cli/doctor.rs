@@ -77,7 +77,7 @@ fn control_groups() -> PreflightItem {
         ),
         None => "cgroup 2 is not mounted: only shims end the processes of a run".to_owned(),
     };
-    // Never a failure, because shims work without control groups.
+    // This item never fails, because shims work without control groups.
     item("control groups", true, said)
 }
 
@@ -99,7 +99,8 @@ fn kernel() -> PreflightItem {
 fn state(context: &Context) -> PreflightItem {
     let path = &context.dirs.state;
     let probe = path.join(format!(".doctor.{}", std::process::id()));
-    // Do not repair the mode of an existing directory: the next item reports it.
+    // `create` would correct the mode of an existing directory, which the item `permissions` must
+    // report.
     let there = if path.is_dir() { Ok(()) } else { context.state().create() };
     let written = there
         .and_then(|()| crate::store::write_atomic(&probe, b"x"))
@@ -151,7 +152,7 @@ async fn unit(context: &Context) -> PreflightItem {
     match (installed, daemon) {
         (Some(path), Ok(daemon)) => item("unit", true, format!("{}; {daemon}", path.display())),
         (None, Ok(daemon)) => item("unit", true, format!("not installed; {daemon}")),
-        // An installed unit is expected to run.
+        // If the unit is installed, the daemon should be running.
         (Some(path), Err(why)) => item("unit", false, format!("{}; {why}", path.display())),
         (None, Err(why)) => item("unit", true, format!("not installed; {why}")),
     }
@@ -187,7 +188,8 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                 };
                 let (ok, said) = match probe {
                     Ok(probe) => {
-                        // Many compatible servers accept any model name.
+                        // Many servers other than the provider's own accept model names that
+                        // they do not list.
                         let is_own = remote.base_url == remote.format.base_url();
                         let known = match probe.is_known {
                             Some(false) if is_own => ", BUT THIS MODEL DOES NOT EXIST",

@@ -16,13 +16,10 @@ pub enum ErrorKind {
 /// The meaning of each exit code, for the man page. *Source*: `docs/design/interfaces.md`,
 /// "Exit codes".
 pub(super) const EXIT_CODES: &[(u8, &str)] = &[
-    (
-        0,
-        "Success: a run that succeeded, was planned or was skipped; a call that worked; the decision `allow`.",
-    ),
+    (0, "Success: a run that succeeded or left a plan; a call that worked; the decision `allow`."),
     (
         1,
-        "Failure: a run that failed or was interrupted, a call that failed, output that cannot be written, or a check that found a problem.",
+        "Failure: a run that failed or was interrupted, a call that failed, the decision `ask`, output that cannot be written, or a check that found a problem.",
     ),
     (2, "Usage error, configuration error, or invalid arguments of a call."),
     (3, "Not found, or an unknown tool."),
@@ -52,7 +49,7 @@ impl CliError {
         Self::new(ErrorKind::Failed, message)
     }
 
-    /// Returns the error for a prefix of several ids.
+    /// Returns the error for a name that is a prefix of several ids.
     pub(crate) fn ambiguous(name: &str) -> Self {
         Self::usage(format!("`{name}` is a prefix of several ids: use a longer one"))
     }

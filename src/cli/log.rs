@@ -25,8 +25,8 @@ use crate::config::{Environment, LogFormat, LogRotation, LogSettings};
 use crate::text::escape::for_terminal;
 use crate::text::redact::{Redactor, Secret};
 
-/// The secrets of every configuration since the start. Active runs may still use those of an
-/// earlier one.
+/// Redacts the secrets of every configuration since the start, because active runs may still use
+/// the secrets of an earlier configuration.
 #[derive(Clone, Default)]
 pub(crate) struct LogRedactor(Arc<RwLock<(Vec<Secret>, Redactor)>>);
 
@@ -47,8 +47,8 @@ impl LogRedactor {
     }
 }
 
-/// Keeps the log running. Dropping it flushes pending lines, and waits at most 1 s for stderr and 1
-/// s for the file.
+/// Keeps the log running. Dropping this guard flushes pending lines; it waits at most 1 s for
+/// stderr and 1 s for the file.
 pub(crate) struct LogGuard {
     console: Queue,
     redactor: LogRedactor,
@@ -131,7 +131,8 @@ fn dropped(format: LogFormat, to_journal: bool, count: u64) -> String {
     }
 }
 
-/// Text lines for the journal have no timestamp, because the journal adds its own.
+/// Returns the layer that formats log lines. Text lines for the journal have no timestamp, because
+/// the journal adds its own.
 fn layer<S, W>(format: LogFormat, to_journal: bool, writer: W) -> Box<dyn Layer<S> + Send + Sync>
 where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::args::{McpArgs, McpVerb};
-use super::call::anything;
+use super::call::operator_job;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
@@ -30,7 +30,8 @@ pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, C
     }
 }
 
-/// Starts a server in a temporary directory of its own, which the returned run id names.
+/// Starts a server in its own temporary directory, which is named after the returned run id. The
+/// inner error says why the server did not start.
 async fn start(
     context: &Context,
     config: &Config,
@@ -38,11 +39,11 @@ async fn start(
 ) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
-    // Use the rights that a run would give it: a server that no run can start must not look
-    // healthy.
+    // Start the server with the rights that a run would give it: a server that no run can start
+    // must not look healthy.
     let (job, rights, whose) = match least_rights(config, server) {
         Some((job, rights)) => (Job::clone(job), rights, format!("job `{}` gives", job.name)),
-        None => (anything(config, None)?, server.highest(), "its own tools need".to_owned()),
+        None => (operator_job(config, None)?, server.highest(), "its own tools need".to_owned()),
     };
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);

@@ -67,7 +67,7 @@ pub fn main() -> ExitCode {
     // Only the owner may access the files that we create (SEC-3), whatever umask we inherited.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let color = !cli.no_color;
-    // Must precede the first HTTP client, including the client of the control socket.
+    // Every HTTP client needs this TLS provider, even the client of the control socket.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match dispatch(cli) {
         Ok(code) => code,

@@ -24,7 +24,8 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
         }
         Source::Files(_) => {
             let from = from.unwrap_or(now);
-            // Check as of `from`: a schedule may be over now but still have slots after `from`.
+            // If `from` is in the past, check the files as of `from`: a schedule that is over now
+            // may still have slots after `from`.
             let config =
                 context.config_as_of(Trust::Advised, from.min(now), SecretsMode::Tolerate)?;
             let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
@@ -45,7 +46,9 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
         )
     })?;
     if let Some(job) = args.job.as_deref().filter(|_| rows.is_empty()) {
-        output::note(&format!("`{job}` has no upcoming slots: it is disabled or has no schedule"));
+        output::note(&format!(
+            "`{job}` has no upcoming slots: it is disabled, or its schedule is missing or over"
+        ));
     }
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)

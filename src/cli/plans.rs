@@ -96,7 +96,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     let (sender, stop) = watch::channel(None);
     let signals = tokio::spawn(async move {
         super::run::wait_for_signal().await;
-        output::note("stopping; the running step gets 2 s");
+        output::note("stopping; the running step has 2 s to exit");
         let by = Some(super::run::myself());
         // Sending fails only if the run has ended and dropped the receiver.
         let _ = sender.send(Some(Stop { reason: StopReason::Cancelled, by }));
@@ -117,7 +117,8 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     Ok(if error.is_some() { ExitCode::from(NOT_DONE) } else { ExitCode::SUCCESS })
 }
 
-/// Returns the state directory as the source, because only its owner may change plans.
+/// Returns the state directory as the source, never the daemon: only the owner of the directory may
+/// change plans.
 ///
 /// *Errors*: the caller is not the owner.
 fn own_files(context: &Context) -> Result<Source, CliError> {

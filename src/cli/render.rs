@@ -1,7 +1,7 @@
 //! Renders a transcript for people: one or a few lines per event.
 //!
-//! Text from models and tools is escaped. A long text is folded in the middle, with the size of the
-//! hidden part, and never truncated silently.
+//! Text from models and tools is escaped. A long text is folded: a mark in its middle tells how
+//! many lines or characters are hidden there.
 
 use std::fmt::Write as _;
 
@@ -19,10 +19,10 @@ const SHOWN_LINES: usize = 24;
 /// Characters shown of a folded line. A line that is at most a quarter longer is not folded.
 const SHOWN_CHARACTERS: usize = 240;
 
-/// Columns to the left of the bar in front of a text.
+/// Columns to the left of the bar (`|`) that begins each line of a text.
 const TEXT_BAR: usize = 16;
 
-/// Columns of the time and the label of an entry.
+/// Columns that the time and the label of an entry occupy, before its text.
 const ENTRY: usize = 24;
 
 pub(crate) struct Renderer {
@@ -53,7 +53,7 @@ impl Renderer {
         format!("{:TEXT_BAR$}{} ", "", self.paint("|", Tone::Faint))
     }
 
-    /// Returns a wrapper for a text whose first margin is already printed.
+    /// Returns a wrapper for a text. The caller prints the margin of its first line.
     pub(crate) fn wrap_text(&self) -> Wrap {
         Wrap::new(self.width, self.margin(), TEXT_BAR + 2)
     }
@@ -119,7 +119,7 @@ impl Renderer {
                 "loop",
                 Tone::Odd,
                 &format!(
-                    "a pattern of {} calls repeats (number {})",
+                    "a pattern of {} calls repeats (repetition {} in this run)",
                     number("pattern_length"),
                     number("count")
                 ),

@@ -114,7 +114,7 @@ async fn run_in_daemon(
     tokio::select! {
         followed = followed => followed?,
         _ = tokio::signal::ctrl_c() => {
-            output::note("stopping; running tools get 2 s");
+            output::note("stopping; running tools have 2 s to exit");
             let _: Value =
                 client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
             return Ok(ExitCode::from(CANCELLED));
@@ -162,8 +162,8 @@ pub(crate) fn myself() -> Person {
     crate::process::person(nix::unistd::getuid().as_raw())
 }
 
-/// Makes a name safe for a URL path. A name that is not a valid job name becomes one that no job
-/// has, so the daemon answers that it does not exist.
+/// Makes a name safe for a URL path. A valid job name stays as it is. The result for any other
+/// name is not a valid job name, so the daemon answers that there is no such job.
 pub(super) fn path_segment(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '~' })
@@ -178,7 +178,7 @@ fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
             output::note(&format!("\nrun {run_id}: dutyd show {run_id}"));
         }
         OutputForm::Jsonl => {}
-        // The run has no row if its first transcript line was never written. Print its end then.
+        // A run whose first transcript line was never written has no row. Print its end instead.
         form => match &ended.row {
             Some(row) => output::value(form, row, String::new)?,
             None => output::value(form, &**end, String::new)?,
@@ -236,7 +236,7 @@ pub(crate) async fn wait_for_signal() {
 
 async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
     wait_for_signal().await;
-    output::note("stopping; running tools get 2 s");
+    output::note("stopping; running tools have 2 s to exit");
     stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by: Some(myself()) }));
     // Keep the sender: a run whose stop channel is closed counts as interrupted.
     std::future::pending::<()>().await;

@@ -28,7 +28,7 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
         since: at(&args.since)?,
         until: at(&args.until)?,
         prefix: None,
-        // Ask for one more than we show, to learn whether the list is cut.
+        // Request one run more than we show, to learn whether the list is cut.
         limit: Some(args.limit.saturating_add(1)),
     };
     let source = source::find(context, Wanted::Record).await?;
@@ -46,7 +46,8 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the row of a run without a record: it has not begun, or it ended in the queue.
+/// Returns the row of a run that is queued, or that ended in the queue, and so has no record;
+/// `None` for any other name.
 pub(crate) async fn row_without_record(
     context: &Context,
     source: &Source,

@@ -1,4 +1,4 @@
-//! `dutyd serve`: combines daemon and server.
+//! `dutyd serve`: runs the daemon together with the server of its control socket.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Daemon {
             Ledger::open(&root).map_err(|error| failed("cannot open the ledger", &error))?;
         if let Some(aside) = aside {
             let reason = format!(
-                "the ledger was damaged and moved to {}; the fate of earlier slots is only in the transcripts",
+                "the ledger was damaged and moved to {}; of earlier slots, only the transcripts of their runs remain",
                 aside.display()
             );
             tracing::error!(reason);

@@ -50,7 +50,10 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
     } else {
         let lines: Vec<ReadLine> = parsed(&record)?;
         let row = RunSummary::fold(&lines).ok_or_else(|| {
-            CliError::failed(format!("the record of {} does not contain a run", record.run_id))
+            CliError::failed(format!(
+                "the record of {} does not begin with `session_start`",
+                record.run_id
+            ))
         })?;
         let events: Vec<Value> = parsed(&record)?;
         output::value(context.form, &json!({"run": row, "events": events}), String::new)?;
@@ -111,7 +114,7 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
         Some(end) => out.push_str(&renderer.result(&end.event)),
         None if record.is_live => out.push_str("still running\n"),
-        None => out.push_str("not ended: the daemon marks it as interrupted at its next start\n"),
+        None => out.push_str("not ended: the next daemon marks the run as interrupted\n"),
     }
     out.push('\n');
     for line in &raw {

@@ -1,7 +1,8 @@
 //! Chooses the source of an answer: a running daemon, or the files of this host if the caller may
 //! read them.
 //!
-//! Verbs use only [`find`]. A source that exists but is not readable is an error, never "absent".
+//! A verb that can use either source calls [`find`]. A source that exists but is not readable is an
+//! error, never "absent".
 //! *Source*: `docs/design/interfaces.md`, "Command line".
 
 use std::path::{Path, PathBuf};
@@ -17,13 +18,14 @@ use crate::domain::RunId;
 use crate::server::RunsQuery;
 use crate::store::{DbError, RunSummary};
 
-/// The kind of data that a verb needs.
+/// The purpose for which a verb needs a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Runs, slots and plans: the state directory.
+    /// To read runs, slots or plans, which are in the state directory.
     Record,
-    /// Jobs, tools and rules: the configuration.
+    /// To read jobs, tools or rules, which are in the configuration.
     Configuration,
+    /// To start a run. Without a daemon, only the owner of the state directory may do this.
     Start,
 }
 
@@ -42,8 +44,9 @@ pub(crate) enum Source {
 
 /// Chooses the source for a verb.
 ///
-/// *Errors*, with exit codes: the source exists but is not readable (1); a run names a
-/// configuration directory other than the daemon's (2); the state directory does not exist (3).
+/// *Errors*, with exit codes: the caller may not use a source that exists (1); the caller wants to
+/// start a run with a configuration directory other than the daemon's (2); the state directory does
+/// not exist (3).
 pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, CliError> {
     if let Some(client) = Client::find(context)? {
         let report = client.get("/status", &()).await?;
@@ -80,7 +83,7 @@ fn configuration_files(context: &Context) -> Result<Source, CliError> {
 }
 
 impl Source {
-    /// Prints the source to stderr, below a table.
+    /// Prints a line about the source to stderr if the output is a table.
     pub(crate) fn tell(&self, form: OutputForm) {
         if form == OutputForm::Table {
             output::note(&self.line());
@@ -136,7 +139,7 @@ impl Daemon {
         }
     }
 
-    /// Adds the warning about stale files to a not-found error.
+    /// Adds the warning of [`Self::stale`] to a not-found error, because a reload may resolve it.
     pub(crate) fn explained(&self, error: CliError) -> CliError {
         match self.stale().filter(|_| error.kind == ErrorKind::NotFound) {
             Some(stale) => error.hint(stale),
@@ -144,7 +147,8 @@ impl Daemon {
         }
     }
 
-    /// Resolves `name` to a run id: an id, a unique prefix, `last`, or `JOB@last`.
+    /// Returns the run id that `name` means: `name` is an id, a unique prefix of one, `last`, or
+    /// `JOB@last`.
     ///
     /// *Errors*: no run matches, or several do.
     pub(crate) async fn run_id(&self, name: &str) -> Result<String, CliError> {
@@ -168,7 +172,7 @@ impl Daemon {
     }
 }
 
-/// Converts a database error. For an unreadable file, it names the owner and the remedy.
+/// Converts a database error. The error for an unreadable file names the owner and the remedy.
 pub(crate) fn of_database(error: DbError) -> CliError {
     match error {
         DbError::Unreadable { path, error } => denied(&path, &error),

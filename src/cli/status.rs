@@ -25,10 +25,12 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.sandbox,
         );
         if report.config.disk_digest.as_ref() != Some(&report.config.digest) {
-            out.push_str("               the files differ from it: `dutyd reload` loads them\n");
+            out.push_str("               the files on disk differ: `dutyd reload` loads them\n");
         }
         for key in &report.config.needs_restart {
-            out.push_str(&format!("               `{key}` takes effect at the next start\n"));
+            out.push_str(&format!(
+                "               the change of `{key}` takes effect at the next start\n"
+            ));
         }
         for reason in &report.degraded {
             out.push_str(&format!("degraded       {reason}\n"));

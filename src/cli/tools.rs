@@ -59,7 +59,7 @@ fn table(rows: &[ToolRow], of_job: bool) -> String {
     )
 }
 
-/// Returns the pinned tools of the MCP servers, because a listing must not start a server.
+/// Returns the MCP tools whose pins are in the ledger. A listing must not start a server to ask it.
 fn of_servers(
     context: &Context,
     config: &Config,

@@ -26,7 +26,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     let plain = |errors: &[ConfigError]| serde_json::to_value(errors).unwrap_or_default();
     let value =
         json!({"ok": ok, "errors": plain(&report.errors), "warnings": plain(&report.warnings)});
-    // The report is one object in `jsonl` as well.
+    // In `jsonl` too, the report is a single object on one line.
     let form = context.form;
     output::value(form, &value, || people(&loaded, context))?;
     if form != OutputForm::Table && !ok {
@@ -46,13 +46,15 @@ fn people(loaded: &Loaded, context: &Context) -> String {
             loaded.report.error_count(),
             loaded.report.warning_count()
         )),
-        Some(config) => out.push_str(&read_as(config, context, loaded.report.warning_count())),
+        Some(config) => {
+            out.push_str(&schedule_table(config, context, loaded.report.warning_count()))
+        }
     }
     out
 }
 
-/// Renders how we understood the schedules, with the totals.
-fn read_as(config: &Config, context: &Context, warnings: usize) -> String {
+/// Renders the schedule of each job as we understood it, and the totals.
+fn schedule_table(config: &Config, context: &Context, warnings: usize) -> String {
     let now = context.clock.now();
     let rows = config.jobs.values().map(|job| {
         let (schedule, zone, next) = match &job.schedule {

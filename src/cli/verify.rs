@@ -75,7 +75,7 @@ fn report_text(report: &VerifyReport) -> String {
         (Some(reason), Some(seq)) => format!("{run} is broken at line {seq}: {reason}\n"),
         (Some(reason), None) => format!("{run} is broken: {reason}\n"),
         (None, _) if report.head == HeadState::None && !report.live => {
-            format!("ok: {} lines; the ledger has no end for this record\n", report.lines)
+            format!("ok: {} lines; the ledger does not tell where this record ends\n", report.lines)
         }
         (None, _) => format!("ok: {} lines{live}\n", report.lines),
     }
@@ -100,7 +100,7 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
         let broken: String = report.broken.iter().map(report_text).collect();
         let word = if report.ok { "ok" } else { "NOT ok" };
         format!(
-            "{broken}{word}: {}, {} broken, {} without an end in the ledger\n",
+            "{broken}{word}: {}, {} broken, {} whose end is not in the ledger\n",
             output::counted(report.runs, "record"),
             report.broken.len(),
             report.without_head

@@ -15,9 +15,9 @@ use crate::domain::Category;
 /// The declaration of a built-in tool.
 #[derive(Debug)]
 pub struct Builtin {
-    /// The name in policies and transcripts; a profile may show the tool under another one.
+    /// The name in policies and transcripts; a profile may show the tool under another name.
     pub name: &'static str,
-    /// The category of a call that the gate does not raise.
+    /// The category of a call, unless the gate raises it.
     pub category: Category,
     /// The description for the model.
     pub description: String,

@@ -1,8 +1,9 @@
 //! A YAML file as a JSON value that records the location of every value.
 //!
-//! Only scalars of the YAML 1.2 core schema are converted: `yes` and `012` are strings. Duplicate
-//! keys, merge keys, tags, several documents and oversized or deeply nested files are errors
-//! (CFG-3, CFG-4). Alias expansion is bounded.
+//! Plain scalars are converted by the YAML 1.2 core schema, so `yes` is a string. As an exception,
+//! octal numbers, numbers with a leading zero (`012`) and non-finite numbers stay strings too.
+//! Duplicate keys, merge keys, tags, several documents and oversized or deeply nested files are
+//! errors (CFG-3, CFG-4). Alias expansion is bounded.
 
 use std::collections::HashMap;
 
@@ -12,17 +13,17 @@ use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, 
 use super::error::{ConfigError, LINE_CHARACTERS};
 use crate::argv::pointer_segment;
 
-/// Errors that are reported per file.
+/// The maximum number of errors that are reported per file.
 pub(super) const MAX_ERRORS: usize = 200;
 
-/// Characters of an error message.
+/// The maximum length of an error message in characters; a longer one is cut.
 const MESSAGE_CHARACTERS: usize = 1000;
 
-/// Bytes of one file, inclusive.
+/// The maximum size of a file in bytes, inclusive.
 pub(crate) const FILE_BYTES_LIMIT: usize = 1024 * 1024;
 const DEPTH_LIMIT: usize = 64;
-/// Values of one file after alias expansion. A file of the maximum size without aliases stays below
-/// this limit.
+/// The maximum number of values in a file after alias expansion. A file without aliases stays below
+/// this limit even at the maximum size.
 const NODE_LIMIT: usize = 600_000;
 
 /// A line and a column, both counted from 1; the column counts characters.
@@ -134,7 +135,8 @@ fn field_of(pointer: &str) -> String {
 
 /// Parses `text`; `file` is its name for errors.
 ///
-/// *Errors*: every YAML error. The document is then what could be read, or `None`.
+/// *Errors*: every YAML error. If there are errors, the document contains what could be read, or is
+/// `None`.
 pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
     if text.len() > FILE_BYTES_LIMIT {
         return (
@@ -278,8 +280,8 @@ impl Builder {
         (self.root, self.problems)
     }
 
-    /// Returns the location and the description of a syntax error. The parser may notice the error
-    /// at a later position than its cause.
+    /// Returns the location and the description of a syntax error. The parser may report a position
+    /// after the cause of the error; then the location of the cause is returned if it can be found.
     fn located(&self, text: &str, error: &yaml::ScanError) -> (Location, String) {
         let noticed = location(*error.marker());
         let cause = match error.kind() {
@@ -454,8 +456,8 @@ fn location(marker: Marker) -> Location {
     Location { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// Converts a plain scalar by the YAML 1.2 core schema. Octal look-alikes and non-finite numbers
-/// remain strings.
+/// Converts a plain scalar by the YAML 1.2 core schema, except that octal numbers, numbers with a
+/// leading zero and non-finite numbers remain strings.
 fn plain_scalar(text: &str) -> Value {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
@@ -484,7 +486,7 @@ fn plain_scalar(text: &str) -> Value {
     let Some(float) = text.parse::<f64>().ok().filter(|_| is_float) else {
         return Value::String(text.to_owned());
     };
-    // JSON Schema accepts `2.0` as an integer, but serde would reject a float there.
+    // JSON Schema accepts `2.0` as an integer, but serde rejects a float for an integer field.
     #[expect(clippy::cast_possible_truncation, reason = "whole and small enough to be exact")]
     if float.fract() == 0.0 && float.abs() < 9e15 {
         return (float as i64).into();

@@ -24,9 +24,9 @@ const MAX_KEPT: usize = 2000;
 pub struct ConfigError {
     /// The path of the file, for display.
     pub file: String,
-    /// Counts from 1; 0 if the error is about the whole file.
+    /// The line, counted from 1; 0 if the error is about the whole file.
     pub line: usize,
-    /// In characters, counts from 1; 0 if the error is about the whole file.
+    /// The column in characters, counted from 1; 0 if the error is about the whole file.
     pub column: usize,
     /// The path of the field, such as `jobs[0].limits.max_iterations`.
     pub field: String,
@@ -44,7 +44,7 @@ pub struct ConfigError {
 pub struct Report {
     /// Problems that prevent the configuration from being used.
     pub errors: Vec<ConfigError>,
-    /// Problems that do not prevent it.
+    /// Problems that do not prevent the configuration from being used.
     pub warnings: Vec<ConfigError>,
     more_errors: usize,
     more_warnings: usize,
@@ -99,7 +99,7 @@ impl ConfigError {
 }
 
 impl Report {
-    /// Returns the report as text for people; empty without errors and warnings.
+    /// Returns the report as text for people; empty if there are no errors and no warnings.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::new();
@@ -145,8 +145,8 @@ impl Report {
         other.warnings.into_iter().for_each(|warning| self.add_warning(warning));
     }
 
-    /// Keeps 500 errors and replaces the rest by one error that counts them. Does the same for
-    /// warnings.
+    /// Keeps the first 500 errors and replaces the rest with one error that tells their number.
+    /// Does the same for warnings.
     pub(crate) fn shorten(&mut self) {
         cut(&mut self.errors, &mut self.more_errors, "errors are not shown: fix these first");
         cut(&mut self.warnings, &mut self.more_warnings, "warnings are not shown");

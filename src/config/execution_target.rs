@@ -23,7 +23,8 @@ impl ExecutionTarget {
     ///
     /// *Errors*: a message for the configuration report.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        // The name becomes an argument of a client, which would read a leading dash as an option.
+        // The name becomes an argument of a client such as `ssh`, which would read a leading dash
+        // as an option.
         let is_name = |name: &str| {
             name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
                 && name

@@ -11,9 +11,11 @@ use super::schema::SchemaName;
 /// How to treat a file that other users could have written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Reports an error; for verbs that act, such as `serve` and `run`.
+    /// Reports an error; for verbs that act, such as `serve` and `run`, and for verbs that check
+    /// the configuration in place, such as `check` and `doctor`.
     Required,
-    /// Reports a warning; for verbs that only read, and for `validate` with a named path.
+    /// Reports a warning; for verbs that only show something, such as `jobs`, and for `validate`
+    /// with a named path.
     Advised,
     /// Skips the check; used for files that we have just written.
     Given,
@@ -27,7 +29,8 @@ pub struct FileSet {
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
-    /// Whether the caller named single files; a missing kind of file is then not an error.
+    /// Whether the caller named single files instead of a directory. It is then not an error if all
+    /// files of one kind are missing.
     pub(crate) is_partial: bool,
 }
 
@@ -71,8 +74,8 @@ impl FileSet {
     }
 
     /// Returns the named files. The kind of a file follows from its name, else from its content.
-    /// Adds `config.yaml` from the first file's directory if the caller did not name one, and tools
-    /// files likewise if the caller named jobs files.
+    /// Adds files from the first file's directory: `config.yaml` if the caller named none, and the
+    /// tools files if the caller named jobs files but no tools files.
     ///
     /// *Errors*: a file cannot be read.
     pub fn of_files(files: &[PathBuf]) -> Result<Self, ConfigError> {
@@ -171,8 +174,8 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
-/// Returns an error if other users could have written `path`. Its hint is the command that fixes
-/// the rights.
+/// Returns an error if other users could have written `path`. The hint of the error is the command
+/// that corrects the mode or the owner.
 pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).ok()?;
@@ -186,7 +189,7 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
             ConfigError::of_file(
                 &name,
                 format!(
-                    "{who} can write it (mode {mode:04o}) and could grant rights that you did not"
+                    "{who} can write it (mode {mode:04o}) and could add rights that you did not grant"
                 ),
             )
             .with_hint(format!("chmod go-w {name}")),

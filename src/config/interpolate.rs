@@ -17,8 +17,8 @@ use crate::text::redact::{SHORTEST_SECRET, Secret};
 pub enum SecretsMode {
     /// Resolves references; a missing value is an error.
     Resolve,
-    /// Resolves references, but keeps a secret that this process cannot read as written and reports
-    /// a warning. For verbs that do not use the secret.
+    /// Like `Resolve`, but if this process cannot read a secret, keeps the reference as written and
+    /// reports a warning. For verbs that do not use the secret.
     Tolerate,
     /// Keeps references as written, for a machine without secrets.
     Leave,
@@ -38,12 +38,13 @@ const SHOWN: &[&str] = &[
     "description",
 ];
 
-/// Endings of variable names in the `env` of tools and MCP servers. Their values are secrets even
-/// if they are literals.
+/// Endings of variable names. In the `env` of tools and MCP servers, the value of such a variable
+/// is a secret even if it is a literal.
 const SECRET_ENDINGS: &[&str] =
     &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASS", "_CREDENTIAL", "_CREDENTIALS"];
 
-/// A reference to a secret that this process cannot read; the service may be able to.
+/// A reference to a secret that this process cannot read, although the daemon may be able to read
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unread {
     /// The reference as written, such as `${credential:key}`; the configuration contains it in
@@ -66,7 +67,7 @@ enum Unresolved {
 pub(crate) struct Found {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) report: Report,
-    /// References that this process cannot read, but another may.
+    /// References that this process cannot read, although another process may be able to.
     pub(crate) unread: Vec<Unread>,
     /// Files that `${file:…}` references name.
     pub(crate) secret_files: Vec<PathBuf>,
@@ -277,7 +278,8 @@ fn is_variable(name: &str) -> bool {
 
 /// Reads a secret file. Rejects a file that is readable by all users (SEC-5).
 ///
-/// *Errors*: whether the cause is only a missing right of this process, and the reason.
+/// *Errors*: a pair of a flag and the reason. The flag is true if this process only lacks the right
+/// to read the file.
 fn read_secret(path: &Path) -> Result<String, (bool, String)> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| {

@@ -60,12 +60,12 @@ impl Default for Approval {
     }
 }
 
-/// The policy for slots that came due while the daemon was down.
+/// The policy for slots that the daemon could not start in time, for example because it was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Catchup {
-    /// Records them as missed.
+    /// Such slots are recorded as missed.
     None,
-    /// Runs the latest slot within the window.
+    /// The latest of these slots runs, if it is at most `catchup_window` old.
     Latest,
 }
 
@@ -112,7 +112,7 @@ pub struct Limits {
     pub max_iterations: u64,
     /// Tool calls per run.
     pub max_tool_calls: u64,
-    /// Calls that the run makes per response.
+    /// Calls that the run executes per response; it rejects further ones.
     pub max_tool_calls_per_turn: usize,
     /// Time since the start of the run.
     pub max_duration: Duration,
@@ -123,15 +123,15 @@ pub struct Limits {
     pub max_files_modified: u64,
     /// Changed lines in all files.
     pub max_lines_changed: u64,
-    /// Consecutive responses whose calls all failed.
+    /// Consecutive responses whose calls all failed; this many end the run.
     pub error_threshold: u64,
     /// Timeout of one call if its tool does not set one.
     pub tool_timeout: Duration,
-    /// Characters of an output that the model sees if the tool does not set its own limit.
+    /// Characters of a call's output that the model sees, unless the tool sets its own limit.
     pub output_limit: Option<usize>,
-    /// Bytes of an output to keep.
+    /// Bytes of a call's output that are kept.
     pub max_output_bytes: u64,
-    /// Bytes of the run's temporary directory, inclusive.
+    /// Bytes that the run's temporary directory may contain, inclusive; more end the run.
     pub max_tmp_bytes: u64,
     /// Read calls of one response that run concurrently.
     pub parallel_reads: usize,
@@ -195,7 +195,8 @@ pub struct Job {
     pub model: Option<String>,
     /// Text to append at the end of the system prompt.
     pub system_prompt: Option<String>,
-    /// The directory where tools start; `None` is the job's own directory in the workspace.
+    /// The directory where tools start; `None` is the job's own directory under the state
+    /// directory.
     pub working_dir: Option<PathBuf>,
     /// Trees that the job may use in addition to its working directory.
     pub allowed_paths: Vec<PathBuf>,
@@ -229,11 +230,13 @@ pub(crate) struct JobContext<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) directory: &'a Path,
     pub(crate) defaults: &'a RawDefaults,
-    /// `None` if the tools files are incomplete; tool names are then not checked.
+    /// `None` if there is no tools file, or if one could not be read; tool names are then not
+    /// checked.
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
     /// Names of tools whose declarations have errors. A job may name them without a further error.
     pub(crate) broken_tools: &'a BTreeSet<String>,
-    /// The tools of a server are known only while it runs.
+    /// The configured MCP servers. A job may name any tool of a server, because its tools are known
+    /// only while the server runs.
     pub(crate) mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
     /// `None` if `config.yaml` is missing or has errors; model names are then not checked.
     pub(crate) models: Option<&'a BTreeSet<String>>,
@@ -368,7 +371,7 @@ impl Policy {
     /// Returns the first of the job's skills whose `allowed-tools` exclude this tool.
     #[must_use]
     pub fn excluded_by_skill(&self, tool: &str) -> Option<&str> {
-        // The model may always read a skill again.
+        // No skill excludes the tool `skill`, so that the model can always read a skill again.
         let mut excluding = self.narrowed.iter().filter(|(_, tools)| !tools.contains(tool));
         excluding.next().filter(|_| tool != "skill").map(|(skill, _)| skill.as_str())
     }

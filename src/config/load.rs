@@ -32,7 +32,7 @@ use crate::text::redact::{Redactor, Secret};
 pub struct Config {
     /// The directory that contains the files.
     pub directory: PathBuf,
-    /// SHA-256 (hex) of the files as written, with unresolved references.
+    /// SHA-256 (hex) of the files as written, before references are resolved.
     pub digest: String,
     /// Settings of `config.yaml` other than models and MCP servers.
     pub settings: Settings,
@@ -71,7 +71,7 @@ impl Config {
     }
 }
 
-/// The result of loading: the report, and the configuration unless it has errors.
+/// The result of loading: the report, and the configuration if there are no errors.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// `None` if the report contains an error.
@@ -119,7 +119,7 @@ struct Loader<'a> {
 
 /// The tools, servers and models that jobs can name.
 struct Names<'a> {
-    /// `None` if not every tools file could be read.
+    /// `None` if there is no tools file, or if one could not be read.
     tools: Option<&'a BTreeMap<ToolName, Tool>>,
     broken_tools: &'a BTreeSet<String>,
     mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
@@ -174,7 +174,8 @@ impl Loader<'_> {
             );
         }
         let (tools, broken_tools) = self.tools(&tool_files, &settings.security);
-        // If a tools file could not be read, names that seem unknown may be defined there.
+        // Unless every tools file was read, a name that seems unknown may be defined in a file that
+        // was not read.
         let tools_known = !tool_files.is_empty() && tool_files.len() == self.set.tools.len();
         let mcp_servers = self.mcp_servers(&raw, config.as_ref());
         self.reject_shadowed(&tool_files, &mcp_servers);
@@ -244,8 +245,8 @@ impl Loader<'_> {
         diagnostics.warnings.into_iter().for_each(|warning| self.warning(located(warning)));
     }
 
-    /// Decodes an entry. Reports a failure only if `must`, that is, if the schema check left the
-    /// entry intact; otherwise it has already reported the cause.
+    /// Decodes an entry. `must` tells whether the schema check left the entry intact. If not, a
+    /// failure is not reported, because the schema check has already reported its cause.
     fn decode<T: DeserializeOwned>(
         &self,
         value: Value,

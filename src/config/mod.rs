@@ -1,5 +1,5 @@
-//! Configuration: files → tree with locations → JSON Schema → checked [`Config`]. Every error is
-//! reported at once.
+//! Loads the configuration: YAML files become trees with locations, are validated with their JSON
+//! Schemas, and become a checked [`Config`]. Every error is reported at once.
 //!
 //! The `Raw…` types hold what the operator typed. `dutyd schema` prints their generated schema, and
 //! the loader validates the files with it. [`Config`], [`Job`], [`Tool`] and [`Model`] hold what

@@ -131,7 +131,7 @@ pub struct Remote {
     pub temperature: Option<f64>,
     /// How much the model may reason before it answers.
     pub reasoning_effort: Option<Effort>,
-    /// The context window in tokens; requests to a local server include it.
+    /// The context window in tokens; only requests to Ollama include it.
     pub context_window: u64,
     /// The timeout for the whole response.
     pub timeout: Duration,
@@ -152,7 +152,7 @@ impl std::fmt::Debug for Remote {
 }
 
 impl Model {
-    /// Returns the value of `provider` in `config.yaml`, also for the scripted model.
+    /// Returns the value of `provider` in `config.yaml`; `scripted` for a scripted model.
     #[must_use]
     pub fn provider_word(&self) -> &'static str {
         match &self.provider {
@@ -161,7 +161,7 @@ impl Model {
         }
     }
 
-    /// Returns the name of the model at the provider; of a scripted model, its own name.
+    /// Returns the name of the model at the provider; for a scripted model, its key in `models`.
     #[must_use]
     pub fn model_word(&self) -> &str {
         match &self.provider {
@@ -235,8 +235,8 @@ impl Model {
     }
 }
 
-/// Returns the built-in price if the model is served by the provider itself. The same name at
-/// another server may be another model with another price.
+/// Returns the built-in price if the base URL is that of the provider. At another server, the same
+/// name may mean another model with another price.
 fn known_price(remote: &Remote) -> Option<Price> {
     let is_own = remote.base_url == remote.format.base_url();
     is_own.then(|| Price::of(&remote.model)).flatten()

@@ -29,12 +29,13 @@ struct Rates {
 pub struct Price {
     #[serde(flatten)]
     rates: Rates,
-    /// Rates of a whole call with long input.
+    /// Rates for a whole call with long input; they replace `rates`.
     long: Option<Long>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 struct Long {
+    /// Input tokens from which on a call has these rates, inclusive.
     from: u64,
     #[serde(flatten)]
     rates: Rates,

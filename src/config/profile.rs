@@ -1,5 +1,5 @@
-//! Profiles of model families: the prompt, project documents and defaults that suit each family,
-//! and the tool names that it was trained on. A profile is data plus a prompt file.
+//! Profiles of model families: the prompt, project documents and defaults that suit a family, and
+//! the tool names that its models were trained on. A profile is data plus a prompt file.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Profile {
     pub prompt: &'static str,
     /// Project documents to read in addition to `AGENTS.md`.
     pub documents: &'static [&'static str],
-    /// Whether a response may contain several calls.
+    /// Whether the model may make several calls in one response.
     pub parallel_calls: bool,
     /// Default context window in tokens.
     pub context_window: u64,

@@ -98,8 +98,8 @@ pub(crate) struct RawModel {
     pub(crate) temperature: Option<f64>,
     /// How much the model may reason before it answers.
     pub(crate) reasoning_effort: Option<RawEffort>,
-    /// Prompt, tools and project documents that the model's family was trained on. Defaults to the
-    /// provider's profile.
+    /// Family of the model, which determines its prompt, tool names and project documents. Defaults
+    /// to the provider's own family, else to generic.
     pub(crate) profile: Option<RawProfile>,
     /// Context window in tokens. Defaults to the profile's.
     #[schemars(range(min = 256, max = 100_000_000))]
@@ -107,7 +107,8 @@ pub(crate) struct RawModel {
     /// Timeout for the whole response. Defaults to 10m.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) timeout: Option<String>,
-    /// Timeout for the next byte of a response; ends the attempt. Defaults to 60s.
+    /// Maximum time without a new byte of a response; a longer silence ends the attempt. Defaults
+    /// to 60s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) idle_timeout: Option<String>,
     /// Maximum number of retries per model call. Defaults to 4.
@@ -190,8 +191,9 @@ pub(crate) struct RawSecurity {
     pub(crate) env_allowlist: Option<Vec<String>>,
     /// Paths that jobs may use in addition to their working directory.
     pub(crate) allowed_paths: Option<Vec<String>>,
-    /// Paths that are closed to every tool even if another key allows them, in addition to the
-    /// built-in ones. Configuration and state are always closed.
+    /// Paths that tools cannot use even if the allowed paths contain them, in addition to the
+    /// built-in ones. Only a tool's `sandbox.read` opens one for reading. Configuration and state
+    /// are closed too.
     pub(crate) denied_paths: Option<Vec<String>>,
     /// Commands that bash never runs, in addition to the built-in ones: a program, or a program
     /// with words that must occur among its arguments.
@@ -204,7 +206,8 @@ pub(crate) struct RawSecurity {
     pub(crate) sandbox: Option<RawSandbox>,
 }
 
-/// A host by name (a leading `*.` matches every name below it), or a mapping with more settings.
+/// A host name, or a mapping with more settings. A name that begins with `*.` matches every name
+/// below the domain.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum RawHost {
@@ -245,7 +248,7 @@ pub(crate) enum RawSandbox {
     Off,
 }
 
-/// Only value that this version supports.
+/// The only value that this version supports.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 pub(crate) enum RawOff {
     #[serde(rename = "off")]
@@ -271,7 +274,7 @@ pub(crate) struct RawLog {
     /// If set, the daemon also logs to files in `logs/` under the state directory (or in
     /// `$LOGS_DIRECTORY`) and starts a new file this often.
     pub(crate) rotate: Option<RawRotate>,
-    /// Number of log files to keep. Defaults to 14.
+    /// Number of log files to keep if `rotate` is set. Defaults to 14.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) keep: Option<u32>,
 }

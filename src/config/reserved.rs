@@ -3,7 +3,8 @@
 //! The loader rejects them by name; otherwise an operator could believe that a protection or a
 //! limit is in effect when it is not.
 
-/// `(path, keys)`: the path of the object, with `[]` for any item and `*` for any key.
+/// `(path, keys)`: the path of an object and its reserved keys. In a path, `[]` stands for any item
+/// and `*` for any key.
 const KEYS: &[(&str, &[&str])] = &[
     ("config", &["budget", "server", "retention", "notifications", "builtin_tools"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
@@ -32,7 +33,7 @@ const KEYS: &[(&str, &[&str])] = &[
 /// The name reserved for the editing tools of a model's family. A tool must not have this name.
 pub(crate) const EDITOR: &str = "editor";
 
-/// `(path, values)`: the path of the value, in the form of `KEYS`.
+/// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
 const VALUES: &[(&str, &[&str])] = &[
     (
         "jobs.jobs[].overlap",
@@ -67,7 +68,7 @@ pub(crate) fn is_reserved_mapping(place: &str) -> bool {
     MAPPINGS.contains(&place)
 }
 
-/// Converts a JSON pointer to a path in the form of `KEYS`.
+/// Converts a JSON pointer to a path in the notation of `KEYS`.
 pub(crate) fn place_of(file_kind: &str, pointer: &str) -> String {
     let mut out = file_kind.to_owned();
     let mut parent = "";

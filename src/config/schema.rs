@@ -1,8 +1,8 @@
 //! Generates JSON Schemas from the raw types and validates files with them.
 //!
-//! `dutyd schema` prints the same schema that validates. Every violation becomes one error with its
-//! location. The invalid part is then removed from a copy, so that the loader can still check the
-//! rest of the entry.
+//! `dutyd schema` prints the schema that the loader validates with. Every violation becomes one
+//! error with its location. The invalid part is then removed from a copy, so that the loader can
+//! still check the rest of the entry.
 
 use std::borrow::Cow;
 
@@ -355,8 +355,8 @@ fn pattern_message(pattern: &str, found: &Value) -> String {
     }
 }
 
-/// Tells whether the list at `pointer` contains tool names, so that an invalid entry must not hide
-/// the others.
+/// Tells whether the list at `pointer` contains tool names. In such a list, an invalid entry must
+/// not hide errors in the other entries.
 fn is_list_of_names(pointer: &str) -> bool {
     matches!(
         pointer.split('/').skip(1).collect::<Vec<_>>().as_slice(),
@@ -373,8 +373,8 @@ fn cut(value: &mut Value, pointer: &str) {
         Some(Value::Object(map)) => drop(map.shift_remove(&last)),
         Some(Value::Array(items)) => {
             match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
-                // Keep the position of an entry, so that the others keep theirs. Readers skip null
-                // and an empty name.
+                // Replace the entry instead of removing it, so that the other entries keep their
+                // positions. Later checks skip null and empty names.
                 Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
                 Some(item) if is_list_of_names(parent) => *item = Value::String(String::new()),
                 Some(item) if parent == "/jobs" || parent == "/tools" => *item = Value::Null,
@@ -390,7 +390,8 @@ fn cut(value: &mut Value, pointer: &str) {
 mod tests {
     use super::*;
 
-    /// The loader redacts finished messages, where part of a secret would no longer match.
+    /// The loader redacts only finished messages. If a message quoted only a part of a secret,
+    /// redaction would not find that part.
     // proves SEC-2
     #[test]
     fn a_long_text_is_not_quoted_in_part() {

@@ -8,8 +8,8 @@ use super::{AllowedHost, Environment};
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::text::suggest::nearest;
 
-/// Paths that are always closed to tools, in addition to the directories of [`user_keys`]. `~` is
-/// the daemon's home.
+/// Paths that are closed by default, in addition to those of [`user_keys`]. `~` is the daemon's
+/// home.
 const DENIED: &[&str] = &[
     "~/.ssh",
     "~/.gnupg",
@@ -24,14 +24,15 @@ const DENIED: &[&str] = &[
     "/etc/ssh/ssh_host_rsa_key",
 ];
 
-/// The user database. We do not know the homes of users that it does not list.
+/// The user database. We cannot find the homes of users that are not in this file.
 const USERS: &str = "/etc/passwd";
 
-/// The first uid of a person's account. Root counts as a person too.
+/// The first uid of people's accounts; lower uids belong to service accounts. Root (uid 0) counts
+/// as a person too.
 const FIRST_PERSON: u32 = 1000;
 
-/// Returns `.ssh` and `.gnupg` in the home of every user of this host. In the homes of service
-/// accounts, only those that exist.
+/// Returns the paths of `.ssh` and `.gnupg` in the home of every user of this host. Omits paths in
+/// the home of a service account if they do not exist.
 fn user_keys() -> Vec<PathBuf> {
     let users = std::fs::read_to_string(USERS).unwrap_or_default();
     let homes = users.lines().filter_map(|line| {
@@ -133,7 +134,8 @@ impl SandboxMode {
 pub struct Security {
     /// Trees that jobs may use in addition to their own.
     pub allowed_paths: Vec<PathBuf>,
-    /// Trees that are closed even if another key allows them.
+    /// Trees that are closed even if an allowed tree contains them; only [`ToolSandbox::read`]
+    /// opens one.
     pub denied_paths: Vec<PathBuf>,
     /// Commands that bash never runs.
     pub blocked_commands: Vec<String>,
@@ -200,7 +202,7 @@ impl Security {
 /// Sandbox settings of one tool, which add to those of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolSandbox {
-    /// Whether the tool has a network, if its job has one.
+    /// Whether the tool may use the network; has no effect if the job disables the network.
     pub network: bool,
     /// Closed trees that the tool may read anyway.
     pub read: Vec<PathBuf>,

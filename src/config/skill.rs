@@ -1,6 +1,6 @@
 //! Skills: `skills/NAME/SKILL.md` of the configuration directory, in the public format.
 //!
-//! A skill is text for the model. It never grants rights; its `allowed-tools` can only remove some.
+//! A skill is text for the model. It never grants rights: its `allowed-tools` only take tools away.
 //! *Source*: the Agent Skills specification (read 2026-11-22); `docs/design/config.md`.
 
 use std::collections::BTreeSet;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::document::parse as parse_yaml;
 
-/// Characters of a name, inclusive.
+/// The maximum length of a name in characters, inclusive.
 const NAME: usize = 64;
 
-/// Characters of a description, inclusive.
+/// The maximum length of a description in characters, inclusive.
 const DESCRIPTION: usize = 1024;
 
 const KEYS: &[&str] =

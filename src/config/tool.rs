@@ -36,7 +36,7 @@ pub struct Tool {
     pub name: ToolName,
     /// The description for the model.
     pub description: String,
-    /// The category of a call that the gate does not raise.
+    /// The category of a call, unless the gate raises it.
     pub category: Category,
     /// The program to start.
     pub program: Program,
@@ -56,7 +56,8 @@ pub struct Tool {
     pub sandbox: ToolSandbox,
     /// Exit codes that mean success.
     pub success_codes: Vec<i32>,
-    /// Conditions that raise a call to admin; one match is enough.
+    /// Sets of conditions on the arguments; a call that meets every condition of one set is raised
+    /// to admin.
     pub destructive_when: Vec<ArgumentConditions>,
 }
 
@@ -140,9 +141,9 @@ impl Tool {
         (built(), diagnostics)
     }
 
-    /// Returns the program or script of this tool that the sandbox would close, with the closed
-    /// tree that contains it. A file in one of `closed` is closed unless `sandbox.read` or `open`
-    /// opens it. Symlinks are resolved.
+    /// Returns the first file that the sandbox would close, of this tool's program and script, with
+    /// the closed tree that contains the file. A file in one of `closed` is closed unless
+    /// `sandbox.read` or `open` opens it. Symlinks are resolved.
     #[must_use]
     pub fn closed_file<'a>(
         &self,

@@ -51,7 +51,7 @@ impl WebSearch {
 enum Named {
     /// This name or address.
     Exactly(Host),
-    /// Every name below this one, but not the name itself.
+    /// Every name below this domain, but not the domain itself.
     Below(String),
 }
 
@@ -112,7 +112,7 @@ pub(super) fn web_address(text: &str, how: &str) -> Result<Url, String> {
     let url = Url::parse(text)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
-        .ok_or_else(|| format!("`{text}` is not an address: write one {how}"))?;
+        .ok_or_else(|| format!("`{text}` is not an address: write an http or https URL {how}"))?;
     if !url.username().is_empty() || url.password().is_some() {
         return Err(
             "an address must not contain a user name or a password, because addresses are shown"
@@ -158,7 +158,7 @@ fn host(text: &str) -> Option<Host> {
     match Host::parse(text).ok()? {
         Host::Domain(name) => {
             let name = undotted(&name);
-            // The URL parser accepts more than host names; allow only valid labels.
+            // The URL parser also accepts text that is not a host name; allow only valid labels.
             let is_name = name.len() <= 253
                 && name.split('.').all(|label| {
                     !label.is_empty()

@@ -1,5 +1,5 @@
-//! Checks that the ledger accounts for every due time: evaluates the schedules of its whole life
-//! again and compares the result with its rows.
+//! Checks that the ledger accounts for every due time: evaluates again every schedule that the
+//! ledger had in effect, and compares the due times with the rows.
 
 use std::collections::BTreeMap;
 
@@ -87,8 +87,8 @@ pub fn audit(
         let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
         undecided.extend(waits_for_decision(audited, now - PATIENCE - jitter));
     }
-    // A slot after the settled time is not an extra: an earlier due time still waits for its
-    // jitter.
+    // A slot after the settled time of an open period is not an extra if the schedule has its due
+    // time: it was decided while an earlier due time was still held for its jitter.
     let settled = |job: &str, epoch: i64, due_at: DateTime<Utc>| {
         periods.iter().any(|Audited { period, schedule }| {
             period.ended.is_none()
@@ -128,7 +128,7 @@ fn audited(period: Period) -> rusqlite::Result<Audited> {
     Ok(Audited { period, schedule })
 }
 
-/// Returns the due times of an open period that should have been decided by `until`.
+/// Returns the undecided due times of an open period up to `until`; `None` if there are none.
 fn waits_for_decision(audited: &Audited, until: DateTime<Utc>) -> Option<Undecided> {
     let Audited { period, schedule } = audited;
     if period.ended.is_some() {

@@ -20,9 +20,9 @@ pub enum Command {
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Vec<RunId>>),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
-    /// Reload the configuration; the reply describes the one in effect afterwards.
+    /// Reload the configuration; the reply describes the configuration in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
-    /// Stop the daemon; a second one ends the grace period.
+    /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.
     Stop,
 }
 
@@ -39,7 +39,7 @@ pub struct RunRequest {
     pub prompt: Option<String>,
     /// Plan the changes instead of making them.
     pub plan: bool,
-    /// The person who asks, from the connection.
+    /// The person who requests the run, according to the connection.
     #[serde(skip)]
     pub by: Option<Person>,
 }

@@ -18,7 +18,7 @@ pub(super) const ON_TIME: Duration = Duration::from_secs(10);
 pub(super) enum Cause {
     DaemonDown,
     LedgerUnwritable,
-    /// The machine slept, or was too busy to look.
+    /// The machine was asleep, or too busy for the daemon to decide in time.
     MachineHeldUp,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum Disposition {
     Missed,
     /// Does not run: a run of the job is queued or active (`overlap: skip`).
     Busy,
-    /// Does not run: it already ran before the clock was set back.
+    /// Does not run: the same due time already ran before the clock was set back.
     Repeated,
 }
 
@@ -52,12 +52,12 @@ pub(super) struct DueSlot {
     pub(super) due_at: DateTime<Utc>,
     /// The due time plus jitter.
     pub(super) starts_at: DateTime<Utc>,
-    /// Whether the same time ran in an earlier epoch.
+    /// Whether the same due time already ran in an earlier epoch.
     pub(super) is_repeated: bool,
 }
 
-/// Decides the due times of a job. They are sorted, and their start times are not after `now`. At
-/// most one runs: the newest that may.
+/// Decides the due times of a job. The caller passes them sorted, and only those whose start times
+/// are not after `now`. At most one of them runs: the newest that is not too late and not repeated.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
@@ -98,7 +98,7 @@ impl Disposition {
                 format!("{because}; decided {late} late, outside the catch-up window of {window}")
             }
             Self::Busy => "the job was still waiting or running (overlap: skip)".to_owned(),
-            Self::Repeated => "it ran before the clock was set back".to_owned(),
+            Self::Repeated => "this due time ran before the clock was set back".to_owned(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The daemon: claims due slots, queues and executes their runs, and accounts for each.
 //!
 //! One supervisor owns the daemon's state. Ticks, signals, ends of runs and client requests reach
-//! it as messages. It contains no SQL and no wire formats. Between messages it sleeps until the
-//! next start time or the next look at the clock.
+//! it as messages. Between messages, it sleeps until the next start time or the next look at the
+//! clock. This folder contains no SQL and no wire formats.
 
 mod audit;
 mod command;

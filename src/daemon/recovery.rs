@@ -2,7 +2,7 @@
 //! open.
 //!
 //! *Source*: `docs/design/architecture.md`, "Crash". A later version will resume such runs; this
-//! one ends them as `interrupted`.
+//! version ends them as `interrupted`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,13 +23,13 @@ pub struct Recovered {
     pub run_id: RunId,
     /// Whether its transcript had begun.
     pub began: bool,
-    /// Whether it had already ended and left only its lock file.
+    /// Whether its transcript already had its last line.
     pub had_ended: bool,
     /// Bytes that were cut off because the last line was torn.
     pub cut_bytes: u64,
 }
 
-/// Why a run that was left open has no end yet.
+/// Why recovery could not end a run.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 enum RecoveryError {
@@ -146,7 +146,7 @@ fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
     open
 }
 
-/// Returns the end of an interrupted run, with what it had used up by its last line.
+/// Returns the end of an interrupted run, with the usage and the cost up to its last line.
 fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
     let names = lines.iter().filter_map(known).filter_map(|event| match event {
         Event::ToolCallStart(start) => Some(start.name.clone()),

@@ -1,7 +1,7 @@
 //! The single owner of daemon state: due times, queue, active runs, configuration in effect.
 //!
-//! Everything that happens is a message to the supervisor. It writes a slot to the ledger before it
-//! starts the slot's run, and it joins every task that it spawns.
+//! Everything that happens is a message to the supervisor. The supervisor writes a slot to the
+//! ledger before it starts the slot's run, and joins every task that it spawns.
 
 mod commands;
 mod slots;
@@ -30,15 +30,15 @@ use crate::store::{Ledger, QueuedRun, SlotState};
 /// schedule by more than 5 s (CRON-3).
 const LOOK: Duration = Duration::from_secs(4);
 
-/// A clock set back by more than this starts a new epoch. Without one, nothing would be due until
-/// the clock reaches the old time again.
+/// If the clock is set back by more than this, a new epoch starts. Without a new epoch, nothing
+/// would be due until the clock reaches the old time again.
 const STEP_BACK: TimeDelta = TimeDelta::seconds(4);
 
 /// How often the clock reading is saved to the ledger for the next start.
 const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 
-/// A new epoch skips a fixed time that already ran, if that time lies at most this far before the
-/// end of the previous epoch.
+/// A new epoch skips a due time of a schedule with fixed times of day, if that due time already ran
+/// and lies at most this far before the end of the previous epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
 /// Slots per ledger transaction.
@@ -58,7 +58,7 @@ pub struct Handle {
 
 /// The inputs of [`Supervisor::new`].
 pub struct Parts {
-    /// The state that all runs of this process share.
+    /// The resources that all runs of this process share.
     pub host: Host,
     /// The configuration at startup.
     pub config: Arc<Config>,
@@ -68,10 +68,11 @@ pub struct Parts {
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
-    /// The watchdog timeout of the service manager; `None` disables the heartbeat.
+    /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
     pub watchdog: Option<Duration>,
 }
 
+/// A run in the queue.
 struct Waiting {
     run_id: RunId,
     job: String,
@@ -123,6 +124,7 @@ pub struct Supervisor {
     queue: VecDeque<Waiting>,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
+    /// Whether the last run of each job since the start of the daemon succeeded, by job.
     last_outcomes: HashMap<String, bool>,
     epoch: i64,
     /// The last clock reading of the previous epoch.
@@ -131,8 +133,10 @@ pub struct Supervisor {
     /// The last clock reading that was saved to the ledger.
     last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
+    /// No slot is claimed before this moment; set after a failed claim.
     not_before: Option<Instant>,
     ledger_fault: Option<String>,
+    /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
 }
 
@@ -363,8 +367,7 @@ impl Supervisor {
         let (run_id, result) = match joined {
             Ok(ended) => ended,
             Err(error) => {
-                // `catch_unwind` reports a panic of the run itself; this one is in the code around
-                // it.
+                // `catch_unwind` catches a panic of the run itself, so the code around it panicked.
                 tracing::error!(%error, "the task of a run panicked");
                 return;
             }

@@ -1,10 +1,11 @@
 //! Our store behind tokio-cron-scheduler: the scheduler wakes us, our table says what is due
 //! (CRON-6).
 //!
-//! The scheduler never sees an expression or a zone; its storage is our set of next due times. When
-//! the scheduler lists what is due, we remove those entries, insert the next due time of each job,
-//! and keep the due times until the supervisor takes them. A due time is not lost if a channel of
-//! the scheduler is full or the scheduler stops, because [`Ticker::take`] reads the table itself.
+//! The scheduler never sees an expression or a zone; its storage is our table of next due times.
+//! When the scheduler lists what is due, we remove those entries from the table, insert the next
+//! due time of each of their jobs, and keep the removed due times until the supervisor takes them.
+//! Even if a channel of the scheduler is full, or the scheduler stops, no due time is lost, because
+//! [`Ticker::take`] reads the table itself.
 //! *Source*: `docs/design/architecture.md`, "The clock".
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,13 +27,15 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::schedule::Schedule;
 
-/// How early slots are handed out: the scheduler looks only every half second.
+/// Due times are handed out up to this long in advance, because the scheduler looks only every half
+/// second.
 const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 
-/// Due times per look; the next look takes the rest.
+/// Due times that one look at the table claims, at most; the next look claims the rest.
 const PER_LOOK: usize = 1000;
 
-/// Due times per [`Ticker::take`], which bounds the memory after a clock jump of years.
+/// Due times at which one [`Ticker::take`] stops claiming more, which bounds the memory after the
+/// clock jumps by years.
 const PER_TAKE: usize = 100_000;
 
 /// Capacity of each channel of the scheduler. One look sends at most a few messages, about one job.
@@ -46,8 +49,10 @@ pub(super) struct DueTime {
 
 #[derive(Debug, Default)]
 struct Table {
+    /// The next due time of each job.
     due: BTreeSet<(DateTime<Utc>, String)>,
     schedules: BTreeMap<String, Schedule>,
+    /// Claimed due times that the supervisor has not taken yet.
     due_times: Vec<DueTime>,
     closed: bool,
 }
@@ -61,7 +66,8 @@ impl Table {
             && self.due.first().is_some_and(|(at, _)| *at <= horizon)
         {
             let Some((due_at, job)) = self.due.pop_first() else { break };
-            // Count from the due time, so that a late look skips none.
+            // Compute the next due time from this one, not from the clock, so that a late look
+            // skips none.
             if let Some(next) =
                 self.schedules.get(&job).and_then(|schedule| schedule.next_after(due_at))
             {
@@ -136,7 +142,8 @@ impl Ticker {
         self.woken.notified().await;
     }
 
-    /// Takes every due time up to a second after `now`.
+    /// Takes the due times up to a second after `now`; if there are very many, a later call returns
+    /// the rest.
     pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<DueTime> {
         let mut table = self.store.lock();
         while table.due_times.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
@@ -197,7 +204,7 @@ impl MetaDataStorage for Store {
     fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
         let horizon = self.clock.now() + LOOKAHEAD;
         let claimed = self.lock().claim(horizon);
-        // The message only wakes the supervisor, which takes everything that is due: one is enough.
+        // One entry is enough: it only wakes the supervisor, which takes everything that is due.
         answer(
             claimed
                 .first()
@@ -233,7 +240,7 @@ fn occurrence_id(due: &DueTime) -> Uuid {
     )
 }
 
-/// The same closure for every id.
+/// Gives the scheduler the same closure for every id.
 struct Code(Arc<RwLock<Box<JobToRunAsync>>>);
 
 impl ToCode<Box<JobToRunAsync>> for Code {
@@ -250,6 +257,7 @@ impl JobCode for Code {}
 #[cfg(test)]
 mod tests {
     use chrono_tz::Tz;
+    use futures_util::FutureExt as _;
 
     use super::*;
     use crate::clock::SystemClock;
@@ -290,5 +298,22 @@ mod tests {
                 .windows(2)
                 .all(|pair| pair[1].due_at - pair[0].due_at == TimeDelta::seconds(1))
         );
+    }
+
+    #[tokio::test]
+    async fn a_take_that_leaves_due_times_wakes_the_supervisor_again() {
+        let mut ticker = Ticker::start(Arc::new(SystemClock)).await.unwrap();
+        // From here on, only `take` wakes.
+        ticker.scheduler.shutdown().await.unwrap();
+        let _ = ticker.woken().now_or_never();
+        let now = SystemClock.now();
+        let slept = i64::try_from(PER_TAKE + PER_LOOK).unwrap();
+        ticker.set(every_second(1), now - TimeDelta::seconds(slept));
+        let first = ticker.take(now);
+        assert!(first.len() >= PER_TAKE);
+        assert!(ticker.woken().now_or_never().is_some());
+        let rest = ticker.take(now);
+        assert!(ticker.woken().now_or_never().is_none());
+        assert!((slept..=slept + 2).contains(&((first.len() + rest.len()) as i64)));
     }
 }

@@ -62,7 +62,7 @@ pub struct StatusConfig {
     pub valid: bool,
     /// Digest of the configuration in effect.
     pub digest: String,
-    /// Digest of the files on disk; null if they cannot be loaded.
+    /// Digest of the configuration on disk; null if it cannot be loaded.
     #[serde(default)]
     pub disk_digest: Option<String>,
     /// When the configuration in effect was loaded.

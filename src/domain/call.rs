@@ -55,9 +55,9 @@ pub enum ErrorKind {
     SpawnFailed,
     /// Reading or writing on our side failed.
     Io,
-    /// The run was stopped while the call ran; its effect is unknown.
+    /// The run was stopped while the call ran; the effect of the call is unknown.
     Interrupted,
-    /// A limit of the turn was exceeded, or a limit on what the tool returns at once.
+    /// The response has too many calls, or the call exceeds a limit of its tool, such as a size.
     Limit,
     /// Something that the call names does not exist.
     NotFound,
@@ -87,8 +87,8 @@ impl ErrorKind {
         }
     }
 
-    /// Tells whether the result counts towards the error threshold. A call that we did not try, for
-    /// a reason of our own, does not count.
+    /// Tells whether the result counts towards the error threshold. A call that was skipped or that
+    /// exceeded a limit does not count.
     #[must_use]
     pub fn counts_as_failure(self) -> bool {
         !matches!(self, Self::Skipped | Self::Limit)
@@ -99,7 +99,7 @@ impl ErrorKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallError {
-    /// The kind, for readers and counters.
+    /// The kind of failure, for the transcript and the error threshold.
     pub kind: ErrorKind,
     /// A sentence that says what is wrong and what to do.
     pub message: String,
@@ -118,6 +118,6 @@ impl CallError {
 pub struct Truncated {
     /// Number of characters removed.
     pub characters: u64,
-    /// Number of lines removed after that.
+    /// Number of lines removed from the text that remained.
     pub lines: u64,
 }

@@ -3,7 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a tool may do to the world, from least to most. A category is only ever raised.
+/// What a tool or a call may do to the world, from least to most. The gate may raise the category
+/// of a call, and never lowers it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

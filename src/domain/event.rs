@@ -1,7 +1,8 @@
 //! The one event type, and the line of a transcript that carries it.
 //!
-//! Field names and their meaning are a contract with every reader (`v: 1`): new fields may be
-//! added, none may change. `store/` writes the envelope; nothing else numbers or chains events.
+//! Field names and their meaning are a contract with every reader (`v: 1`): fields may be added,
+//! but not changed. Only `store/` creates a [`Line`], which numbers an event and chains it to the
+//! previous one.
 //! *Source*: `docs/design/transcript.md`.
 
 use chrono::{DateTime, Utc};
@@ -136,15 +137,16 @@ pub struct CallEnd {
     /// The file with the output, relative to the run's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
-    /// Bytes that the tool wrote, kept or not.
+    /// Number of bytes that the tool wrote, including dropped ones.
     pub output_bytes: u64,
-    /// Bytes that are neither in `output` nor in the file: the middle of a very large output.
+    /// Number of bytes that are neither in `output` nor in the file: the middle of a very large
+    /// output.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub dropped_bytes: u64,
     /// SHA-256 (hex) of the whole output after redaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// SHA-256 (hex) of the file, if it does not hold the whole output because bytes were dropped.
+    /// SHA-256 (hex) of the file, if it lacks bytes of the output because they were dropped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_digest: Option<String>,
     /// How much of the output the model's view leaves out.
@@ -157,7 +159,7 @@ pub struct CallEnd {
     pub signal: Option<i32>,
     /// Whether the deadline passed.
     pub timed_out: bool,
-    /// Milliseconds from start to end.
+    /// Milliseconds from the start of the call to its end.
     pub duration_ms: u64,
     /// The changes to files, as a unified diff.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,6 +193,7 @@ pub struct SessionEnd {
     pub outcome: Outcome,
     /// Why the loop stopped.
     pub stop_reason: StopReason,
+    /// The final answer: a JSON object if the text is one, otherwise the text.
     pub result: Option<Value>,
     /// The `status` of the final answer, if it has one.
     pub verdict: Option<String>,
@@ -242,7 +245,7 @@ pub enum Event {
         tool_calls: Vec<Value>,
         /// Why the model stopped.
         finish_reason: FinishReason,
-        /// The stop reason in the provider's own word.
+        /// The provider's own word for `finish_reason`.
         stop_reason: Option<String>,
         /// Token counts, if the provider reported them.
         usage: Option<Usage>,
@@ -272,7 +275,7 @@ pub enum Event {
         /// The moment after which an answer no longer counts.
         expires_at: DateTime<Utc>,
     },
-    /// A person answered the approval request, or it ended without an answer.
+    /// A person answered the approval request, or the request ended without an answer.
     ApprovalResolved {
         /// The id of the approval request.
         approval_id: String,

@@ -94,7 +94,7 @@ text_id!(
 );
 
 impl CallId {
-    /// Returns an id with which no result can be paired.
+    /// Returns a fixed id, for a call that cannot get a unique one.
     #[must_use]
     pub fn unpaired() -> Self {
         Self("call_unpaired".to_owned())

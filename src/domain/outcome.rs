@@ -15,7 +15,7 @@ pub enum Outcome {
     Failed,
     /// A change plan waits for a person.
     Planned,
-    /// A person stopped it.
+    /// A person stopped the run.
     Cancelled,
     /// The daemon ended during the run.
     Interrupted,
@@ -102,7 +102,7 @@ stop_reasons! {
     ContextOverflow = "context_overflow" => Failed,
     /// The transcript could not be written.
     RecordFailed = "record_failed" => Failed,
-    /// An item of the checklist failed. No model was called.
+    /// An item of the preflight checklist failed, so no model was called.
     PreflightFailed = "preflight_failed" => Failed,
     /// The provider refused or filtered the content.
     Refused = "refused" => Failed,

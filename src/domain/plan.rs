@@ -19,7 +19,7 @@ pub struct PlanStep {
     pub name: String,
     /// The category that the gate assigned to the call.
     pub category: Category,
-    /// The exact program and arguments; empty for a built-in tool.
+    /// The exact program and arguments; empty if the call starts no program.
     pub argv: Vec<String>,
     pub arguments: Map<String, Value>,
     /// The directory in which the program starts.
@@ -27,9 +27,9 @@ pub struct PlanStep {
     /// SHA-256 (hex) of everything that identifies the call: tool, arguments, argv, directory,
     /// program, and the files that the call would change.
     pub digest: String,
-    /// The output of the tool's dry run, if it has one.
+    /// The output of the call's dry run; null if there was none.
     pub dry_run_output: Option<String>,
-    /// The reads that the model had seen before this step.
+    /// The ids of the reads whose results the model had seen before it requested this step.
     pub rests_on: Vec<CallId>,
 }
 
@@ -55,7 +55,7 @@ pub enum PlanState {
     Applied,
     /// The plan or step was tried and failed, or its effect is unknown.
     Failed,
-    /// A person discarded it.
+    /// A person discarded the plan or step.
     Discarded,
 }
 

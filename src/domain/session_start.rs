@@ -13,7 +13,7 @@ use serde_json::Value;
 pub enum Trigger {
     /// The slot came due.
     Schedule,
-    /// A person started it.
+    /// A person started the run.
     Manual,
     /// The slot came due while the daemon was down.
     Catchup,
@@ -78,7 +78,7 @@ pub struct SessionStart {
     pub trigger: Trigger,
     /// The due time of the slot that started the run, if any.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// The number of the attempt, from 1.
+    /// The number of this attempt to run the slot, from 1; always 1 in this version.
     pub attempt: u32,
     /// The parts of the job that a person replaced.
     #[serde(default)]
@@ -96,7 +96,7 @@ pub struct SessionStart {
     pub tools: Vec<String>,
     /// The job's effective policy.
     pub policy: Value,
-    /// SHA-256 (hex) of the configuration before its references are resolved.
+    /// SHA-256 (hex) of the configuration files as written.
     pub config_digest: String,
     /// The execution target of the tools.
     pub environment: String,

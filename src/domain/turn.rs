@@ -28,7 +28,7 @@ pub enum FinishReason {
     InvalidToolCall,
 }
 
-/// Tokens of a model call or a run.
+/// Numbers of tokens that a model call or a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Usage {
@@ -70,7 +70,7 @@ pub struct AssistantTurn {
     pub tool_calls: Vec<ToolCall>,
     /// Why the model stopped.
     pub finish_reason: FinishReason,
-    /// The stop reason in the provider's own word.
+    /// The provider's own word for `finish_reason`.
     pub stop_reason: Option<String>,
     /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,

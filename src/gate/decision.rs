@@ -75,14 +75,13 @@ pub struct Spent {
     pub files: BTreeSet<PathBuf>,
     /// Lines that the run changed.
     pub lines: u64,
-    /// The bucket of the rate limit.
     bucket: Bucket,
 }
 
 /// The bucket of a rate limit, as of its last refill.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Bucket {
-    /// Calls that the bucket lacks to be full.
+    /// How many calls the bucket lacks until it is full.
     lacking: f64,
     /// The time of the last refill, since the start of the run.
     looked_at: Duration,
@@ -96,7 +95,7 @@ impl Spent {
         self.files.extend(rules.written(resources));
     }
 
-    /// Counts a call whose changes the caller counts when it ends.
+    /// Counts a call, but not its changes: the caller counts those when the call ends.
     pub fn count_call(&mut self) {
         self.calls += 1;
         self.bucket.lacking += 1.0;
@@ -131,10 +130,11 @@ impl GateRules {
 pub struct CallFacts<'a> {
     pub tool: &'a str,
     pub category: Category,
-    /// Conditions on the arguments; a call that meets one of them is an admin call.
+    /// Sets of conditions on the arguments; a call that meets every condition of one set is an
+    /// admin call.
     pub destructive_when: &'a [ArgumentConditions],
     pub resources: &'a [Resource],
-    /// Upper bound of the lines of files that the call changes.
+    /// Upper bound of the number of lines that the call changes in files.
     pub lines: u64,
     /// The usage of the run so far.
     pub spent: &'a Spent,
@@ -152,7 +152,7 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// A rule that denies or asks, and its reason.
+/// The name of a rule that denies or asks, and its reason.
 type Refusal = (&'static str, String);
 
 /// Decides a call: applies the rules in order to its facts and arguments.
@@ -186,8 +186,9 @@ pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, V
     }
 }
 
-/// Applies the rules in order; the first one that denies decides. Returns why a person must approve
-/// the call, if one must.
+/// Applies the rules in order. Returns the rule that requires a person's approval, if one does.
+///
+/// *Errors*: the first rule that denies.
 fn refusal(
     rules: &GateRules,
     facts: CallFacts<'_>,
@@ -301,7 +302,7 @@ fn budget(rules: &GateRules, facts: CallFacts<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Tells whether a run with this policy could ever use the tool. Its model sees only such tools.
+/// Tells whether a run with this policy could ever use the tool. The model sees only such tools.
 #[must_use]
 pub fn is_visible(policy: &Policy, tool: &str, category: Category, has_person: bool) -> bool {
     !policy.deny.contains(tool)
@@ -607,8 +608,8 @@ mod tests {
         check(Category::Read, "/app/keys/k", Read, ("denied_path", Category::Read));
         check(Category::Read, "/srv/x", Read, ("path", Category::Read));
         check(Category::Write, "../x", Write, ("path", Category::Write));
-        // A system path raises the call to admin, which the job does not list. That the path is
-        // writable does not help.
+        // A write to a system path is an admin call, even if the path is writable. The job does not
+        // list this tool under `admin`.
         check(Category::Write, "/etc/app/x", Write, ("category", Category::Admin));
         // A denied path is refused before the category rule applies.
         check(Category::Admin, "/app/keys/k", Write, ("denied_path", Category::Admin));
@@ -668,7 +669,7 @@ mod tests {
         let refused = call(500);
         assert!(refused.0 == "rate" && refused.1.ends_with("retry in 1.5 s"), "{refused:?}");
         assert_eq!((call(2000).0, call(2001).0, call(4000).0), ("allowed", "rate", "allowed"));
-        // The bucket never holds more than the burst, however long the pause was.
+        // The bucket never holds more than `burst` calls, even after a long pause.
         assert_eq!(
             (call(900_000).0, call(900_000).0, call(900_000).0),
             ("allowed", "allowed", "rate")

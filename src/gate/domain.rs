@@ -1,5 +1,5 @@
-//! Which URLs a run may fetch. Pure: the caller passes in a URL as it was named, and then each
-//! address to which its host resolves.
+//! Decides which URLs a run may fetch. The module is pure: the caller passes in the URL as written,
+//! and then each address to which its host resolves.
 //!
 //! *Source*: threat model, NET-1 to NET-4, NET-7; the IANA registries of special-purpose addresses
 //! for IPv4 and IPv6.
@@ -46,19 +46,17 @@ pub enum DomainRefusal {
     #[error("`{0}` is not among the allowed_domains of the job")]
     NotListed(String),
     /// The host has a non-public address, but is not listed as internal.
-    #[error(
-        "`{host}` has the address {address}, which is not public, and is not listed as internal"
-    )]
+    #[error("`{host}` is not listed as internal, but its address {address} is not public")]
     Internal {
         host: String,
         /// Its non-public address.
         address: IpAddr,
     },
-    /// The host has an address that is never the address of a host.
+    /// The host has an address that no host can have, such as a multicast address.
     #[error("`{host}` has the address {address}, which is not a valid host address")]
     Impossible {
         host: String,
-        /// The address.
+        /// The invalid address.
         address: IpAddr,
     },
 }
@@ -106,7 +104,8 @@ impl Target {
         }
     }
 
-    /// Checks one address of the host. If one address is refused, so is the host (NET-2).
+    /// Checks one address of the host. The caller must refuse the host if any of its addresses is
+    /// refused (NET-2).
     ///
     /// *Errors*: [`DomainRefusal`].
     pub fn judge(&self, address: IpAddr) -> Result<(), DomainRefusal> {
@@ -162,7 +161,7 @@ const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
 
 const GLOBAL_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 
-/// The prefix with which networks without IPv4 embed IPv4 addresses.
+/// The prefix of IPv6 addresses that embed an IPv4 address, for networks without IPv4.
 const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 fn kind(address: IpAddr) -> Kind {

@@ -1,5 +1,5 @@
-//! Which files a run may access. Pure: the caller passes in a path as it was named, and then the
-//! path that was actually opened.
+//! Decides which files a run may access. The module is pure: the caller passes in the path as
+//! written, and then the path that was actually opened.
 //!
 //! *Source*: `docs/design/gate.md`, "Paths"; threat model, FS-1 to FS-5.
 
@@ -31,8 +31,8 @@ const SYSTEM: &[&str] = &[
     "/var/spool",
 ];
 
-/// Closed only to the built-in file tools: every program needs this file, so the sandbox cannot
-/// close it.
+/// The user database. Only the built-in file tools refuse it: every program needs this file, so the
+/// sandbox cannot close it.
 pub(crate) const HIDDEN: &str = "/etc/passwd";
 
 /// How a call accesses a file.
@@ -44,7 +44,8 @@ pub enum Access {
     Write,
 }
 
-/// The trees that a run may access. All paths are absolute; paths on this host are resolved.
+/// The trees that a run may access. All paths are absolute; in paths on this host, symlinks are
+/// resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathRules {
     /// The base of relative paths; also listed in `writable`.
@@ -55,7 +56,7 @@ pub struct PathRules {
     pub readable: Vec<PathBuf>,
     /// Trees that are closed even if another list allows them.
     pub denied: Vec<PathBuf>,
-    /// Our own trees and files: closed, except for allowed trees below them. The first one is the
+    /// Our own trees and files: closed, except for allowed trees below them. The first entry is the
     /// configuration directory.
     pub own: Vec<PathBuf>,
     /// Our program, log and unit: no file tool may write them. Their owner and mode protect them
@@ -93,8 +94,8 @@ impl PathRefusal {
 impl PathRules {
     /// Returns the absolute path that `text` names, without accessing the disk.
     ///
-    /// *Errors*: [`PathRefusal::Spelling`] for `..`, `~`, NUL, and an empty or over-long text. We
-    /// expand nothing (FS-3).
+    /// *Errors*: [`PathRefusal::Spelling`] if the text is empty or too long, contains `..` or NUL,
+    /// is `~` or begins with `~/`. We do not expand anything (FS-3).
     pub fn absolute(&self, text: &str) -> Result<PathBuf, PathRefusal> {
         let refuse = |why| Err(PathRefusal::Spelling(why));
         if text.is_empty() {
@@ -160,8 +161,8 @@ impl PathRules {
         !path.starts_with(&self.working_dir) && SYSTEM.iter().any(|root| path.starts_with(root))
     }
 
-    /// Returns the first writable tree that contains a closed one, and the closed one. No sandbox
-    /// could keep a process that may write the first out of the second.
+    /// Returns the first writable tree that contains a closed tree, and that closed tree. The
+    /// sandbox cannot close a part of a tree that a process may write.
     #[must_use]
     pub fn closed_in_writable(&self) -> Option<(&Path, &Path)> {
         let closed = || self.denied.iter().chain(&self.own);
@@ -191,9 +192,9 @@ pub fn shown(name: &OsStr) -> String {
 /// Returns the name that [`shown`] renders as `text`; `None` if that name is `text` itself, or if
 /// `shown` never renders a name as `text`.
 ///
-/// `shown` does not escape backslashes, so a name with a backslash before an escape letter looks
-/// like another name: look for a file with the literal name first. No escape stands for `/`, NUL or
-/// a visible character.
+/// `shown` does not escape backslashes, so a name that contains a backslash and an `n` looks like a
+/// name with a newline. Callers must therefore look for a file with the name `text` first. No
+/// escape stands for `/`, NUL or a visible character.
 #[must_use]
 pub fn unescaped(text: &OsStr) -> Option<OsString> {
     let mut rest = text.to_str()?;

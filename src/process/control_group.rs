@@ -2,8 +2,8 @@
 //!
 //! The daemon moves into a leaf group, because the kernel accepts limits only below a group without
 //! processes. A process of a run joins the group of the run just before it executes its program. A
-//! sandboxed tool cannot leave that group, so one write ends it. Shims stay in the group of the
-//! daemon, so they can report.
+//! sandboxed tool cannot leave that group, so one write kills all of the tool's processes. Shims
+//! stay in the group of the daemon, so that they survive this kill and can report.
 //!
 //! *Source*: `cgroups(7)`; `docs/design/gate.md`, "What a process gets"; systemd,
 //! "Control Group APIs and Delegation".
@@ -22,7 +22,7 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::shim::PROCESSES;
 
-/// The mount points of the hierarchy: alone, or beside the hierarchies of version 1.
+/// The directories where version 2 may be mounted: alone, or beside the hierarchies of version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
 /// The attributes with which systemd marks a delegated group. Only root can read the second one.
@@ -40,9 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct ControlGroups {
     directory: PathBuf,
-    /// The name as `/proc` shows it.
+    /// The name of the delegated group, as in `/proc/self/cgroup`.
     name: String,
-    /// Bytes of memory that the processes of one run may use; `None` sets no limit of its own.
+    /// Bytes of memory that the processes of one run may use together; `None` means that only the
+    /// limit of the delegated group applies.
     memory: Option<u64>,
 }
 
@@ -77,14 +78,14 @@ impl ControlGroups {
         let _ = write(&switch, "+pids");
         if write(&switch, "+memory").is_ok() {
             let whole = std::fs::read_to_string(directory.join("memory.max")).unwrap_or_default();
-            // Keep the rest for the daemon. Otherwise, the kernel could choose it when memory runs
-            // out.
+            // A run may use three quarters. The rest is for the daemon: otherwise, the kernel could
+            // kill the daemon when memory runs out.
             memory = whole.trim().parse::<u64>().ok().map(|whole| whole / 4 * 3);
         }
         Ok(Some(Self { directory, name, memory }))
     }
 
-    /// Returns the name of the group as `/proc` shows it.
+    /// Returns the name of the delegated group, as in `/proc/self/cgroup`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -118,7 +119,8 @@ impl ControlGroups {
     }
 
     /// Ends the processes that an earlier daemon left in the groups of its runs; `is_ours`
-    /// recognizes their ids. Returns how many processes it found. Blocks for at most 2 s per group.
+    /// recognizes the ids of these runs. Returns how many processes it found. Blocks for at most
+    /// 2 s per group.
     #[must_use]
     pub fn end_orphans(&self, is_ours: impl Fn(&str) -> bool) -> u64 {
         let of_runs = below(&self.directory).into_iter().filter(|directory| {
@@ -169,7 +171,8 @@ impl Drop for RunGroup {
     fn drop(&mut self) {
         if !self.has_ended.load(Ordering::Relaxed) {
             let _ = write(&self.directory.join("cgroup.kill"), "1");
-            // A group with a process that is still ending stays; the next start removes it.
+            // A group with a process that has not ended yet stays; the next start of the daemon
+            // removes it.
             remove(&self.directory);
         }
     }
@@ -197,7 +200,7 @@ fn remove(directory: &Path) {
     for group in below(directory) {
         remove(&group);
     }
-    // Removal fails if the group holds a process that the kernel does not end; the next start tries
+    // The removal fails if the group still holds a process; the next start of the daemon tries
     // again.
     let _ = std::fs::remove_dir(directory);
 }
@@ -213,7 +216,7 @@ fn wait_until_empty(directory: &Path) -> bool {
     let Ok(events) = File::open(directory.join("cgroup.events")) else { return true };
     let until = Instant::now() + PATIENCE;
     loop {
-        // `poll` reports changes since the last read of this file.
+        // Read before each `poll`, which reports changes since the last read of this file.
         let mut said = [0; 256];
         let length = events.read_at(&mut said, 0).unwrap_or(0);
         let said = String::from_utf8_lossy(said.get(..length).unwrap_or_default());
@@ -245,9 +248,9 @@ fn own() -> Option<(&'static Path, String)> {
     Some((Path::new(mount), name.to_owned()))
 }
 
-/// Tells whether systemd delegated a group to its service. Before version 251, systemd shows that
-/// only through the owner, and only for system services: a user's own systemd starts everything as
-/// that user.
+/// Tells whether systemd delegated a group to its service. Before version 251, systemd marks a
+/// delegation only by the owner of the group. The owner tells something only for system services:
+/// under a user's own systemd, that user owns every group.
 fn is_delegated(directory: &Path, name: &str) -> bool {
     let is_marked = MARKS.iter().any(|mark| {
         let mut value = [0; 8];

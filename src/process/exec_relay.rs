@@ -1,10 +1,10 @@
-//! The exec relay: starts the client of another host or container, passes it all of its own input,
-//! and then holds that input open.
+//! The exec relay: starts the client that reaches another host or container (`ssh`, for example),
+//! copies its own standard input to the client, and then holds the client's input open.
 //!
-//! The remote side takes the end of its input for the end of the call. So no remote process
+//! The remote side treats the end of its input as the end of the call. So no remote process
 //! outlives the relay, which dies with its shim. The remote side ends its output with a mark and
-//! the exit code of the program, and the relay removes both from the output. The exit code of the
-//! client itself says nothing about the program.
+//! the exit code of the remote program, and the relay removes both from the output. The exit code
+//! of the client itself says nothing about the remote program.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -16,22 +16,22 @@ use rustix::process::Signal;
 /// follow.
 pub const RELAY_VERB: &str = "__relay";
 
-/// The signal that ends the relay if it receives no exit code. A remote program always ends with a
-/// code, even if a signal ended it.
+/// The signal by which the relay ends itself if it receives no exit code. The remote side always
+/// sends a code, even if a signal ended the remote program.
 pub const HUNG_UP: i32 = Signal::HUP.as_raw();
 
 /// Bytes per read.
 const CHUNK: usize = 64 * 1024;
 
-/// Digits of an exit code, plus the end of its line.
+/// Bytes of the longest exit code (3 digits), plus the newline after it.
 const CODE_BYTES: usize = 4;
 
 /// The first character of the mark. No line of text begins with it, so the relay never holds back a
 /// line of text.
 pub(crate) const MARK_START: char = '\u{1e}';
 
-/// Runs this process as the relay; returns the exit code of the program. Without one, the process
-/// ends by [`HUNG_UP`].
+/// Runs this process as the relay; returns the exit code of the remote program. Without such a
+/// code, the process ends by [`HUNG_UP`].
 #[must_use]
 pub fn run_relay(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> i32 {
     let (Some(mark), Some(client)) = (arguments.next(), arguments.next()) else { return hang_up() };
@@ -51,7 +51,7 @@ fn relay(
     client: &OsStr,
     arguments: impl Iterator<Item = std::ffi::OsString>,
 ) -> io::Result<Option<i32>> {
-    // A killed shim does not end the relay, so the relay must die with its parent.
+    // A shim that is killed cannot end the relay, so the relay must die with its parent.
     let parent = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != parent {
@@ -79,8 +79,8 @@ fn relay(
     said.and_then(|said| said.join().ok()).unwrap_or(Ok(None))
 }
 
-/// Passes `from` on to its end, except for the mark, the code and the newline after it; returns the
-/// code.
+/// Copies `from` to `to` until `from` ends, except for the mark, the exit code and the newline
+/// after the code; returns the code.
 fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<Option<i32>> {
     let finder = memchr::memmem::Finder::new(mark);
     let (mut held, mut chunk, mut code) = (Vec::new(), vec![0; CHUNK], None);
@@ -102,7 +102,7 @@ fn pass_on(mut from: impl Read, mut to: impl Write, mark: &[u8]) -> io::Result<O
                         held.len()
                     }
                     None if rest.len() < CODE_BYTES => start,
-                    // An exit code is never that long.
+                    // No exit code is that long, so pass the text on.
                     None => held.len(),
                 }
             }

@@ -1,8 +1,8 @@
 //! The fork server: a small process of this binary that forks the shims.
 //!
 //! Executing a binary of this size for every call costs more than most tools do, and a daemon with
-//! threads must not fork. So the daemon executes this binary once more, at the first call, and that
-//! process keeps one forked shim ready.
+//! threads must not fork. So, at the first call, the daemon executes its own binary as the fork
+//! server, which keeps one forked shim ready.
 //!
 //! A request is one packet on a socket that the shim reads. It contains the name of the shim and
 //! these descriptors: the far end of its lifeline, the pipe for the output of the tool, the
@@ -42,7 +42,8 @@ use super::messages::{DESCRIPTORS, receive, send};
 use super::sandbox::Filters;
 use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
 
-/// How long the fork server may take to answer before another one replaces it.
+/// How long a new shim may take to answer before we replace the fork server; also how long to wait
+/// for a shim to read its order, and for a killed shim to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Starts shims for a whole daemon. Its process starts at the first call and ends with this value.
@@ -120,7 +121,8 @@ impl ForkServer {
                 })
                 .unzip();
             // Send now what the socket can take: the shim then needs no second round trip. Hold
-            // back the last byte until the shim has answered, so that a late answer starts nothing.
+            // back the last byte until the shim has answered, so that a shim that answers too late
+            // starts nothing.
             let most = order.get(..order.len().saturating_sub(1)).unwrap_or_default();
             let sent = io::Write::write(&mut ours, most)?;
             let mut fds = vec![theirs.as_fd(), output_of_tool.as_fd()];
@@ -143,8 +145,8 @@ impl ForkServer {
             };
             let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, talk)).await;
             if let Ok(Some(mut shim)) = answer {
-                // If the shim has ended by now, the reader of its report notices that. A shim that
-                // does not read has started nothing.
+                // Ignore a failed write: if the shim has ended by now, the reader of its report
+                // notices that. A shim that does not read its whole order has started nothing.
                 let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
                 if tokio::time::timeout(PATIENCE, rest).await.is_err() {
                     shim.kill().await;
@@ -208,7 +210,7 @@ fn execute(binary: &Path) -> io::Result<Running> {
 }
 
 fn request(control: &OwnedFd, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    // A full socket means that the server does not read. It is as useless as a missing one.
+    // A full socket means that no shim reads it. Such a server is as useless as a dead one.
     send(control.as_fd(), name.as_bytes(), fds)
 }
 
@@ -335,8 +337,8 @@ fn wait_for_request(
     take: io::PipeWriter,
     filters: Filters,
 ) -> io::Result<()> {
-    // Die with the fork server: no other process would replace this shim, and the daemon must
-    // notice at once.
+    // Die with the fork server: the daemon must notice its death at once, and no other shim would
+    // follow this one.
     rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
     if nix::unistd::getppid() != server {
         return Err(Errno::ESRCH.into());

@@ -2,14 +2,14 @@
 //!
 //! A chain of processes, each of which forks the next one and exits, outruns every scan of `/proc`.
 //! A signal to a process group does not miss it: the kernel delivers the signal to all members
-//! before any of them can fork again. So when a tool calls `setsid` or `setpgid`, the call waits
-//! for the shim. The shim holds the listener of the tool's seccomp filter and lets the call
-//! continue. It closes the listener when the tool call ends. From then on, the kernel refuses both
-//! system calls with ENOSYS, even after the death of the shim. The existing groups can then be
-//! killed one by one, and no new group appears.
+//! before any of them can fork again. So when a tool calls `setsid` or `setpgid`, that system call
+//! waits for the shim, which holds the listener of the tool's seccomp filter and lets the system
+//! call continue. When the tool call ends, the shim closes the listener. From then on, the kernel
+//! refuses both system calls with ENOSYS; the same happens if the shim dies. The existing groups
+//! can then be killed one by one, and no new group appears.
 //!
-//! Forks are not held: a signal that arrives while a held system call waits makes it fail with
-//! EINTR, which no program expects of `fork`.
+//! We do not hold forks: a signal that arrives while a system call waits for the shim makes the
+//! system call fail with EINTR, which no program expects of `fork`.
 //!
 //! *Source*: `seccomp_unotify(2)`; `kill_pgrp` and `copy_process` in the kernel; threat model,
 //! PROC-2.
@@ -34,10 +34,10 @@ const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 
-/// The same number on every architecture.
+/// The number of `clone3`, which is the same on every architecture.
 const CLONE3: u32 = 435;
 
-/// The bit in the system call numbers of the x32 ABI, which has 32-bit pointers on x86-64.
+/// The bit that marks the system call numbers of the x32 ABI (32-bit pointers on x86-64).
 #[cfg(target_arch = "x86_64")]
 const X32_BIT: u32 = 0x4000_0000;
 
@@ -53,7 +53,8 @@ fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Returns the instructions that answer the system call `number` in the accumulator with `action`.
+/// Returns the instructions that answer with `action` if the accumulator holds the system call
+/// `number`.
 fn answer(number: u32, action: u32) -> [sock_filter; 2] {
     [step(JUMP_IF_EQUAL, 0, 1, number), step(RETURN, 0, 0, action)]
 }
@@ -70,12 +71,12 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// Returns the beginning of every filter of a tool. Calls that it does not answer reach the program
-/// after it.
+/// Returns the instructions with which the filter of every tool begins. System calls that they do
+/// not answer reach the instructions that follow.
 ///
-/// It reports `clone3` as missing: the flags of this call are in memory, where a filter cannot see
-/// the one that starts the child in another control group. Every C library falls back to `clone`.
-/// It refuses the x32 numbers, because they name the same calls a second time.
+/// These instructions report `clone3` as missing: its flags are in memory, so a filter cannot see
+/// `CLONE_INTO_CGROUP`, which starts the child in another control group. Every C library falls back
+/// to `clone`. They refuse the x32 numbers, because these are second numbers of the same calls.
 pub(super) fn head() -> BpfProgram {
     let mut calls = vec![step(LOAD, 0, 0, NUMBER)];
     calls.extend(answer(CLONE3, ERRNO + libc::ENOSYS.unsigned_abs()));
@@ -89,7 +90,7 @@ pub(super) fn head() -> BpfProgram {
     let length = u8::try_from(calls.len()).unwrap_or(u8::MAX);
     let mut head = vec![
         step(LOAD, 0, 0, ARCHITECTURE),
-        // On another architecture, the numbers mean other calls.
+        // On another architecture, the numbers mean other calls, so skip the instructions.
         step(JUMP_IF_EQUAL, 0, length, native()),
     ];
     head.extend(calls);
@@ -113,13 +114,14 @@ pub(super) fn only_the_hold() -> BpfProgram {
 }
 
 /// Applies `program` to this process permanently and returns the listener. `None` means that the
-/// kernel offers no listener (Linux before 5.0, or a container that already has one); groups are
-/// then not held.
+/// kernel offers no listener: Linux before 5.0, or a container whose own filter already has a
+/// listener. Groups are then not held.
 ///
 /// *Errors*: the OS error; the filter is then not in effect.
 pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Without this flag (Linux 5.19), each signal restarts a waiting call.
+    // Prefer WAIT_KILLABLE_RECV (since Linux 5.19): without it, each signal restarts a system call
+    // that waits.
     for flags in [listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listen] {
         match set_filter(program, flags) {
             // SAFETY: with this flag, the kernel returns a new descriptor, which belongs to nothing
@@ -182,8 +184,8 @@ impl GroupHold {
         Self(listener)
     }
 
-    /// Lets one waiting process continue. The process may have been killed in between, which is not
-    /// an error.
+    /// Lets one waiting process continue. The process may have been killed in the meantime, which
+    /// is not an error.
     pub(super) fn agree(&self) {
         // SAFETY: the structure consists of integers, so zeros are a valid value; the kernel
         // requires them.

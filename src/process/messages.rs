@@ -9,7 +9,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Descriptors that one request carries, inclusive.
+/// The most descriptors in one request: lifeline, output, Landlock ruleset, standard input,
+/// standard error, control group.
 pub(super) const DESCRIPTORS: usize = 6;
 
 /// Sends one message with descriptors, without blocking.

@@ -3,8 +3,8 @@
 //! Every tool runs below a shim, a small single-threaded process of this binary. The shim is the
 //! subreaper of everything that the tool starts and holds one end of a lifeline socket. When the
 //! call ends, the deadline passes, the run is cancelled or the daemon dies, the shim ends the whole
-//! tree. It knows neither models nor policies. The fork server (`dutyd __exec`) forks the shims.
-//! The child of a shim applies the kernel sandbox to itself.
+//! tree. The fork server (`dutyd __exec`) forks the shims. The child of a shim applies the kernel
+//! sandbox to itself, then executes the tool. This folder knows neither models nor policies.
 
 mod control_group;
 mod exec_relay;

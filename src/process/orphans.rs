@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 /// Waits until no shim of these runs is alive, and kills those that do not end in time. Returns how
 /// many shims it found.
 ///
-/// Blocks for about 4 s at most.
+/// Blocks for 3.5 s at most, plus the time to kill the shims that did not end.
 #[must_use]
 pub fn end_orphans(run_ids: &BTreeSet<String>) -> u64 {
     let until = Instant::now() + GRACE + PATIENCE;

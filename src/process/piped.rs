@@ -1,9 +1,9 @@
 //! A process that we talk to over its standard input and output: an MCP server, a shared
 //! connection.
 //!
-//! This module ends the process and keeps the end of its standard error. One task per process reads
-//! standard error from the first byte to the last, so the process never blocks on a full pipe. The
-//! task keeps 16 KiB, without secrets.
+//! One task per process reads its standard error from the first byte to the last, so the process
+//! never blocks on a full pipe. The task keeps the last 16 KiB, without secrets. This module also
+//! ends the process.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use super::wire::read_report;
 use crate::text::escape::one_line;
 use crate::text::redact::{Redactor, StreamRedactor};
 
-/// Bytes of standard error that are kept, without secrets.
+/// Bytes at the end of standard error that are kept, without secrets.
 const KEPT: usize = 16 * 1024;
 
 /// Bytes per read of standard error.
@@ -182,7 +182,7 @@ async fn follow(
             }
         }
     };
-    // After the report, only a foreign process can still hold the pipe.
+    // After the report, only a survivor or a process outside the tree can still hold the pipe.
     let _ = tokio::time::timeout(DRAIN, async {
         while open {
             open = tail.take(errors.read(&mut chunk).await, &chunk);
@@ -196,8 +196,8 @@ async fn follow(
     }));
 }
 
-/// The end of a stream, without secrets. Redaction precedes the cut, because a secret that was cut
-/// could not be recognized.
+/// The last bytes of a stream, without secrets. Secrets are removed before old bytes are dropped,
+/// because a secret without its beginning could not be recognized.
 struct Tail {
     redactor: StreamRedactor,
     kept: VecDeque<u8>,

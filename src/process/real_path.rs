@@ -1,8 +1,8 @@
 //! Resolves a path as the kernel does, but without the magic links of `/proc`.
 //!
-//! `root`, `cwd`, `exe` and `fd/N` of a process lead to what that process has open, whatever its
-//! path is. A path through such a link means something else in each process, so the file that we
-//! judge would not be the file that another process opens.
+//! The links `root`, `cwd`, `exe` and `fd/N` in `/proc/PID` lead straight to a file or directory
+//! that the process uses, not to a path. `/proc/self` is another directory in each process. So the
+//! file that we judge would not be the file that another process opens through the same link.
 //! *Source*: `openat2(2)`, RESOLVE_NO_MAGICLINKS.
 
 use std::io;

@@ -3,8 +3,8 @@
 //!
 //! The daemon builds a [`SandboxProfile`] once, from paths. The child of a shim applies it to
 //! itself just before it executes the tool, and no process can remove it again. The rules cover the
-//! files that existed when the profile was built: a file that appears later beside a denied one
-//! cannot be read.
+//! files that existed when the profile was built: a file that appears later in a directory that
+//! contains a closed path cannot be read.
 //!
 //! *Source*: `landlock(7)`; `seccomp(2)`; `docs/design/gate.md`, "What a process gets".
 #![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
@@ -40,21 +40,21 @@ const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random",
 /// The access rights of a tool's processes. All paths are absolute and resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxPolicy {
-    /// Closed trees; everything else may be read.
+    /// Trees that may be neither read nor written; everything else except `/dev` may be read.
     pub closed: Vec<PathBuf>,
     /// Trees that may be read although a closed tree contains them.
     pub readable: Vec<PathBuf>,
-    /// Trees that may be read and written.
+    /// Trees that may be read and written, even inside a closed tree.
     pub writable: Vec<PathBuf>,
-    /// Whether modes, owners, times and attributes of files may be changed; Landlock cannot
-    /// restrict that by path.
+    /// Whether the modes, owners, times and attributes of files, the clock and the host name may be
+    /// changed; Landlock cannot restrict this by path.
     pub metadata: bool,
-    /// Whether the network may be used; `false` refuses local sockets too.
+    /// Whether sockets may be created; `false` refuses local sockets too.
     pub network: bool,
     /// Whether System V IPC, POSIX message queues and keyrings may be used; none of them has a
     /// path.
     pub ipc: bool,
-    /// Capabilities that a root process keeps: bits by number.
+    /// Capabilities that a process of root keeps, as a bit mask.
     pub capabilities: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct SandboxProfile {
     capabilities: u64,
 }
 
-/// The system calls that the seccomp filter allows in addition.
+/// The groups of system calls that the seccomp filter can refuse; `true` allows a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Filter {
     metadata: bool,
@@ -104,7 +104,8 @@ pub fn landlock_abi() -> Option<u32> {
 /// The first Landlock ABI that restricts signals to other processes.
 const SIGNAL_ABI: u32 = 6;
 
-/// Returns what a supported kernel cannot restrict, as an appendix to a sentence; empty if nothing.
+/// Returns a clause that names what a kernel with this Landlock ABI cannot restrict, for the end of
+/// a text; empty if there is no such gap.
 #[must_use]
 pub fn sandbox_gaps(abi: u32) -> &'static str {
     if abi < SIGNAL_ABI {
@@ -209,7 +210,7 @@ fn allow(
         return Ok(());
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // The tool cannot reach a path either that does not exist or that we cannot reach ourselves.
+    // If a path does not exist, or if we cannot reach it, then the tool cannot reach it either.
     let Ok(fd) = openat(CWD, path, flags, Mode::empty()) else { return Ok(()) };
     let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     let rights = match kind {
@@ -221,15 +222,15 @@ fn allow(
     Ok(())
 }
 
-/// Removes every capability but `kept` from the programs that this process executes, permanently.
-/// `kept` has bits by number.
+/// Permanently removes every capability except `kept`, a bit mask, from the programs that this
+/// process will execute.
 fn drop_capabilities(kept: u64) {
     use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
     for number in 0..u64::BITS {
         let bit = 1_u64 << number;
         if kept & bit == 0 {
-            // The kernel refuses a number that it does not know. A process that may not drop
-            // capabilities has none.
+            // Ignore errors: the kernel refuses a number that it does not know, and a process that
+            // may not drop capabilities has none.
             let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(bit));
         }
     }
@@ -257,8 +258,8 @@ impl Filters {
     }
 
     /// Applies the sandbox to this process permanently and returns the listener of the hold on its
-    /// groups, if the kernel has one. A root process keeps `capabilities`. Without a `filter`, this
-    /// applies only the hold.
+    /// process groups ([`group_hold`]), if the kernel offers one. A process of root keeps
+    /// `capabilities`. Without a `filter`, this applies only the hold.
     ///
     /// *Errors*: the OS error; the process must then end.
     pub(super) fn put_on(
@@ -282,8 +283,8 @@ impl Filters {
     }
 }
 
-/// Calls that bypass the rules: files by handle, work of the kernel's own threads, mounts, and the
-/// kernel itself.
+/// System calls that would bypass the rules: they open files by handle, pass work to threads of the
+/// kernel, mount file systems, or control the kernel itself.
 const NEVER: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_io_uring_setup,
@@ -310,7 +311,8 @@ const NEVER: &[libc::c_long] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Calls that change a file without opening it for writing, or the clock or the name of the host.
+/// System calls that change a file without opening it for writing, or that set the clock or the
+/// host name.
 const METADATA: &[libc::c_long] = &[
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
@@ -335,7 +337,7 @@ const METADATA: &[libc::c_long] = &[
     libc::SYS_setdomainname,
 ];
 
-/// Calls for IPC without a path, which may reach another process of the same user.
+/// System calls for IPC without a path, which may reach another process of the same user.
 const IPC: &[libc::c_long] = &[
     libc::SYS_shmget,
     libc::SYS_shmat,
@@ -355,7 +357,7 @@ const IPC: &[libc::c_long] = &[
     libc::SYS_keyctl,
 ];
 
-/// Calls whose first argument is a process or thread; zero means the caller.
+/// System calls whose first argument is a process or thread; zero means the caller.
 const BY_PROCESS: &[libc::c_long] = &[
     libc::SYS_prlimit64,
     libc::SYS_sched_setaffinity,
@@ -364,11 +366,11 @@ const BY_PROCESS: &[libc::c_long] = &[
     libc::SYS_sched_setscheduler,
 ];
 
-/// `setpriority` and `ioprio_set`, each with the kind that means all processes of a user. The
-/// second argument names the target.
+/// `setpriority` and `ioprio_set`, each with the value of its first argument that means "all
+/// processes of a user". The second argument names the target; zero means the caller.
 const BY_KIND: &[(libc::c_long, u64)] = &[(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)];
 
-/// Newer than `libc`, which does not name them; the same number on every architecture.
+/// Numbers of system calls that `libc` does not name yet; they are the same on every architecture.
 const SYS_FCHMODAT2: libc::c_long = 452;
 const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_REMOVEXATTRAT: libc::c_long = 466;
@@ -379,7 +381,7 @@ const SYS_FILE_SETATTR: libc::c_long = 469;
 const FS_IOC_SETFLAGS: u64 = 0x4008_6602;
 const FS_IOC_FSSETXATTR: u64 = 0x401c_5820;
 
-/// Older forms of these calls, which only this architecture has.
+/// Older forms of the calls in [`METADATA`], which only this architecture has.
 #[cfg(target_arch = "x86_64")]
 const OLDER_METADATA: &[libc::c_long] = &[
     libc::SYS_chmod,
@@ -398,7 +400,7 @@ impl Filter {
         let mut rules: std::collections::BTreeMap<i64, Vec<SeccompRule>> =
             NEVER.iter().chain(metadata).map(|number| (*number, Vec::new())).collect();
         if !self.network {
-            // This includes local sockets: a daemon behind one of them starts processes without a
+            // Refuse local sockets too: a daemon behind one could start processes without a
             // sandbox.
             rules.insert(libc::SYS_socket, Vec::new());
         }

@@ -33,15 +33,15 @@ use super::{GRACE, tree};
 const FILE_BYTES: u64 = 16 << 30;
 /// Descriptors that a tool may have open.
 const OPEN_FILES: u64 = 4096;
-/// Processes of an ordinary user, and of the control group of a run, above which a tool cannot
-/// start another one. The unit allows twice as many, so the daemon has room. The kernel does not
-/// limit the processes of root by user.
+/// Limit on the processes of the daemon's user, and on those in the control group of a run: a tool
+/// cannot start more. The systemd unit allows twice as many, so the daemon has room. The limit per
+/// user does not apply to root.
 pub(super) const PROCESSES: u64 = 4096;
 
 /// Makes the kernel end tools before the daemon when memory runs out (PROC-9).
 const OOM_SCORE: &[u8] = b"500";
 
-/// The state that a shim prepares while it waits, so that no call waits for it.
+/// The state that a shim prepares while it waits for a request, so that no call waits for that.
 pub(super) struct Ready {
     signals: SignalFd,
     null: OwnedFd,
@@ -72,8 +72,9 @@ impl Ready {
     }
 }
 
-/// Runs the order that arrives over `lifeline` to its end; the tool writes to `output`. `rest`
-/// contains the other descriptors of the request, in the order of the flags in [`Order`].
+/// Carries out the [`Order`] that arrives over `lifeline`; the tool writes to `output`. `rest`
+/// contains those of these descriptors that the flags of the [`Order`] announce, in this sequence:
+/// Landlock ruleset, standard input, standard error, control group.
 ///
 /// *Errors*: the daemon is gone; nothing was started.
 pub(super) fn run(
@@ -122,7 +123,7 @@ fn read_order(lifeline: &mut UnixStream) -> Option<Order> {
 
 /// The standard input of the tool.
 enum Input {
-    /// `/dev/null`, which a text in the order replaces.
+    /// `/dev/null`; a text for standard input in the [`Order`] replaces it.
     Null(OwnedFd),
     /// The pipes for standard input and standard error that came with the request; `None` if one
     /// was lost on the way.
@@ -170,7 +171,7 @@ struct Prepared {
     env: Vec<CString>,
     working_dir: CString,
     stdin: OwnedFd,
-    /// The target of standard error; `None` is the output.
+    /// Receives standard error; `None` means that standard error goes to the output.
     stderr: Option<OwnedFd>,
 }
 
@@ -213,7 +214,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The message that carries the listener of the hold on groups; no step has this number.
+/// The first byte of the message that carries the listener of the hold on groups. A message about a
+/// failed step begins with the number of the step, which is never this one.
 const HOLD: u8 = u8::MAX;
 
 /// Starts the tool; returns its pid and the hold on its groups as soon as the program runs.
@@ -422,8 +424,8 @@ fn watch(
     Report { end, timed_out, stopped, survivors }
 }
 
-/// Waits for a signal, a new group, the end of the lifeline or the given moment; returns whether to
-/// end the call.
+/// Waits for a signal, for a process that asks for a new group, for the end of the lifeline (if
+/// `with_lifeline`), or until the moment `until`; returns whether to end the call.
 fn wait(
     until: Option<Instant>,
     lifeline: &UnixStream,
@@ -438,7 +440,7 @@ fn wait(
         until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()).min(LONGEST));
     let timeout =
         PollTimeout::try_from(rest + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
-    // A descriptor that we do not watch must not wake us.
+    // A descriptor that we do not need must not wake us, so `signals` takes its place.
     let lifeline_events = if with_lifeline { PollFlags::POLLIN } else { PollFlags::empty() };
     let held = hold.as_ref().map_or_else(|| signals.as_fd(), |hold| hold.as_fd());
     let mut fds = [

@@ -16,8 +16,8 @@ use super::sandbox::SandboxProfile;
 use super::wire::{Ending, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name, tree};
 
-/// How long to read output after the tree has ended: only a foreign process can still hold the
-/// pipe.
+/// How long to read output after the tree has ended: only a survivor or a process outside the tree
+/// can still hold the pipe.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
 /// The time that a shim may take beyond the timeout of its tool, for the grace period and the kill.
@@ -36,7 +36,7 @@ pub struct ProcessSpec {
     pub working_dir: PathBuf,
     /// The text of its standard input; `None` is `/dev/null`.
     pub stdin: Option<String>,
-    /// The time after which it is ended.
+    /// The time after which the shim ends the process.
     pub timeout: Duration,
     /// The sandbox of the process; `None` means no sandbox.
     pub sandbox: Option<SandboxProfile>,
@@ -51,11 +51,11 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Whether it reached its timeout.
     pub timed_out: bool,
-    /// Whether it was ended early, for example through `cancel`.
+    /// Whether the shim ended it early, because the lifeline closed or a signal reached the shim.
     pub cancelled: bool,
     /// Processes that survived the kill.
     pub survivors: u64,
-    /// Whether another process still held its output open after the end.
+    /// Whether a survivor or a process outside the tree still held its output open after the end.
     pub output_held: bool,
 }
 
@@ -107,8 +107,8 @@ pub fn prepare_daemon() -> io::Result<()> {
 }
 
 impl Spawner {
-    /// Returns a spawner for the run `run_id`, which names its shims. The processes join a group of
-    /// their own in `groups`.
+    /// Returns a spawner for the run `run_id`. The names of its shims contain the end of that id,
+    /// and the processes of its tools join a control group of the run below `groups`.
     #[must_use]
     pub fn new(server: Arc<ForkServer>, groups: Option<&ControlGroups>, run_id: &str) -> Self {
         let group = groups.and_then(|groups| match groups.of_run(run_id) {
@@ -127,8 +127,8 @@ impl Spawner {
         self.group.as_deref().map(RunGroup::name)
     }
 
-    /// Ends all processes that the calls have left in the control group, and the group. Returns how
-    /// many processes the kernel could not end; `None` without a group.
+    /// Ends all processes that calls have left in the control group of the run, then removes the
+    /// group. Returns how many processes the kernel could not end; `None` if the run has no group.
     pub async fn end(&self) -> Option<u64> {
         Some(self.group.clone()?.end().await)
     }
@@ -147,8 +147,8 @@ impl Spawner {
         started.map_err(|error| SpawnFailure::refused("starting the shim", &error))
     }
 
-    /// Runs a process to its end and passes everything that it writes to `output`, standard output
-    /// and standard error in their order.
+    /// Runs a process to its end. Passes its standard output and its standard error to `output`, in
+    /// the order in which it writes them.
     ///
     /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; the process then ends within 3 s. If
     /// the future is dropped, the lifeline closes and the shim ends the tree by itself.
@@ -239,7 +239,8 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
     }
 }
 
-/// Reads output until the shim has reported and the pipe is empty; `None` if the shim was lost.
+/// Reads output until the shim has reported and the pipe is closed. Returns the report, and whether
+/// another process still holds the pipe after [`DRAIN`]; `None` if the shim was lost.
 async fn follow(
     shim: &mut Shim,
     cancel: &CancellationToken,
@@ -296,8 +297,8 @@ fn keep(
         .map_err(|error| SpawnFailure::Output(error.to_string()))
 }
 
-/// Tells whether `pid` or a process between it and `own` runs our binary: the fork server, a shim,
-/// or a process below a living shim.
+/// Tells whether `pid` is the fork server, a living shim or a descendant of one of them: `pid` or
+/// one of its ancestors below `own` runs our binary.
 fn is_ours(pid: i32, own: i32, binary: &Path) -> bool {
     let mut at = pid;
     for _ in 0..64 {

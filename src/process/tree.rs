@@ -1,7 +1,8 @@
 //! Finds and ends the tree of processes below a process.
 //!
-//! This module reads `/proc`. It never signals a reused pid (PROC-8): it checks through a pidfd
-//! that a process is the one that it saw, or it signals children of its own before it reaps them.
+//! This module reads `/proc`. It never signals a reused pid (PROC-8): before it signals a process,
+//! it opens a pidfd and checks that the process is still the one that it saw. Children of this
+//! process need no such check, because they keep their pids until we reap them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,11 +12,11 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long a killed tree may take to disappear if the kernel holds one of its processes in a
-/// device wait. Such a process can outlast this limit, and is then counted.
+/// How long to wait for a killed tree to disappear. After this time, we give up if a process is
+/// stuck (see [`is_stuck`]), and count the stuck processes.
 const KILL_LIMIT: Duration = Duration::from_millis(900);
 
-/// How long a killed tree may take to disappear if the machine is only busy.
+/// How long to wait for a killed tree if no process is stuck: the machine is only busy.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// One process as `/proc` shows it.
@@ -80,10 +81,11 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 }
 
 /// Kills all descendants of `root`, except those that `spare` accepts, and reaps those that became
-/// our children. Returns how many are left.
+/// our children. Returns how many survive.
 ///
-/// It stops all of them before it kills any, so that few can fork in between. If `root` is this
-/// process, it kills their groups as well, which also ends a chain of forks.
+/// This function sends SIGSTOP to all of them before it kills any, so that few can fork in between.
+/// If `root` is this process, it kills the process groups of the children as well, which also ends
+/// a chain of forks.
 pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
@@ -123,8 +125,9 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     }
 }
 
-/// Returns how many killed processes are left when their time is over; `None` before that. A
-/// process that only waits for a CPU to finish its exit can do nothing any more and is not counted.
+/// Returns how many of the processes that `find` returns are stuck; `None` while it is too early to
+/// give up. A process that only waits for a CPU to finish its exit can do nothing any more and is
+/// not counted.
 fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
     if began.elapsed() <= KILL_LIMIT {
         return None;
@@ -133,13 +136,14 @@ fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
     (stuck > 0 || began.elapsed() > BUSY_LIMIT).then_some(stuck)
 }
 
-/// Kills the children of this process with their groups, and the processes that thereby become its
-/// children, until none is left. Returns how many are left.
+/// Kills the children of this process with their groups, and also the processes that become its
+/// children when their parents end. Returns how many survive. Stores the exit status of `leader`,
+/// the process of the tool itself, in `status`.
 ///
-/// This is for a subreaper that owns all its children, while no process below it can leave its
-/// group ([`super::group_hold`]). Each link of a chain of forks becomes a child of the subreaper
-/// when the previous link ends, and stays one until it is reaped. So its group is always known, and
-/// each round ends at least one group.
+/// Call this only in a subreaper that reaps all its children itself, and only while no process
+/// below it can leave its group ([`super::group_hold`]). Each link of a chain of forks becomes a
+/// child of the subreaper when the previous link ends, and stays one until it is reaped. So the
+/// group of the link is always known, and each round ends at least one group.
 pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 {
     let began = Instant::now();
     loop {
@@ -160,8 +164,9 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
 /// accepts and their groups.
 ///
 /// A child that was not reaped keeps its pid and its group number, so no other process is hit
-/// (PROC-8). The kernel lists the children even if `/proc` hides them. A group belongs to one
-/// session, and only our own session contains processes that are not below us.
+/// (PROC-8). The kernel lists the children even if `/proc` hides them. A group lies within one
+/// session, and every session except our own began below us, so killing a group hits only our own
+/// descendants.
 pub(crate) fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
     use rustix::process::{Pid, getpgid, getpgrp, kill_process, kill_process_group};
     let mut spared = BTreeSet::from([getpgrp().as_raw_nonzero()]);
@@ -232,14 +237,14 @@ fn is_stuck(pid: i32) -> bool {
 /// The result of [`reap`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Reaped {
-    /// The status of the leader, if it was reaped now.
+    /// The exit status of the leader, if this call reaped it.
     pub(crate) leader: Option<WaitStatus>,
     /// Whether no child is left.
     pub(crate) none_left: bool,
 }
 
-/// Reaps every child that has ended, without blocking. Only for a process that has to reap all its
-/// children itself: the shim.
+/// Reaps every child that has ended, without blocking. `leader` is the process of the tool itself.
+/// Call this only in the shim, which must reap all its children itself.
 pub(crate) fn reap(leader: Pid) -> Reaped {
     let mut reaped = Reaped::default();
     loop {
@@ -276,7 +281,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let seen = look(pid).unwrap();
-        // An earlier process with the same pid; all processes; our group; init; a group.
+        // In order: an earlier process with the same pid, all processes, our group, init, a group.
         let never = [
             Seen { started: seen.started - 1, ..seen },
             Seen { pid: -1, ..seen },

@@ -8,8 +8,8 @@ use tokio::io::AsyncReadExt as _;
 
 use super::sandbox::Filter;
 
-/// Bytes of the largest frame. An order contains at most the argv, the environment and a text for
-/// standard input, which is a page of at most 5 MiB.
+/// Bytes of the largest frame, without its length. The largest part of an order is the text for
+/// standard input, for example a web page of at most 5 MiB.
 pub(crate) const FRAME_LIMIT: usize = 16 * 1024 * 1024;
 
 /// The order for a shim.
@@ -25,15 +25,15 @@ pub(crate) struct Order {
     pub(crate) timeout_ms: u64,
     /// The seccomp filter; `None` means no sandbox.
     pub(crate) filter: Option<Filter>,
-    /// Capabilities that a sandboxed tool keeps if it runs as root: bits by number.
+    /// Capabilities that a sandboxed tool keeps if it runs as root, as a bit mask.
     pub(crate) capabilities: u64,
-    /// Whether a Landlock ruleset comes with the request. If it is missing, the tool does not
-    /// start.
+    /// Whether the request carries a Landlock ruleset. If a ruleset is announced here but missing,
+    /// the tool does not start.
     pub(crate) landlock: bool,
-    /// Whether pipes for standard input and standard error come with the request.
+    /// Whether the request carries pipes for standard input and standard error.
     pub(crate) piped: bool,
-    /// Whether a control group to join comes with the request. If it is missing, the tool does not
-    /// start.
+    /// Whether the request carries a control group to join. If a group is announced here but
+    /// missing, the tool does not start.
     pub(crate) grouped: bool,
 }
 

@@ -92,7 +92,7 @@ impl Block {
         format!("{}{added}", text(&self.start, name))
     }
 
-    /// Returns the raw arguments; missing ones are `{}`.
+    /// Returns the arguments as JSON text; `{}` if there are none.
     fn arguments(&self) -> String {
         match self.start.get("input").filter(|_| self.input.is_empty()) {
             None if self.input.is_empty() => "{}".to_owned(),
@@ -101,7 +101,7 @@ impl Block {
         }
     }
 
-    /// Returns the complete block, in the form in which it is sent back.
+    /// Returns the complete block, in the form in which we send it back to the provider.
     fn whole(&self) -> Value {
         let mut block = self.start.clone();
         match self.kind() {
@@ -158,7 +158,8 @@ impl Answer {
         self.blocks.iter_mut().rev().find(|block| block.index == index)
     }
 
-    /// Applies a delta to its block; returns whether its type is known.
+    /// Applies a delta to its block. Returns false if there is no such block, or if the type of the
+    /// delta is unknown.
     fn add(&mut self, index: u64, delta: &DeltaBody<'_>, new: &mut String) -> bool {
         let Some(block) = self.block(index) else { return false };
         match delta.kind {
@@ -177,7 +178,7 @@ impl Answer {
     fn take_event(&mut self, event: Value, new: &mut String) -> Result<(), ModelError> {
         match text(&event, "type") {
             "message_start" => {
-                // Some gateways send the start twice; the second one starts over.
+                // Some gateways send this event twice; the second one starts the answer over.
                 *self = Self::default();
                 self.take_head(event.get("message").unwrap_or(&Value::Null));
             }
@@ -223,7 +224,7 @@ impl Answer {
             _ if event.get("error").is_some_and(|error| !error.is_null()) => {
                 return Err(failure::of_body(None, &event, ""));
             }
-            // `ping`, and event types that the API adds later.
+            // Ignore `ping`, and event types that the API adds later.
             _ => {}
         }
         Ok(())
@@ -332,7 +333,8 @@ impl Reader for Answer {
         let (no_reason, last) =
             (self.stop_reason.is_none(), self.blocks.last().map(|block| block.index));
         let arguments = |block: &Block| match block.arguments() {
-            // The arguments had not started to arrive. They must not pass for an empty object.
+            // The answer was cut before the arguments arrived. Make them invalid, so that the call
+            // is not executed with an empty object.
             none if is_cut && none == "{}" && Some(block.index) == last => "{".to_owned(),
             none if no_reason && none == "{}" && !block.is_stopped => "{".to_owned(),
             arguments => arguments,
@@ -360,7 +362,8 @@ impl Reader for Answer {
             return Err(ModelError::new(ErrorClass::ContextLength, "the context window is full"));
         }
         let is_plain = self.blocks.iter().all(|block| matches!(block.kind(), "text" | "tool_use"));
-        // The provider rejects a history in which a call has no result.
+        // Do not send back a call without a name: it gets no result, and the provider rejects a
+        // history in which a call has no result.
         let is_nameless =
             |block: &&Block| block.kind() == "tool_use" && !is_named(text(&block.start, "name"));
         let kept = self.blocks.iter().filter(|block| !is_nameless(block));

@@ -1,7 +1,8 @@
 //! Classifies error responses and reads how long to wait before a retry.
 //!
 //! Providers agree on little beyond the status code, so we also inspect the codes, types and words
-//! in the body. An unknown error is retryable only if its status says so.
+//! in the body. An unknown error with a failure status is retryable only if the status says so.
+//! Without a failure status, it counts as an error of the server and is retryable.
 //!
 //! Messages are returned uncut: [`super::remote`] removes secrets before it truncates.
 
@@ -46,7 +47,8 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
         (.., Some(detail)) => detail.as_str().map_or_else(|| detail.to_string(), str::to_owned),
         _ => plain(body),
     };
-    // `code` beside the error, and the upstream provider's raw error.
+    // A server may put a `code` beside the error, and a proxy may add the raw error of its upstream
+    // provider.
     let outer = parsed.get("code").and_then(Value::as_str).unwrap_or_default();
     let raw = error.pointer("/metadata/raw").and_then(Value::as_str).unwrap_or_default();
     // `details` is a list, an object or a string, inside the error or beside it.
@@ -114,7 +116,8 @@ const SPENT: &[&str] = &[
     "api usage limits",
 ];
 
-/// Phrases that report a limit of a day or longer, even if the provider also names a short delay.
+/// Phrases that report a limit of a day or longer. They count even if the provider also names a
+/// short delay.
 const LASTING: &[&str] = &["perday", "spend_limit", "spend limit", "spending limit"];
 
 /// Phrases that report a short-lived limit.
@@ -135,8 +138,8 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     if has(MALFORMED) {
         return ErrorClass::BadToolGeneration;
     }
-    // A provider that names a delay means a per-minute limit, whatever it calls the limit, unless
-    // it also names a lasting one.
+    // If a provider names a delay, the limit is a per-minute limit, whatever the provider calls it,
+    // unless the error also names a lasting limit.
     let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
@@ -173,7 +176,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
         None if has(&["invalid_request", "invalid_prompt", "invalid_argument", "bad_request"]) => {
             ErrorClass::BadRequest
         }
-        // The server had accepted the request, so the failure is the server's.
+        // Without a failure status, the server accepted the request and then failed itself.
         None => ErrorClass::Server,
     }
 }

@@ -21,7 +21,8 @@ pub(super) fn images<'a>(settings: &Remote, result: &'a ToolResult) -> &'a [Imag
     if settings.sees_images { &result.images } else { &[] }
 }
 
-/// Returns the text of a result. If its images are withheld, a note tells the model.
+/// Returns the text of a result. If the images of the result are withheld, the text ends with a
+/// note that tells the model.
 pub(super) fn content<'a>(settings: &Remote, result: &'a ToolResult) -> Cow<'a, str> {
     if settings.sees_images || result.images.is_empty() {
         return Cow::Borrowed(&result.content);
@@ -47,13 +48,15 @@ pub(super) struct Outgoing {
 /// How a streamed response is split into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
+    /// Server-sent events.
     Events,
     /// One JSON object per line.
     Lines,
 }
 
 pub(super) trait Format: Send + Sync {
-    /// Returns the name that tags `provider_data`, so that only the same format gets it back.
+    /// Returns the name of the format. It is recorded in `provider_data`, which is sent back only
+    /// in the same format.
     fn name(&self) -> &'static str;
 
     /// Returns the headers, including the API key.
@@ -69,8 +72,9 @@ pub(super) trait Format: Send + Sync {
         Framing::Events
     }
 
-    /// Tells whether to resend the request at once in an adapted form because of this error.
-    fn adapts_to(&self, _error: &ModelError) -> bool {
+    /// Adapts later requests to this error, if the format can. Returns whether to resend the failed
+    /// request at once in the adapted form.
+    fn adapt(&self, _error: &ModelError) -> bool {
         false
     }
 }
@@ -104,6 +108,7 @@ pub(super) enum Progress {
     Open,
     /// The answer is complete; usage data may still follow.
     Whole,
+    /// The answer is complete, and no data follows.
     Done,
 }
 
@@ -130,7 +135,8 @@ pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
     Ok(())
 }
 
-/// Tells whether a candidate is the first one: its `index` is 0, null or absent.
+/// Tells whether a candidate (one of several alternative answers) is the first one: its `index` is
+/// 0, null or absent.
 ///
 /// The text, calls and finish reason of other candidates are ignored.
 pub(super) fn is_first(candidate: &Value) -> bool {
@@ -142,8 +148,8 @@ pub(super) fn is_named(name: &str) -> bool {
     !name.trim().is_empty()
 }
 
-/// Removes the calls without a name. Returns whether that makes the whole answer an invalid call: a
-/// removed call had arguments, and the answer has neither text nor another call.
+/// Removes the calls without a name. Returns true if the answer then counts as one invalid call: a
+/// removed call had arguments, and the answer has neither text nor a call with a name.
 pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>, text: &str) -> bool {
     let is_empty =
         |arguments: &str| matches!(arguments.trim(), "" | "{}" | "null" | r#"{"input":""}"#);
@@ -168,7 +174,7 @@ pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Sets a field of an object; does nothing if `object` is not one.
+/// Sets a field of `object`; does nothing if that value is not a JSON object.
 pub(super) fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     if let Some(object) = object.as_object_mut() {
         object.insert(field.to_owned(), value.into());
@@ -176,7 +182,7 @@ pub(super) fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
 }
 
 /// Returns the arguments of a call for the history. Arguments that did not parse become an empty
-/// object: a server that parses its history would reject them.
+/// object, because a server that parses the history would reject them.
 pub(super) fn arguments(call: &ToolCall) -> Map<String, Value> {
     match &call.arguments {
         Arguments::Parsed(arguments) => arguments.clone(),
@@ -200,13 +206,13 @@ pub(super) fn kept<'a>(
     is_own.then_some(data)
 }
 
-/// Returns a digest that identifies a base URL which contains a secret.
+/// Returns the digest that `provider_data` holds instead of a base URL that contains a secret.
 pub(super) fn digest_of(base_url: &str) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(base_url)))
 }
 
-/// Returns an id in the provider's alphabet: at most `most` letters, digits, `_` and `-`. An id
-/// that does not fit is replaced by a derived one; call and result derive the same id.
+/// Returns an id that the provider accepts: at most `most` letters, digits, `_` and `-`. An id that
+/// does not fit is replaced by a derived one, which is the same for a call and its result.
 pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
     let id = call_id.as_str();
     let fits = id.len() <= most
@@ -214,7 +220,7 @@ pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
     if fits { id.to_owned() } else { derived_id(call_id, most) }
 }
 
-/// Returns an id of at most `most` and at most 24 hex digits, derived from ours.
+/// Returns an id of `most` hex digits, but at most 24, that is derived from ours.
 pub(super) fn derived_id(call_id: &CallId, most: usize) -> String {
     hex::encode(Sha256::digest(call_id.as_str())).chars().take(most.min(24)).collect()
 }

@@ -55,9 +55,10 @@ impl Format for Gemini {
 #[derive(Debug, Default)]
 struct Answer {
     id: Option<String>,
-    /// The parts in their order; adjacent text parts of the same kind are merged.
+    /// The parts in their order; adjacent text parts of the same kind (answer or thought) are
+    /// merged.
     parts: Vec<Value>,
-    /// Index in `parts` of the call that still receives arguments.
+    /// Index in `parts` of the call to which a following part without a name adds arguments.
     open: Option<usize>,
     /// Indexes in `parts` of the calls that are not finished.
     unclosed: BTreeSet<usize>,
@@ -337,7 +338,8 @@ impl Reader for Answer {
             .collect();
         let answer = self.texts(false);
         let is_invalid = drop_nameless(&mut calls, &answer);
-        // Parts and calls are matched by position when they are sent back, so drop the same ones.
+        // Drop the calls without a name from the parts too: when we send parts and calls back, we
+        // match them by position.
         let is_nameless = |call: &Value| !is_named(text(call, "name"));
         self.parts.retain(|part| !part.get("functionCall").is_some_and(is_nameless));
         let says_nothing = self

@@ -17,7 +17,8 @@ use super::size::{ANSWER_BYTES, check_size, check_values, too_large};
 use crate::agent::{ErrorClass, ModelError};
 use crate::clock::Clock;
 
-/// Maximum bytes of a stream; field names around short pieces of text make up most of them.
+/// Maximum bytes of a stream, as received. It exceeds [`ANSWER_BYTES`], because each short piece of
+/// text arrives wrapped in JSON fields.
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
 /// Maximum bytes of an error body.
@@ -54,7 +55,7 @@ pub(super) struct Answer {
     idle: Duration,
 }
 
-/// Sends a request and waits for the response headers.
+/// Sends a request and waits at most `idle` for the response headers.
 ///
 /// *Errors*: no connection, no response in time, or a response with an error status.
 pub(super) async fn send(
@@ -162,7 +163,9 @@ pub(super) struct Lines {
     buffer: Vec<u8>,
     /// Offset up to which the buffer was searched for a line end.
     searched: usize,
+    /// Offset in the buffer at which the next line starts.
     start: usize,
+    /// Number of complete lines returned so far.
     seen: usize,
 }
 
@@ -185,7 +188,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Returns the next complete line, without its line end.
+    /// Returns the next complete line, without the LF or CR that ends it.
     pub(super) fn next_line(&mut self) -> Option<&[u8]> {
         if self.after_cr && self.start < self.buffer.len() {
             self.after_cr = false;
@@ -208,7 +211,7 @@ impl Lines {
         self.buffer.get(start..end)
     }
 
-    /// Takes the text after the last line end out of the buffer.
+    /// Removes the text that was not returned yet from the buffer, and returns it.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         let rest = self.buffer.get(self.start..).unwrap_or_default().to_vec();
         *self = Self { seen: self.seen, of_events: self.of_events, ..Self::default() };

@@ -1,8 +1,8 @@
 //! Models: one file or folder per wire format, plus the scripted model.
 //!
-//! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. The shared
-//! parts (sending, deadlines, size limits, the event stream, error classes) live once, in modules
-//! of their own. Nothing here knows tools or jobs.
+//! Wire types are private to their format; the loop knows only [`crate::agent::Model`]. Separate
+//! modules hold what all formats share: sending, deadlines, size limits, event streams and the
+//! classification of errors. This folder does not depend on tools or jobs.
 
 mod anthropic;
 mod failure;
@@ -21,7 +21,7 @@ pub use scripted::{ScriptContext, ScriptedModel};
 
 /// Reads a response in the wire format `format`, for fuzz targets and benchmarks.
 ///
-/// *Errors*: the same as for any response.
+/// *Errors*: the response is cut off, too large or malformed, or reports an error.
 #[doc(hidden)]
 pub use remote::read_as;
 

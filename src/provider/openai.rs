@@ -54,7 +54,7 @@ impl Format for Openai {
         Box::new(Answer::default())
     }
 
-    fn adapts_to(&self, error: &ModelError) -> bool {
+    fn adapt(&self, error: &ModelError) -> bool {
         error.class == ErrorClass::BadRequest
             && (error.message.contains("encrypted_content")
                 || error.message.contains("Encrypted content"))
@@ -281,8 +281,8 @@ impl Answer {
         check_calls(output.len())?;
         let done = self.items.values().filter(|item| item.is_done).count();
         if !output.is_empty() && done != output.len() {
-            // The final response repeats all items. Use them, because some servers omit the indexes
-            // or announce only some items.
+            // The final response repeats all items. If we do not have as many finished items, use
+            // its items: some servers omit the indexes or announce only some items.
             let whole =
                 |item: &Value| Item { value: item.clone(), is_done: true, ..Item::default() };
             self.items = (0..).zip(output.iter().map(whole)).collect();
@@ -308,8 +308,8 @@ impl Item {
     /// Returns the item as a call; `None` if it is not one.
     fn call(&self) -> Option<RequestedCall> {
         let is_cut = !self.is_done || text(&self.value, "status") == "incomplete";
-        // The item was cut. Keep the partial arguments for the transcript, but make them invalid so
-        // that they cannot be executed.
+        // If the item was cut, keep the partial arguments for the transcript, but make them
+        // invalid, so that they cannot be executed.
         let sent = |field: &str| match text(&self.value, field) {
             "" if is_cut => self.added.clone(),
             sent => sent.to_owned(),
@@ -407,8 +407,8 @@ impl Reader for Answer {
                 }
                 reasoning.push_str(text(part, "text"));
             }
-            // Items and calls are matched by position when they are sent back, so drop the same
-            // ones.
+            // Leave out calls without a name here too: when we send items and calls back, we match
+            // them by position.
             let is_call = matches!(text(&item.value, "type"), "function_call" | "custom_tool_call");
             if !is_call || is_named(text(&item.value, "name")) {
                 items.push(item.value);
@@ -424,9 +424,9 @@ impl Reader for Answer {
             (Some("completed"), _) if !calls.is_empty() => FinishReason::ToolCalls,
             (Some("completed"), _) => FinishReason::Stop,
             (status, _) => {
-                let status = status.unwrap_or("nothing");
+                let status = status.unwrap_or("missing");
                 let message = format!("the answer is incomplete: status {status}");
-                // The provider is still generating: a retry would be paid for twice.
+                // While the provider is still generating, do not retry: we would pay twice.
                 let class = match status {
                     "queued" | "in_progress" => ErrorClass::BadRequest,
                     _ => ErrorClass::Server,

@@ -1,8 +1,9 @@
-//! A model behind HTTP: makes one attempt, in any wire format.
+//! A model that is called over HTTP, in any wire format. One call is one attempt; the session
+//! retries.
 //!
-//! Every error passes through `told`, which removes secrets before it truncates: a truncated secret
-//! would not be recognized. A response whose `provider_data` contains a secret is rejected as a
-//! whole, because that data must not be altered.
+//! Every error that can contain text of a server passes through `told`, which removes secrets
+//! before it truncates: a truncated secret would not be recognized. A response whose
+//! `provider_data` contains a secret is rejected as a whole, because that data must not be altered.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use crate::text::redact::Redactor;
 /// Maximum length of an error message in characters, counted after secrets are removed.
 const MESSAGE_CHARACTERS: usize = 600;
 
-/// A model behind HTTP.
+/// A model that is called over HTTP.
 pub struct RemoteModel {
     settings: Remote,
     format: Box<dyn Format>,
@@ -58,7 +59,8 @@ impl RemoteModel {
         self.redactor.text(text) != text
     }
 
-    /// Records which model and endpoint the data comes from, so that it is not sent to any other.
+    /// Records the origin of `data` (format, model and base URL), so that the data is never sent
+    /// elsewhere.
     ///
     /// *Errors*: the data contains a secret; the provider would not accept a redacted copy.
     fn mark_origin(&self, data: &mut Value) -> Result<(), ModelError> {
@@ -86,7 +88,7 @@ impl RemoteModel {
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         match self.exchange(request, deltas).await {
-            Err(error) if self.format.adapts_to(&error) => self.exchange(request, deltas).await,
+            Err(error) if self.format.adapt(&error) => self.exchange(request, deltas).await,
             result => result,
         }
     }
@@ -99,7 +101,8 @@ impl RemoteModel {
         let outgoing = self.format.outgoing(&self.settings, request);
         let builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
-        // Without streaming, the first byte arrives with the last one.
+        // Without streaming, no byte arrives before the answer is complete. Only the total timeout
+        // limits the wait.
         let idle =
             if self.settings.stream { self.settings.idle_timeout } else { self.settings.timeout };
         let answer = http::send(builder.json(&outgoing.body), idle, self.clock.as_ref()).await?;
@@ -111,7 +114,7 @@ impl RemoteModel {
         Ok(reply)
     }
 
-    /// Asks the provider for its metadata on the model, which costs nothing.
+    /// Asks the provider for its metadata on the model. The request costs nothing.
     ///
     /// *Errors*: as for any request: no connection, a rejected key, an unknown model.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
@@ -220,21 +223,22 @@ impl Model for RemoteModel {
 
 /// Reads a response in the wire format `format`, without a [`RemoteModel`].
 ///
-/// *Errors*: the same as for any response.
+/// *Errors*: the response is cut off, too large or malformed, or reports an error.
 #[doc(hidden)]
 pub async fn read_as<E: std::fmt::Display>(
     format: WireFormat,
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> Result<ModelReply, ModelError> {
-    struct Nobody;
-    impl DeltaSink for Nobody {
+    struct DiscardDeltas;
+    impl DeltaSink for DiscardDeltas {
         fn delta(&self, _: &str) {}
     }
-    read(true, pieces, of(format, "").as_ref(), &Nobody).await
+    read(true, pieces, of(format, "").as_ref(), &DiscardDeltas).await
 }
 
 /// Reads a response: server-sent events, JSON lines, one JSON array, or one JSON object. The first
-/// byte decides which, because servers often mislabel the content or ignore the requested framing.
+/// byte and the format decide which, because servers often mislabel the content or ignore the
+/// requested framing.
 ///
 /// *Errors*: the response is cut off, stalls, is too large, is malformed, or is an error.
 pub(super) async fn read<E: std::fmt::Display>(
@@ -250,7 +254,7 @@ pub(super) async fn read<E: std::fmt::Display>(
         if let Some(first) = head.iter().find(|byte| !is_blank(**byte)) {
             break Some(*first);
         }
-        // Leading whitespace carries nothing; drop it.
+        // Drop the leading whitespace.
         match pieces.next().await {
             Some(piece) => head = piece?,
             None => break None,
@@ -280,7 +284,8 @@ pub(super) async fn read<E: std::fmt::Display>(
             };
             return Err(ModelError::new(class, "the response is empty"));
         }
-        // Neither JSON nor a stream: the error quotes the beginning of the body.
+        // This is rarely JSON. If it is not, `json` fails, and its error quotes the beginning of
+        // the body.
         (Some(_), _) => {
             http::json(&http::collect(rest).await?)?;
             return Err(malformed("the response is not a JSON object"));
@@ -306,7 +311,7 @@ fn without_mark(body: &[u8]) -> &[u8] {
     body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body)
 }
 
-/// Reads a JSON array of chunks. Gemini streams one array unless events are requested.
+/// Reads a JSON array of chunks. Gemini streams such an array unless we request server-sent events.
 fn read_list(
     body: &[u8],
     reader: &mut dyn Reader,
@@ -402,7 +407,8 @@ async fn read_events(
     })
     .await;
     match read {
-        // The answer is complete: some servers then close the connection early, or never close it.
+        // The answer is complete, so ignore the error: some servers then cut the connection, or
+        // never close it.
         Err(error)
             if matches!(error.class, ErrorClass::StreamInterrupted | ErrorClass::Timeout)
                 && reader.progress() >= Progress::Whole =>

@@ -13,7 +13,8 @@ use crate::agent::{
 use crate::config::{Script, ScriptStep};
 use crate::domain::{FinishReason, Turn, Usage};
 
-/// Values that the templates of a script can use, in addition to `results`.
+/// Values that the templates of a script can use, in addition to `results`, the tool results so
+/// far.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptContext {
     /// The name of the job.
@@ -22,8 +23,8 @@ pub struct ScriptContext {
     pub vars: BTreeMap<String, String>,
 }
 
-/// Replays a script: the n-th response is the n-th step, whatever the history says. After the last
-/// step, it repeats the script's last text.
+/// Replays a script: the number of assistant turns in the history selects the step. After the last
+/// step, the model repeats the last text of the script.
 #[derive(Debug, Clone)]
 pub struct ScriptedModel {
     script: Script,
@@ -55,7 +56,7 @@ impl ScriptedModel {
             .flatten()
             .collect();
         let mut environment = Environment::new();
-        // Render the text verbatim, including its final line break.
+        // Keep the final line break of a text; by default, a template drops it.
         environment.set_keep_trailing_newline(true);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let seen =
@@ -119,8 +120,8 @@ mod tests {
     use crate::config::ScriptCall;
     use crate::domain::{CallId, ToolResult};
 
-    struct Nobody;
-    impl DeltaSink for Nobody {
+    struct DiscardDeltas;
+    impl DeltaSink for DiscardDeltas {
         fn delta(&self, _: &str) {}
     }
 
@@ -155,7 +156,7 @@ mod tests {
                         history: &history,
                         tools: &[],
                     },
-                    &Nobody,
+                    &DiscardDeltas,
                 )
                 .await
                 .unwrap();

@@ -2,15 +2,15 @@
 
 use crate::agent::{ErrorClass, ModelError};
 
-/// Maximum size in bytes: of a body, of one event of a stream, or of everything kept from a stream.
-/// The longest answers of today's models have about 1 MiB.
+/// Maximum bytes of a body, of one line or event of a stream, or of everything kept from a stream.
+/// The longest answers of today's models are about 1 MiB long.
 pub(super) const ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes of a stream that may arrive between two checks of the answer's size.
 const UNCHECKED_BYTES: usize = 256 * 1024;
 
-/// Values per event that are not counted: a long answer has many small events, and we keep little
-/// of each.
+/// JSON values of each event that do not count towards [`ANSWER_VALUES`]: a long answer has many
+/// small events, and we keep little of each.
 const EVENT_VALUES: usize = 100;
 
 /// Maximum number of JSON values in one response.
@@ -23,7 +23,7 @@ pub(super) fn check_size(bytes: usize) -> Result<(), ModelError> {
     if bytes > ANSWER_BYTES { Err(too_large("answer", ANSWER_BYTES)) } else { Ok(()) }
 }
 
-/// Returns the error for a response, or a part of one, that exceeds `most` bytes.
+/// Returns the error for an answer, or a part of it (`what`), that has more than `most` bytes.
 pub(super) fn too_large(what: &str, most: usize) -> ModelError {
     ModelError::new(ErrorClass::MalformedResponse, format!("the {what} has more than {most} bytes"))
 }
@@ -46,7 +46,7 @@ pub(super) struct StreamSize {
 impl StreamSize {
     /// Counts an event before it is parsed.
     ///
-    /// *Errors*: the stream has more than [`ANSWER_VALUES`] values.
+    /// *Errors*: the events so far have more than [`ANSWER_VALUES`] values that count.
     pub(super) fn count(&mut self, data: &str) -> Result<(), ModelError> {
         self.unchecked += data.len();
         let values = crate::text::json::values(data.as_bytes());
@@ -54,7 +54,7 @@ impl StreamSize {
         if self.values > ANSWER_VALUES { Err(too_many_values()) } else { Ok(()) }
     }
 
-    /// Checks the bytes that the reader holds after an event.
+    /// Checks the size of what the reader holds, once per [`UNCHECKED_BYTES`] of events.
     ///
     /// *Errors*: the reader holds more than [`ANSWER_BYTES`].
     pub(super) fn check(&mut self, held: impl FnOnce() -> usize) -> Result<(), ModelError> {

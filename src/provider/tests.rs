@@ -1,5 +1,5 @@
 //! Plays every recording in the fixtures through its format, whole and in chunks of several sizes,
-//! and checks the next request.
+//! and compares our next request with the recorded one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,8 +28,8 @@ const FORMATS: [(WireFormat, &str, usize); 5] = [
     (WireFormat::Ollama, "ollama-chat", 6),
 ];
 
-struct Nobody;
-impl DeltaSink for Nobody {
+struct DiscardDeltas;
+impl DeltaSink for DiscardDeltas {
     fn delta(&self, _: &str) {}
 }
 
@@ -58,7 +58,7 @@ fn pieces(
 }
 
 async fn answer(format: WireFormat, body: &[u8], size: usize) -> Result<ModelReply, ModelError> {
-    read(true, pieces(body, size), of(format, "").as_ref(), &Nobody).await
+    read(true, pieces(body, size), of(format, "").as_ref(), &DiscardDeltas).await
 }
 
 async fn play(
@@ -192,7 +192,7 @@ async fn every_recording_gives_what_is_expected_of_it() {
                 compare(record, &play(format, record, &body, size).await);
             }
         }
-        println!("{name:20} {count:3} recordings of {count}, in 4 sizes of pieces each");
+        println!("{name:20} {count:3} recordings, each in 4 chunk sizes");
         assert_eq!(records.len(), count);
     }
 }
@@ -453,7 +453,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                     .collect()
             };
             let ours = tool_names(needed(format, &ours));
-            // Our history begins with this answer, so skip what precedes it.
+            // Our history begins with this answer, so skip what precedes the answer in theirs.
             let before = theirs.len() - ours.len();
             assert_eq!(ours, tool_names(theirs[before..].to_vec()), "{}", record["id"]);
             compared += 1;
@@ -542,7 +542,8 @@ async fn odd_chat_streams_are_read_or_named() {
     let broken =
         [Ok(Bytes::from(finished)), Err(ModelError::new(ErrorClass::StreamInterrupted, "cut"))];
     let format = of(WireFormat::OpenaiChat, "");
-    let reply = read(true, futures_util::stream::iter(broken), format.as_ref(), &Nobody).await;
+    let reply =
+        read(true, futures_util::stream::iter(broken), format.as_ref(), &DiscardDeltas).await;
     assert_eq!(reply.unwrap().text, "whole");
     let vllm = sse(&[
         chunk(json!({"content": "half"}), Value::Null),
@@ -590,8 +591,9 @@ async fn an_endless_answer_is_refused_in_bounded_memory() {
         for start in ["data: ", "[", "{", "x"] {
             let endless = futures_util::stream::iter([Ok::<_, ModelError>(Bytes::from(start))])
                 .chain(futures_util::stream::repeat_with(|| Ok(Bytes::from(vec![b'x'; 1 << 20]))));
-            let error =
-                read(true, Box::pin(endless), of(format, "").as_ref(), &Nobody).await.unwrap_err();
+            let error = read(true, Box::pin(endless), of(format, "").as_ref(), &DiscardDeltas)
+                .await
+                .unwrap_err();
             assert!(error.message.contains("more than"), "{name} {start}: {error}");
         }
     }
@@ -646,8 +648,9 @@ async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
                 Ok(piece.clone())
             }),
         );
-        let error =
-            read(true, Box::pin(endless), of(format, "").as_ref(), &Nobody).await.unwrap_err();
+        let error = read(true, Box::pin(endless), of(format, "").as_ref(), &DiscardDeltas)
+            .await
+            .unwrap_err();
         assert_eq!(error.message, "the answer has more than 8388608 bytes", "{format:?}");
         assert!(given < 24 << 20, "{format:?}: {given}");
     }
@@ -842,7 +845,7 @@ async fn only_the_first_candidate_is_taken() {
     assert_eq!(reply.finish_reason, FinishReason::Stop);
 }
 
-/// Returns an answer with a text and calls, as each format sends it whole.
+/// Returns an answer with a text and calls, as a server of this format sends it without streaming.
 fn with_calls(format: WireFormat, text: &str, calls: &[(&str, Value)]) -> Value {
     let calls = calls.iter();
     match format {
@@ -915,7 +918,7 @@ async fn a_call_without_a_name_is_no_call() {
         };
         assert!(is_kept && !sent.contains("unknown") && !sent.contains(r#""name":"""#), "{sent}");
     }
-    // A server that fills in the deprecated field in addition to the answer.
+    // A server may fill in the deprecated `function_call` field in addition to the answer.
     let legacy = json!({"choices": [{"message": {"content": "done", "function_call": {"name": "", "arguments": ""}}, "finish_reason": "stop"}]});
     let reply = answer(WireFormat::OpenaiChat, legacy.to_string().as_bytes(), 9).await.unwrap();
     assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
@@ -1002,7 +1005,7 @@ async fn served(
         history: &history,
         tools: &[],
     };
-    let reply = model.call(request, &Nobody).await;
+    let reply = model.call(request, &DiscardDeltas).await;
     server.await.unwrap();
     reply
 }
@@ -1109,7 +1112,7 @@ async fn a_call_that_was_cut_never_parses() {
             "{status} {arguments}"
         );
     }
-    // A gateway closes the stream in order after its server died.
+    // If its server dies, a gateway may end the stream properly, but without a stop reason.
     let closed = vec![head(), start(0), json!({"type": "message_stop"})];
     assert_eq!(calls(closed, WireFormat::Anthropic).await, [false]);
     let half = json!({"choices": [{"message": {"tool_calls": [{"id": "i", "custom": {"name": "sql", "input": "DELETE FROM t WHERE"}}]}, "finish_reason": "length"}]});

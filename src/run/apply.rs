@@ -2,7 +2,7 @@
 //! makes exactly the planned calls.
 //!
 //! Applying is a run of its own, with a transcript but without a model. Every call passes the gate,
-//! under today's rules.
+//! under the rules that are now in effect.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub async fn apply(
 ) -> Result<Applied, RunError> {
     let spec = RunSpec { mode: Mode::Act, ..spec };
     let mut scope = RunScope::begin(spec, host, stop).await?;
-    // If the target is unreachable, the steps report it.
+    // If the execution target is unreachable, the steps report it.
     let _ = scope.connect().await;
     scope.record_start(None).await?;
     scope.record_server_warnings().await?;
@@ -60,7 +60,7 @@ pub async fn apply(
     scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
     let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.access.paths.clone());
     let mut work = Apply {
-        // The person who applies a plan has seen all of its calls. The rate limit is for models.
+        // The person who applies a plan has seen all of its calls, so they need no rate limit.
         rules: GateRules { rate: None, ..rules },
         toolbox: scope.toolbox.clone(),
         executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new()),
@@ -138,8 +138,8 @@ impl Apply {
         }
     }
 
-    /// Records the limit that stopped the run, if it was a limit; returns the reason for the
-    /// operator.
+    /// Returns why the run was stopped, for the operator. If a limit stopped it, also records that
+    /// limit.
     async fn stop(&self, reason: StopReason, failure: Option<String>, limits: &Limits) -> String {
         let why = match outer_limit(reason, limits) {
             Some((event, why)) => {
@@ -199,7 +199,7 @@ impl Apply {
         match ledger.claim_plan(self.plan.plan_id.clone(), PlanState::Failed).await {
             Ok(Some(claimed)) if claimed.steps == self.plan.steps => {}
             Ok(Some(claimed)) => {
-                // Somebody applied a part of it after we read it.
+                // Another process applied some of the steps after we had read the plan.
                 let _ = ledger.keep_plan(Plan { state: PlanState::Waiting, ..claimed }).await;
                 return Ok(Done::Refused("the plan has changed in the meantime".to_owned()));
             }
@@ -292,7 +292,8 @@ impl Apply {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
         let prepared = tool.prepare(&step.arguments)?;
-        // A file that an earlier step of this plan writes has changed by then.
+        // An earlier step of this plan may write the file that this step changes. The file then
+        // differs from the plan, as expected.
         let is_touched =
             self.rules.written(&prepared.resources).any(|path| spent.files.contains(&path));
         let state = tool.state(&prepared).await?;
@@ -340,7 +341,8 @@ impl Apply {
 
     /// Makes a step; returns why it failed.
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
-        // Compare again at the last moment. What the step uses up is counted when it is done.
+        // Check the step again at the last moment. Pass a copy of `spent`: the budgets are charged
+        // only after the call.
         let ready = self.ready(kept, &mut self.spent.clone()).await;
         let step = &kept.step;
         let failed = match self.call(&step.call_id, &step.name, ready, step.category).await? {
@@ -352,8 +354,8 @@ impl Apply {
         Ok(failed.map(|why| format!("step {} ({}): {why}", step.step, step.name)))
     }
 
-    /// Makes a call through the gate and records its end, even if it is not made. The inner `Err`
-    /// says why it is not.
+    /// Makes a call if the gate allows it. Records the end of the call in either case; the inner
+    /// `Err` says why the call was not made.
     async fn call(
         &mut self,
         call_id: &CallId,

@@ -18,7 +18,7 @@ use crate::text::redact::Redactor;
 pub struct CheckItem {
     /// The name of the check.
     pub name: String,
-    /// Whether the check passed; null if this process cannot tell.
+    /// Whether the check passed; null if the checking process cannot tell.
     pub ok: Option<bool>,
     /// What the check found.
     pub detail: String,

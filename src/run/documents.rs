@@ -1,9 +1,10 @@
 //! Project documents: files with instructions for work on a project, such as `AGENTS.md`.
 //!
 //! Anyone with write access, an earlier run included, may have changed them. The transcript records
-//! their digests, and a run warns of each document that differs from the previous run. A document
-//! is a plain file in a directory between the repository root and the working directory, or below
-//! one.
+//! their digests, and a run warns of each document that is new or has changed since the previous
+//! run. We look for documents in each directory from the repository root down to the working
+//! directory, and below each of these at fixed paths such as `.codex/instructions.md`. A document
+//! must be a plain file.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -25,11 +26,10 @@ const DOCUMENT_BYTES: usize = 32 * 1024;
 
 const TRUNCATED: &str = "[Project instructions truncated at 32KB]";
 
-/// Limit of the part that is hashed after the first read, in bytes; a longer document has no
-/// digest.
+/// Limit of the bytes that are hashed beyond the first read; a longer document has no digest.
 const DIGEST_BYTES: u64 = 16 << 20;
 
-/// How many runs of the job are searched for the last one with documents.
+/// How many of the latest runs of the job are searched for one that recorded its documents.
 const MAX_RUNS: u32 = 20;
 
 /// The documents of one run.
@@ -40,8 +40,8 @@ pub(super) struct Documents {
     pub(super) found: Vec<ProjectDocument>,
 }
 
-/// Returns the documents from the root down to `directory`, each below its path: `AGENTS.md` and
-/// the files in `names`.
+/// Returns the documents from the root down to `directory`: `AGENTS.md` and the files in `names`.
+/// A line with its path precedes the text of each document.
 ///
 /// Without a repository, reads `directory` only. Skips unreadable files. Removes secrets before it
 /// truncates a text.
@@ -122,7 +122,7 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     let mut file =
         std::fs::File::from(openat2(&directory, name, flags, Mode::empty(), beneath).ok()?);
     let is_plain = file.metadata().is_ok_and(|meta| {
-        // A hard link could expose a file elsewhere, like a symlink.
+        // A hard link could expose a file from elsewhere, as a symlink could.
         meta.is_file() && meta.nlink() == 1 && owner.is_known(meta.uid())
     });
     let mut bytes = Vec::new();
@@ -132,8 +132,8 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     let digest = digest_of(&bytes, file);
     let mut stream = redactor.stream();
     let mut clean = stream.push(&bytes);
-    // Do not finish the stream of a truncated file: it holds back what may be the start of a
-    // secret.
+    // Do not finish the stream of a truncated file: that would release the text that the stream
+    // holds back because it may be the start of a secret.
     if is_whole {
         clean.extend(stream.finish());
     }
@@ -211,7 +211,8 @@ mod tests {
             let shown = read();
             assert!(!shown.contains("hunter2") && shown.ends_with(TRUNCATED), "{before}");
         }
-        // Redaction shrinks the part that was read below the limit, but it is not the whole file.
+        // Redaction makes the part that was read shorter than the limit, but that part is still not
+        // the whole file.
         write(&temp.path().join("AGENTS.md"), &"hunter2hunter2hunter2hunter2".repeat(2000));
         let shown = read();
         let plain = shown.replace("[redacted:KEY]", "");

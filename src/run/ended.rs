@@ -9,7 +9,8 @@ use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
 
-/// An answer is recorded as a JSON object if it has at most this many values, else as text.
+/// The most JSON values in an answer that is recorded as a JSON object; a larger one is recorded as
+/// text.
 const ANSWER_VALUES: usize = 100_000;
 
 /// How a run ended.

@@ -68,7 +68,7 @@ pub async fn execute(
     let queued = scope.spec.is_queued.then(|| (scope.spec.run_id.clone(), scope.host.clone()));
     let ended = scope.end(result).await;
     if let Some((run_id, host)) = queued {
-        // It may have failed to leave the queue at its start, for example on a full disk.
+        // The run may have failed to leave the queue at its start, for example on a full disk.
         leave_queue(&run_id, &host).await;
     }
     Ok(ended)
@@ -86,7 +86,8 @@ async fn leave_queue(run_id: &RunId, host: &Host) {
     }
 }
 
-/// Saves the plan of a run, before the last line says that a plan waits.
+/// Saves the plan of a run that planned changes. This precedes the last line of the transcript,
+/// which tells that a plan waits.
 async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> SessionResult {
     if result.end.stop_reason != StopReason::Planned {
         return result;

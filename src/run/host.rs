@@ -21,7 +21,7 @@ pub struct Host {
     pub environment: Environment,
     /// Starts the processes of tools.
     pub fork_server: Arc<ForkServer>,
-    /// The control groups of runs, if the system delegates a cgroup to this process.
+    /// The control groups of runs, if systemd delegated a control group to this process.
     pub groups: Option<Arc<ControlGroups>>,
     pub observers: Observers,
     /// Asks a person for approval.
@@ -56,13 +56,13 @@ impl Host {
     }
 }
 
-/// Why a run could not start, or broke.
+/// Why a run could not start, or why it broke off without an end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The directory, lock file or transcript of the run cannot be created.
     #[error("cannot record the run in {path}: {error}")]
     State { path: PathBuf, error: io::Error },
-    /// A line from before the work starts cannot be written.
+    /// A line that must be written before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
     /// The run panicked: a bug in dutyd.

@@ -11,7 +11,7 @@ use crate::domain::Category;
 use crate::store::DbError;
 use crate::tools::{McpWarning, RunningServer, ToolContext};
 
-/// How long a server may outlive the run or the call that it serves.
+/// Time that a server may run beyond the time limit of the run or call that it serves.
 const SLACK: Duration = Duration::from_secs(60);
 
 /// The running servers of a run.
@@ -46,15 +46,13 @@ impl Servers {
         for (server, started) in futures_util::future::join_all(starting).await {
             match started {
                 Ok(running) => servers.take(server, running, host, ctx).await,
-                Err(message) => {
-                    servers.warnings.push(McpWarning { code: "mcp_unavailable", message });
-                }
+                Err(error) => servers.warnings.push(McpWarning::unavailable(&error)),
             }
         }
         servers
     }
 
-    /// Starts one server with these rights, whatever a job may use.
+    /// Starts one server with `rights`, whether or not a job may use it.
     pub async fn start_one(
         server: &McpServer,
         rights: Category,
@@ -64,9 +62,7 @@ impl Servers {
         let mut servers = Self::default();
         match RunningServer::start(server, ctx, rights, SLACK + ctx.timeout).await {
             Ok(running) => servers.take(server, running, host, ctx).await,
-            Err(message) => {
-                servers.warnings.push(McpWarning { code: "mcp_unavailable", message });
-            }
+            Err(error) => servers.warnings.push(McpWarning::unavailable(&error)),
         }
         servers
     }
@@ -122,8 +118,9 @@ async fn pins(host: &Host, running: &RunningServer) -> Result<crate::tools::Pins
     }
 }
 
-/// Returns the job that gives a server the lowest rights, with those rights. A server that starts
-/// with them starts in every run.
+/// Returns the job that gives a server the lowest rights, with those rights; `None` if no job may
+/// use the server. A server that can start with these rights can start in the runs of every job
+/// that uses it.
 #[must_use]
 pub fn least_rights<'a>(
     config: &'a Config,
@@ -147,8 +144,8 @@ fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option
     };
     let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
         (true, _) => Some(Category::Admin),
-        // An attached person can also approve tools that are not listed.
         (false, true) => Some(Category::Write),
+        // An attached person can also approve tools that are not listed.
         (false, false) if has_person && !only_reads => Some(Category::Write),
         (false, false) => None,
     };

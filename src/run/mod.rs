@@ -1,7 +1,6 @@
-//! One run: wires session, gate, tools and store from a frozen [`RunSpec`].
+//! One run: wires session, gate, tools and store together from a frozen [`RunSpec`].
 //!
-//! A run is immutable once it has started: it keeps the configuration that it started with. This
-//! module does not know schedules.
+//! A run keeps the configuration that it started with. This module does not know schedules.
 
 mod apply;
 mod approvals;

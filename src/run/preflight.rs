@@ -50,7 +50,7 @@ pub fn preflight(
             let shown = path.display();
             match rustix::fs::access(path, rustix::fs::Access::WRITE_OK) {
                 Ok(()) => item("writable", true, shown.to_string()),
-                // The tool may create it.
+                // A tool may create it.
                 Err(rustix::io::Errno::NOENT) => {
                     item("writable", true, format!("{shown} (does not exist yet)"))
                 }
@@ -67,9 +67,9 @@ pub fn preflight(
     items
 }
 
-/// Decides whether a run starts. An attached person may start it even if an item failed. If the
-/// run has been stopped by then, it starts anyway, and its session ends at once with the stop
-/// reason.
+/// Decides whether a run starts. If an item failed, only an attached person can start the run; no
+/// answer within the approval timeout means no. A run that was stopped in the meantime starts
+/// anyway, so that its session ends at once with the stop reason.
 pub(super) async fn may_begin(
     spec: &RunSpec,
     host: &Host,
@@ -114,8 +114,8 @@ fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Ve
         };
         Some(item(tool, found))
     });
-    // An unnamed tool without a program is not offered, so skip it. Report one that would fail at
-    // each call.
+    // Skip an unnamed tool whose program was not found: the model does not see the tool. Report one
+    // whose program is closed to tools: the tool would fail at each call.
     let others = config.tools.values().filter(|tool| {
         let name = tool.name.as_str();
         is_local
@@ -182,7 +182,7 @@ pub async fn connect(
         .await
     {
         Ok(connection) => connection,
-        Err(error) => return (None, vec![item("environment", false, error)]),
+        Err(error) => return (None, vec![item("environment", false, error.to_string())]),
     };
     let used = toolbox.offered().iter().map(|tool| toolbox.canonical(&tool.name));
     let programs: BTreeSet<&str> = used

@@ -15,7 +15,7 @@ use crate::agent::GitFacts;
 use crate::process::{ProcessSpec, Spawner};
 use crate::text::redact::Redactor;
 
-/// Characters per line of the log.
+/// Limit of a line of `git log` in the prompt, in characters; the rest of the line is cut off.
 const SUBJECT_CHARACTERS: usize = 120;
 
 /// Timeout of one git command.
@@ -29,8 +29,9 @@ const COMMITS: &str = "-5";
 
 /// Returns the root of the repository that `directory` is in.
 ///
-/// A directory above `directory` counts only if it belongs to the owner of `directory`, to us or to
-/// root, and is not world-writable: a stranger's `/tmp/.git` is not our repository.
+/// A directory above `directory` counts only if it is not world-writable and its owner is one of
+/// three users: the owner of `directory`, our own user, root. A stranger's `/tmp/.git` is not our
+/// repository.
 pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
     let owner = Owner::of(directory)?;
     directory
@@ -40,7 +41,8 @@ pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
-/// The user whose files around a working directory are trusted, beside ours and root's.
+/// The owner of a working directory. Around that directory, we trust the files of this user, of our
+/// own user and of root.
 pub(super) struct Owner(u32);
 
 impl Owner {
@@ -70,8 +72,8 @@ pub(super) async fn git_facts(
     redactor: &Redactor,
 ) -> Option<GitFacts> {
     let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
-    // Not `status` or `diff-files`: both run the filters of changed files. We list the index and
-    // compare the files ourselves.
+    // Do not use `status` or `diff-files`: for a changed file, both run the filters that the
+    // repository configures. We list the index and compare the files ourselves.
     let (branch, index, untracked, commits) = tokio::join!(
         ask(&["symbolic-ref", "--short", "-q", "HEAD"]),
         ask(&["ls-files", "--debug", "-z"]),
@@ -97,7 +99,7 @@ fn subjects(log: &str, redactor: &Redactor) -> Vec<String> {
 }
 
 /// Counts the files that are gone or differ from the index in time or size. `index` is the output
-/// of `ls-files --debug -z`: each path, NUL, and indented lines with its fields.
+/// of `ls-files --debug -z`: for each file its path, a NUL, and indented lines with its fields.
 fn modified(root: &Path, index: &[u8]) -> usize {
     let mut count = 0;
     let mut pieces = index.split(|byte| *byte == 0);

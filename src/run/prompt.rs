@@ -23,7 +23,8 @@ pub(super) async fn prompt(
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
     let working_dir = &ctx.working_dir;
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
-    // The tools of a remote job do not work with this host's files at that path.
+    // In a remote job, this path names a directory on the other host, so do not look for a
+    // repository here.
     let is_local = ctx.programs.execution.is_local();
     let root = project::git_root(&directory).filter(|_| is_local);
     let git = match (&root, host.environment.find_program("git")) {

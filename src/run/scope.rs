@@ -138,7 +138,7 @@ impl RunScope {
         Ok(())
     }
 
-    /// Records an event from before the work starts.
+    /// Records an event before the work starts.
     ///
     /// *Errors*: [`RunError::Record`].
     pub(super) async fn record(&self, event: Event) -> Result<(), RunError> {
@@ -173,9 +173,9 @@ impl RunScope {
     }
 }
 
-/// Ends a run: writes its last line, its end into the ledger and its row into the index, then
-/// removes its lock file. If the last line or its end in the ledger cannot be written, the lock
-/// file stays, and the next start fills in what is missing.
+/// Ends a run: writes the last line of the transcript, the end of the record into the ledger, and
+/// the row into the index, then removes the lock file. If the transcript or the ledger cannot be
+/// written, the lock file stays, and the next start of the daemon fills in what is missing.
 async fn finish(
     run_id: &RunId,
     host: &Host,
@@ -219,7 +219,8 @@ async fn finish(
     Ended { run_id: run_id.clone(), end, recorded: true, row }
 }
 
-/// Returns the date for the directory of a run: the moment in its id, else `now`.
+/// Returns the date for the directory of a run: the moment that its id contains, or `now` if the id
+/// contains none.
 fn run_date(run_id: &RunId, now: DateTime<Utc>) -> DateTime<Utc> {
     let millis = run_id
         .as_str()

@@ -18,7 +18,7 @@ pub(super) struct RunSink {
     pub(super) redactor: Redactor,
     /// Redacts the answer that is being streamed.
     pub(super) deltas: Mutex<StreamRedactor>,
-    /// The summary of the run, from its first line on.
+    /// The summary of the run; `None` until its first line is written.
     pub(super) row: Mutex<Option<RunSummary>>,
 }
 
@@ -71,8 +71,8 @@ impl RunSink {
     }
 
     /// Redacts text that is shown while it is streamed, including a secret that is split between
-    /// pieces. Holds back text that may be the beginning of a secret; `assistant_text_end` has the
-    /// whole text.
+    /// pieces. Holds back text that may be the beginning of a secret; the later event
+    /// `assistant_text_end` contains the whole text.
     fn redacted(&self, event: LiveEvent) -> LiveEvent {
         let mut deltas = self.deltas.lock().unwrap_or_else(PoisonError::into_inner);
         match event {

@@ -17,7 +17,8 @@ pub struct TriggerFacts {
     pub scheduled_for: Option<DateTime<Utc>>,
     /// The number of the attempt, counted from 1.
     pub attempt: u32,
-    /// Who started it; `None` for the schedule.
+    /// The person who started the run; `None` if a schedule did, or if the person is
+    /// unknown.
     pub by: Option<Person>,
 }
 

@@ -1,5 +1,5 @@
-//! Ends a run whose temporary directory exceeds `limits.max_tmp_bytes`: the directory shares a file
-//! system with the state.
+//! Ends a run whose temporary directory exceeds `limits.max_tmp_bytes`: a run must not fill the
+//! file system, which also holds the ledger and the transcripts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,11 +13,12 @@ use crate::store::StateDir;
 /// Time between two checks of the free space; a check is one system call.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Checks after which the directory is measured in any case: another process may have freed as much
-/// space as the run took.
+/// Number of checks after which the directory is measured even if the free space did not fall:
+/// another process may have freed as much space as the run took.
 const CHECKS_PER_MEASUREMENT: u32 = 30;
 
-/// The directory is measured again once the free space fell by the limit divided by this number.
+/// The directory is measured again once the free space has fallen by `limits.max_tmp_bytes` divided
+/// by this number.
 const REMEASURE_DIVISOR: u64 = 16;
 
 /// Watches the temporary directory of a run until dropped.
@@ -61,7 +62,7 @@ impl TemporaryWatch {
     }
 }
 
-/// Returns once the directory exceeds `most` bytes, or cannot be measured twice in a row.
+/// Returns once the directory exceeds `most` bytes, or once two measurements in a row have failed.
 async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
     let (mut measured_at, mut checks, mut has_failed) = (u64::MAX, 0, false);
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
@@ -84,7 +85,7 @@ async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {
                 tracing::warn!(run_id = %id, %error, "failed to measure the temporary directory of a run");
-                // A tree that changes while it is read may fail once.
+                // One failure is not enough: the tree may have changed during the measurement.
                 if std::mem::replace(&mut has_failed, true) {
                     return;
                 }

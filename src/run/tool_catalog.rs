@@ -1,5 +1,5 @@
-//! The tools of a configuration without a run: what each takes, whether it is available here, and
-//! how the gate decides on a call.
+//! The tools of a configuration without a run: their parameters, whether each is available on this
+//! host, and how the gate decides on a call.
 
 use std::sync::Arc;
 
@@ -45,8 +45,8 @@ pub enum KnownTool<'a> {
 }
 
 impl<'a> KnownTool<'a> {
-    /// Returns every tool of a configuration and the tools in `of_servers` (server, full name), by
-    /// name.
+    /// Returns every tool of a configuration and the tools in `of_servers` (server, full name),
+    /// sorted by name.
     pub fn all(config: &'a Config, of_servers: &'a [(Arc<McpServer>, String)]) -> Vec<Self> {
         let builtins = Builtin::all().filter(|tool| !config.tools.contains_key(tool.name));
         let declared = config.tools.values().map(Self::Declared);
@@ -78,7 +78,8 @@ impl<'a> KnownTool<'a> {
         })
     }
 
-    /// Returns why the tool is not available here, and to `job` if one is given; `None` if it is.
+    /// Returns why the tool is not available on this host or, if `job` is given, to that job;
+    /// `None` if the tool is available.
     #[must_use]
     pub fn unavailable(
         &self,
@@ -206,7 +207,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns the gate's decision on the first call of a run.
+    /// Returns the gate's decision on `call`, as if it were the first call of a run.
     pub fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
         let facts = CallFacts {
             tool: self.name(),
@@ -224,7 +225,7 @@ impl<'a> KnownTool<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     pub decision: DecisionKind,
-    /// The deciding rule; `unavailable` for a tool that is not available here.
+    /// The deciding rule; `unavailable` if the tool is not available on this host or to the job.
     pub rule: String,
     /// The category that the gate decided on.
     pub category: Category,
@@ -243,7 +244,7 @@ pub enum ExplainError {
     Arguments(#[from] CallError),
 }
 
-/// Decides on a call as a run of `job` would; without arguments, on the tool.
+/// Decides on a call as a run of `job` would; without `arguments`, decides on a call that has none.
 ///
 /// *Errors*: [`ExplainError`].
 pub fn explain(
@@ -278,7 +279,7 @@ pub fn explain(
     })
 }
 
-/// A row of `tools`.
+/// A tool as `dutyd tools` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ToolRow {
     pub name: String,
@@ -286,11 +287,12 @@ pub struct ToolRow {
     /// `builtin`, `declared` or `mcp:NAME`.
     pub source: String,
     pub description: String,
-    /// The JSON Schema of its arguments; null if only its server knows it.
+    /// The JSON Schema of its arguments; null for an MCP tool, whose schema only its server knows.
     pub parameters: Option<Value>,
-    /// The program that it starts; null for tools that are not declared.
+    /// The path of the program that it starts; null if the program was not found or the tool is not
+    /// declared.
     pub program: Option<String>,
-    /// Why it is not available here; null if it is.
+    /// Why the tool is not available on this host or to the job; null if it is available.
     pub unavailable: Option<String>,
     /// Whether the job may use it; absent without a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]

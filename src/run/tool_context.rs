@@ -24,7 +24,8 @@ use crate::tools::{
     WebFetchTool, WebSearchTool,
 };
 
-/// Returns the context of the tools of a run. `outputs` is the directory for full outputs.
+/// Returns the context of the tools of a run. `outputs` is the directory of the run, which keeps
+/// full outputs; `None` keeps none.
 ///
 /// *Errors*: a directory of the run cannot be created.
 pub fn tool_context(
@@ -47,7 +48,8 @@ pub fn tool_context(
     };
     let temporary = host.state.make_temporary(run_id)?;
     if let Some(run) = &outputs {
-        // Create it before the first sandbox is built: a sandbox allows only what exists.
+        // Create the directory before the first sandbox is built: a sandbox allows only paths that
+        // exist by then.
         create_private_dir(&run.outputs())?;
     }
     let mut env: BTreeMap<String, String> = config
@@ -135,7 +137,8 @@ fn working_dir(job: &Job, host: &Host) -> PathBuf {
     job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()))
 }
 
-/// Returns the rules for the paths that a run may access.
+/// Returns the rules for the paths that a run may access. `run` holds the temporary directory and
+/// the directory of the run; `None` leaves both out of the rules.
 #[must_use]
 pub fn path_rules(
     config: &Config,
@@ -181,7 +184,7 @@ fn own_paths(config: &Config, host: &Host) -> Vec<PathBuf> {
         .into_iter()
         .filter_map(|name| host.environment.get(name))
         .flat_map(|paths| paths.split(':').filter(|path| path.starts_with('/')));
-    // The daemon may run beside this process, which then lacks these variables.
+    // If the daemon is another process, this process lacks these variables.
     let of_systemd = of_systemd.chain([SYSTEM_RUNTIME_DIRECTORY]).map(PathBuf::from);
     [config.directory.clone(), host.state.root().to_path_buf()]
         .into_iter()
@@ -242,8 +245,8 @@ fn profile_of(config: &Config, job: &Job) -> &'static Profile {
     config.model_of(job).map_or_else(Profile::generic, |model| model.profile)
 }
 
-/// Returns every tool of a run, including those that it may not use: a refusal must differ from an
-/// unknown name.
+/// Returns every tool of a run, including those that it may not use: the refusal of a known tool
+/// must differ from the error for an unknown name.
 #[must_use]
 pub fn tools(
     config: &Config,
@@ -261,8 +264,8 @@ pub fn tools(
     // A declared tool replaces a built-in tool of the same name.
     let is_free =
         |tool: &Arc<dyn AgentTool>| !config.tools.contains_key(tool.definition().name.as_str());
-    // The name of an MCP tool contains a separator. If a declared tool has the same name, it wins
-    // (MCP-2).
+    // The name of an MCP tool contains a separator, so no built-in tool has the same name. If a
+    // declared tool has the same name, the declared tool replaces the MCP tool (MCP-2).
     declared
         .chain(files.chain(bash).chain(fetch).chain(search).chain(of_servers).filter(is_free))
         .collect()

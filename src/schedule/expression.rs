@@ -10,7 +10,7 @@ use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
-/// The lowest and highest value of each field of a seven-field expression.
+/// The name, the lowest and the highest value of each field of a seven-field expression.
 const FIELDS: [(&str, u32, u32); 7] = [
     ("second", 0, 59),
     ("minute", 0, 59),
@@ -181,7 +181,7 @@ impl Schedule {
     }
 
     /// Parses a rule that [`Self::to_record`] serialized. Returns `None` if `record` or `zone` is
-    /// invalid. The schedule may never come due again.
+    /// invalid. Accepts a schedule that never comes due again.
     #[must_use]
     pub fn from_record(record: &str, zone: &str) -> Option<Self> {
         let zone: Tz = zone.parse().ok()?;

@@ -1,8 +1,8 @@
 //! Due times: cron expressions, intervals, zones and jitter.
 //!
 //! All functions are pure: the caller passes in the time. Daylight saving follows croner 4. A fixed
-//! time in a gap is due right after the gap, and one in an overlap is due once. Intervals and
-//! wildcards follow real time (CRON-2).
+//! time that a clock change skips is due right after the change, and one that occurs twice is due
+//! once. Intervals and wildcards follow real time (CRON-2).
 
 mod expression;
 mod jitter;

@@ -104,7 +104,7 @@ impl Api {
         self.ask(|reply| Command::IsKnown(run_id.clone(), reply)).await.unwrap_or(false)
     }
 
-    /// Queries the ledger beside its writer, so that a read does not delay a claim.
+    /// Queries the ledger without its writer thread, so that a read does not delay a claim.
     pub(super) async fn ledger<T: Send + 'static>(
         &self,
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T> + Send + 'static,

@@ -40,7 +40,7 @@ pub(super) async fn events(
     // The client already has the line with this number.
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let from = seen.map_or(query.from_seq, |seen| seen.saturating_add(1));
-    // Watch before reading, so that no line is lost in between.
+    // Watch before reading the file, so that no line is lost in between.
     let watcher = api.observers.watch();
     if api.state.find_run(&run_id).is_none() && !api.is_known(&run_id).await {
         return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no run `{id}`")));
@@ -70,7 +70,8 @@ async fn follow(
 ) {
     let mut next = from;
     loop {
-        // Check before reading: the read below then returns everything that the run has written.
+        // Check before reading: if the run is no longer at work, the read below returns everything
+        // that it has written.
         let at_work = api.state.is_live(&run_id) || api.is_known(&run_id).await;
         let (state, id) = (api.state.clone(), run_id.clone());
         let lines = tokio::task::spawn_blocking(move || written(&state, &id, next))
@@ -95,8 +96,8 @@ async fn follow(
         if ended || !at_work {
             return;
         }
-        // The file is the truth: an observed line only tells that the file has grown. Lines that
-        // arrive together are read together.
+        // Send only lines that were read from the file: an observed line only tells that the file
+        // has grown. Lines that arrive together are read together.
         let more = async {
             loop {
                 match watcher.recv().await {
@@ -105,7 +106,7 @@ async fn follow(
                     {
                         return true;
                     }
-                    // A live event is sent as it happens; the file never contains it.
+                    // Send a live event as it happens: the file never contains live events.
                     Ok(Observed::Live { run_id: other, event }) if other == run_id => {
                         if sender.send(live(&event)).await.is_err() {
                             return false;
@@ -122,7 +123,7 @@ async fn follow(
     }
 }
 
-/// Returns the next observed event that waits in the queue; `None` if it is empty.
+/// Returns the next observed event that waits in the queue; `None` if the queue is empty.
 fn next_observed(watcher: &mut Receiver<Observed>) -> Option<Observed> {
     loop {
         match watcher.try_recv() {

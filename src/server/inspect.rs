@@ -1,5 +1,5 @@
-//! Routes that inspect runs, plans, jobs and tools, for a group member who lacks the rights of the
-//! service user.
+//! Routes that inspect runs, plans, jobs and tools. Members of the socket's group need these
+//! routes, because they cannot read the state directory themselves.
 
 use std::sync::Arc;
 

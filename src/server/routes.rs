@@ -22,10 +22,10 @@ use crate::process::person;
 use crate::run::AnswerError;
 use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
-/// Rows of a list, unless the caller sets a limit.
+/// Rows of a list if the request sets no limit.
 const DEFAULT_LIMIT: u32 = 50;
 
-/// Rows of a list, at most.
+/// The most rows of a list, whatever limit the request sets.
 const MAX_ROWS: u32 = 10_000;
 
 /// Selects runs.
@@ -224,7 +224,7 @@ async fn answer_approval(
     let (uid, approved) = (peer.uid, body.approved);
     let answer = ApprovalAnswer { approved, by, reason: body.reason };
     let answered = api.approvals.answer(&id, answer);
-    // Also log an answer that comes too late or twice (WEB-8).
+    // Also log an answer that is rejected (WEB-8).
     let refused = answered.as_ref().err().map(ToString::to_string);
     tracing::info!(approval_id = id, uid, approved, refused, "an approval was answered");
     answered.map_err(|error| {

@@ -1,9 +1,9 @@
-//! The control socket itself: private, used by this daemon alone, removed at the end. Also limits
-//! who may hold a connection.
+//! The control socket itself: private, used by this daemon alone, removed at the end. This module
+//! also limits the number of connections, in total and per user.
 //!
 //! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every
 //! sandbox profile closes the directory of the key. As a second check, a peer that descends from
-//! one of our processes is rejected when it connects.
+//! the daemon, the fork server or a shim is rejected when it connects.
 //!
 //! *Source*: `docs/design/gate.md`, "Control socket".
 
@@ -35,7 +35,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// Open connections of one user, except root.
 const MAX_OF_ONE_USER: usize = 8;
 
-/// How long a connection may take to send a request with the key.
+/// How long a connection may take until its first request with the key arrives.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Delay after a failed `accept`: file descriptors may be scarce for a moment.
@@ -92,7 +92,8 @@ impl ControlKey {
         Ok((Self(text.into()), OwnFile::of(path)?))
     }
 
-    /// Compares `given` with the key, in a time that does not depend on where they differ.
+    /// Tells whether `given` is the key. The time of the comparison does not depend on where the
+    /// two differ.
     pub(super) fn is(&self, given: &[u8]) -> bool {
         let differ = self.0.bytes().zip(given).fold(0, |all, (own, given)| all | (own ^ given));
         self.0.len() == given.len() && differ == 0
@@ -131,7 +132,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 /// The other end of a connection.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
-    /// `None` if the kernel does not tell.
+    /// The user id of the peer; `None` if the kernel does not tell it.
     pub(super) uid: Option<u32>,
     /// Whether a request with the key has arrived.
     has_key: Arc<AtomicBool>,
@@ -152,7 +153,7 @@ impl Connected<IncomingStream<'_, Guard>> for Peer {
 /// The number of open connections, by user.
 type Open = Arc<Mutex<BTreeMap<Option<u32>, usize>>>;
 
-/// The listener. Rejects a peer before it reads any part of a request.
+/// The listener. Rejects a peer before any part of the peer's request is read.
 struct Guard {
     listener: UnixListener,
     open: Open,
@@ -212,7 +213,7 @@ impl axum::serve::Listener for Guard {
     }
 }
 
-/// A share of the connection limits, released on drop.
+/// One open connection in the counts of [`Open`], removed from them on drop.
 struct Place {
     open: Open,
     uid: Option<u32>,

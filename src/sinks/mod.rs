@@ -1,4 +1,5 @@
-//! Sinks derived from events. They can neither slow down nor fail a run.
+//! Receivers of events other than the transcript. They can neither slow down a run nor make it
+//! fail.
 
 mod observers;
 

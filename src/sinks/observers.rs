@@ -1,4 +1,4 @@
-//! Live subscribers, which watch runs as they happen.
+//! Watchers, which receive the events of runs live.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use tokio::sync::broadcast;
 
 use crate::domain::{LiveEvent, RunId};
 
-/// How many events a watcher may lag behind. Beyond that it loses the oldest and gets an error.
+/// The number of items that a watcher may lag behind. A watcher that lags further loses the oldest
+/// items and gets an error.
 const QUEUE: usize = 1024;
 
 /// An item that a watcher receives.

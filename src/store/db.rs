@@ -147,8 +147,8 @@ pub(super) struct Reading {
 ///
 /// *Errors*: [`DbError`].
 pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, DbError> {
-    // Do not test this by opening the file: closing the descriptor would release the locks that
-    // SQLite holds in this process.
+    // Do not open the file to find out whether it exists: closing the descriptor would release the
+    // locks that SQLite holds in this process.
     match rustix::fs::access(path, rustix::fs::Access::READ_OK) {
         Ok(()) => {}
         Err(rustix::io::Errno::NOENT) => return Ok(None),
@@ -204,16 +204,16 @@ fn migrate(connection: &Connection, schema: Schema) -> rusqlite::Result<()> {
     connection.pragma_update(None, "user_version", schema.version())
 }
 
-/// Runs a first query: a database with a write-ahead log fails at its first read, not when it is
-/// opened.
+/// Runs a first query: if a database with a write-ahead log cannot be read, the first query fails,
+/// but opening the database does not.
 fn probed(connection: Connection) -> rusqlite::Result<Connection> {
     connection.busy_timeout(BUSY)?;
     connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
     Ok(connection)
 }
 
-/// Tells whether nothing can change the file and its write-ahead log is empty; `immutable=1` would
-/// ignore rows in that log.
+/// Tells whether the file is on a read-only file system and its write-ahead log is empty. Only then
+/// may it be opened with `immutable=1`, which ignores rows in that log.
 fn is_immutable(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

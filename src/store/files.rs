@@ -28,8 +28,9 @@ pub(super) fn make_private(path: &Path) -> io::Result<()> {
             format!("{} is owned by uid {} and open to other users", path.display(), meta.uid());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
     tracing::warn!(path = %path.display(), "removed the permissions of other users from the directory");
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+    Ok(())
 }
 
 /// Opens a file for reading and appending; creates it with mode 0600 if it is missing. Does not

@@ -181,7 +181,7 @@ fn fold(run: &RunDir) -> Option<RunSummary> {
 }
 
 /// Returns the row of a run for the index; `None` for an open run, which is added when it ends. A
-/// transcript without an end that no run lock covers counts as cut.
+/// run whose transcript has no end, and which has no lock file, counts as interrupted.
 fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     let row = RunSummary::fold(&lines)?;
@@ -236,7 +236,7 @@ impl RunFilter {
             && self.state.is_none_or(|state| state == row.state())
             && is(&self.verdict, row.verdict.as_deref())
             && (!self.refused || row.refused_calls > 0)
-            // A queued run is newer than any past moment.
+            // A queued run has no start yet, so it counts as newer than any `since`.
             && self.since.as_deref().is_none_or(|since| started.is_none_or(|at| at >= since))
             && self.until.as_deref().is_none_or(|until| started.is_some_and(|at| at <= until))
             && self.prefix.as_deref().is_none_or(|prefix| row.run_id.starts_with(prefix))
@@ -267,7 +267,8 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
 }
 
 /// Returns the rows that `dutyd runs` lists, newest first. A run moves from the queue to the open
-/// runs and then to the index; read the three in this order, so that no run is missed.
+/// runs and then to the index; the caller must read these three in this order, so that no run is
+/// missed.
 #[must_use]
 pub fn all_runs(
     queue: &[QueuedRun],

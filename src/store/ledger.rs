@@ -197,8 +197,8 @@ impl Ledger {
             .await
     }
 
-    /// Makes exactly these schedules (job, schedule as JSON, zone) effective from `now` on. The
-    /// periods of all others end; an unchanged one continues.
+    /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on. The
+    /// open period of an unchanged schedule continues; every other open period ends.
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn set_schedules(
@@ -243,7 +243,7 @@ impl Ledger {
     }
 
     /// Begins an epoch at `now`, after the clock was set back from `ended`: every open period ends
-    /// there, and each of `schedules` gets a new one.
+    /// at `ended`, and for each of `schedules` a new period begins at `now`.
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn begin_epoch(

@@ -121,7 +121,7 @@ fn plan(row: &Row<'_>) -> rusqlite::Result<Plan> {
     };
     let state: String = row.get(0)?;
     let mut plan: Plan = serde_json::from_str(row.get_ref(1)?.as_str()?).map_err(unreadable)?;
-    // Claiming changes only the column, so it takes precedence over the JSON.
+    // Claiming a plan changes only the column, so the column takes precedence over the JSON.
     plan.state = serde_json::from_value(state.into()).map_err(unreadable)?;
     Ok(plan)
 }

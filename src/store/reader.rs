@@ -101,8 +101,8 @@ pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLi
     }))
 }
 
-/// Opens a file of a run. Opens only regular files, does not follow a link as the last component,
-/// and never blocks.
+/// Opens a file of a run. Opens only regular files and never blocks. Does not follow a symlink in
+/// the last component of `path`.
 ///
 /// *Errors*: any I/O error, or the file is not a regular file.
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {

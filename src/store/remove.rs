@@ -1,9 +1,9 @@
 //! Removes a directory tree that a hostile program may have made.
 //!
-//! Only one directory is open at a time. We return to the parent through `..` and check that it is
-//! the directory from which we descended, so that neither the depth of the tree nor the length of
-//! its paths costs stack or descriptors. We follow no links and enter no other file system
-//! (STATE-6). We skip entries that cannot be removed and continue with the rest.
+//! Inside the tree, only one directory stays open at a time, so a deep tree costs neither stack nor
+//! descriptors. To return to a parent, we open `..` and check that it is the directory from which
+//! we descended. We do not follow links or enter other file systems (STATE-6). We skip entries that
+//! cannot be removed and continue with the rest.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
@@ -171,7 +171,7 @@ fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
         opened => opened?,
     };
     if !Mode::from_raw_mode(fstat(&fd)?.st_mode).contains(Mode::RWXU) {
-        // If this fails, the removal of its entries reports why.
+        // If this fails, the removal of the directory's entries reports why.
         let _ = fchmod(&fd, Mode::RWXU);
     }
     Ok(fd)

@@ -1,4 +1,4 @@
-//! Disk space that a database reserves for a full file system (STATE-4).
+//! Disk space that a database can still use when the file system is full (STATE-4).
 //!
 //! The reserve is a file beside the database. While the file system has room for only a few writes,
 //! the reserve shrinks by one piece before each write, so that a full disk does not stop the ledger

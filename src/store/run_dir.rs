@@ -119,7 +119,7 @@ impl StateDir {
         self.root.join("runs").join(began.format("%Y/%m/%d").to_string()).join(run_id.as_str())
     }
 
-    /// Returns the directory of an existing run. The id determines its date.
+    /// Returns the directory of an existing run. The id contains the date in the path.
     #[must_use]
     pub fn find_run(&self, run_id: &RunId) -> Option<RunDir> {
         let ulid: ulid::Ulid = run_id.as_str().parse().ok()?;
@@ -298,8 +298,8 @@ impl RunDir {
         self.path.join("transcript.jsonl")
     }
 
-    /// Returns the secret of the run, which the first call creates. Data from before the run began
-    /// cannot contain anything derived from it.
+    /// Returns the secret of the run; creates the secret on first use. Data from before the run
+    /// cannot contain anything derived from this secret.
     ///
     /// *Errors*: any I/O error, or the file does not contain a secret.
     pub fn secret(&self) -> io::Result<[u8; 32]> {

@@ -1,5 +1,5 @@
-//! The summary of a run for lists. It comes from the end of a live run or from a fold over its
-//! transcript, with the same result.
+//! The summary of a run, for lists. A live run builds its summary from its events; later, a fold
+//! over its transcript gives the same summary.
 
 use std::collections::BTreeSet;
 
@@ -179,7 +179,8 @@ impl RunSummary {
                         row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
                     }
                 }
-                // The message with which a limit closes a run is not a model response.
+                // If a limit ends a run, we write its last message ourselves. That message is not a
+                // model response, so it is not an iteration.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
                 Some(Event::PolicyDecision(decision)) => {
                     row.decided(decision.decision);
@@ -217,7 +218,8 @@ impl RunSummary {
         self.cost_usd = end.cost_usd;
     }
 
-    /// Marks a run as interrupted because its transcript has no end.
+    /// Marks a run as interrupted because its transcript has no end. `last` is the time of the last
+    /// line.
     #[must_use]
     pub fn cut(mut self, last: String) -> Self {
         self.ended_at = Some(last);

@@ -32,7 +32,8 @@ impl SharedLedger {
 
     /// Returns the ledger; opens it on first use.
     ///
-    /// *Errors*: [`DbError`]; also if the ledger was damaged, because its content is lost.
+    /// *Errors*: [`DbError`]; a damaged ledger is also an error, because the new one that replaces
+    /// it is empty.
     pub async fn get(&self) -> Result<&Ledger, DbError> {
         let open = || async {
             match Ledger::open(&self.root)? {

@@ -1,8 +1,9 @@
 //! The transcript: one event, one JSON object, one line, each with the hash of the line before.
 //!
-//! One thread owns the file and the chain. An append returns when the kernel has the line; an event
-//! that announces an effect must also be on disk. The derived sinks see a line only after that. A
-//! failed write or sync ends the record: nothing is appended after a gap (LOG-6).
+//! One thread owns the file and the chain. An append returns when the kernel has the line; for an
+//! event that announces an effect, only when the line is also on disk. The derived sinks see a line
+//! only after that. A failed write or sync ends the record: nothing is appended after a gap
+//! (LOG-6).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -181,8 +182,8 @@ impl Writer {
     }
 }
 
-/// Tells whether an event must be on disk before the next step: it announces an effect, resolves an
-/// approval, or starts or ends the session.
+/// Tells whether an event must be on disk before its append returns: it announces an effect,
+/// resolves an approval, or starts or ends the session.
 fn must_be_durable(event: &Event) -> bool {
     match event {
         Event::ToolCallStart(CallStart { category, .. }) => *category != Category::Read,

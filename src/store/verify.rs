@@ -58,7 +58,7 @@ pub struct VerifyReport {
     pub ok: bool,
     /// How the end of the record compares with the ledger.
     pub head: HeadState,
-    /// The first output file that differs from its digest.
+    /// The first output file that is missing, cannot be read, or does not match its digest.
     pub file: Option<String>,
     /// Number of complete lines before the first invalid one.
     pub lines: u64,
@@ -106,7 +106,7 @@ struct Checked<'a> {
 
 /// Checks a record.
 ///
-/// *Errors*: the transcript exists and cannot be read.
+/// *Errors*: the transcript exists, but cannot be read.
 pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
     let mut check = Check::new(run, facts);
     let lines = match whole_lines(&run.transcript()) {

@@ -24,14 +24,14 @@ fn is_invisible(c: char) -> bool {
 
 /// Returns serialized JSON with every deceptive character of its strings written as `\u`.
 ///
-/// Outside of strings JSON is ASCII without such characters, so the whole text can be escaped
-/// alike.
+/// JSON outside of strings contains no deceptive characters, so this function escapes the whole
+/// text.
 pub(crate) fn json_line(json: String) -> String {
     json_with(json, |_| false)
 }
 
-/// Escapes pretty-printed JSON likewise. Keeps line ends, because those within strings are already
-/// escaped.
+/// Escapes pretty-printed JSON like [`json_line`], but keeps line ends. They are outside of
+/// strings, because the serializer has escaped those within strings.
 pub(crate) fn json_pretty(json: String) -> String {
     json_with(json, |c| c == '\n')
 }

@@ -78,7 +78,8 @@ pub fn words(page: &str) -> std::io::Result<String> {
     let mut text = String::new();
     // Keep the root until the end: dropping a node drops everything below it.
     let root = converter().html_to_tree(page)?;
-    // The nodes still to visit, the next one last. `None` ends a line.
+    // The nodes still to visit, the next one last, and whether their text is verbatim. `None` ends
+    // a line.
     let mut open = vec![Some((root.clone(), false))];
     while let Some(next) = open.pop() {
         let Some((node, is_verbatim)) = next else {
@@ -117,8 +118,8 @@ fn end_line(text: &mut String) {
     }
 }
 
-/// Appends text with its white space as a browser shows it: a single space, and none at the
-/// beginning of a line.
+/// Appends text and collapses white space as a browser does: to a single space, and to nothing at
+/// the beginning of a line.
 fn add_words(text: &mut String, more: &str) {
     let is_begun = |text: &str| !text.is_empty() && !text.ends_with([' ', '\n', '\t']);
     if more.starts_with(char::is_whitespace) && is_begun(text) {

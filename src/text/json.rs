@@ -1,5 +1,5 @@
-//! Measures JSON text before it is parsed. A parsed value takes many times the bytes of its text
-//! (`{}` takes some hundred), so a limit on bytes does not bound the memory.
+//! Measures JSON text before it is parsed. A parsed value can take many times as many bytes as its
+//! text (`{}` takes about a hundred), so a limit on the text does not bound the memory.
 
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ pub(crate) fn memory(value: &Value) -> usize {
 ///
 /// *Errors*: the text has more than `most` values.
 pub(crate) fn check_values(text: &[u8], most: usize) -> Result<(), String> {
-    // Each value but the first follows a separator of one byte.
+    // Each value takes at least one byte, so a short text needs no count.
     if text.len() > most && values(text) > most {
         return Err(format!("it has more than {most} values"));
     }

@@ -1,11 +1,11 @@
 //! Parses patches in the v4a format and applies them to the contents of files. Pure: the caller
 //! reads and writes the files.
 //!
-//! Where the public implementations differ, we follow codex. Lines are compared exactly, then
-//! without trailing white space, then without white space at both ends, then with typographic
-//! characters replaced by plain ones. Context lines are written as the patch has them. A hunk is
-//! searched for below the previous one. A pure addition without context is appended. A file always
-//! ends with a newline.
+//! Where the public implementations differ, we follow codex. We search for the lines of a hunk
+//! below the previous hunk. We compare lines exactly, then without trailing white space, then
+//! without white space at both ends, then with typographic characters replaced by plain ones. The
+//! result has the context lines as the patch spells them. The new lines of a hunk that has no old
+//! and no context lines are appended to the file. A file always ends with a newline.
 //! *Source*: the `apply_patch` grammar and behaviour of openai/codex (read 2026-11-22).
 
 /// A change of one file.
@@ -35,7 +35,7 @@ pub enum FilePatch {
 /// A change within a file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hunk {
-    /// A line somewhere above the change.
+    /// A line of the file somewhere above the change: the text after `@@ `.
     pub anchor: Option<String>,
     /// The lines to replace.
     pub old: Vec<String>,
@@ -328,7 +328,8 @@ mod tests {
         apply("a.txt", input, hunks)
     }
 
-    /// Cases in which the recorded implementations disagree, and our decision.
+    /// Cases in which the recorded implementations disagree. We decide as codex does, which differs
+    /// from `apply_patch_py` only in `chunks_out_of_order`.
     #[test]
     fn disagreements_are_decided_as_codex_does() {
         let cases: Vec<Value> = serde_json::from_str(include_str!(

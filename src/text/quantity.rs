@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// The longest accepted duration. Adding it to the current time stays far from every limit of the
-/// clock.
+/// The longest accepted duration. Adding it to the current time cannot overflow.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Parses a duration.

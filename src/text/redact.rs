@@ -1,13 +1,13 @@
 //! Removes secrets from everything that is written, sent or shown.
 //!
 //! One automaton knows every secret in all its spellings: plain, each long line of it,
-//! JSON-escaped, percent-encoded, hex, and within base64 at any alignment. It reads the text once
-//! without line ends and indentation, and once more for each encoding whose escapes the text
-//! contains. It therefore also finds wrapped and escaped spellings. `[redacted:NAME]` replaces
-//! every match. Streams are redacted across chunk edges. (SEC-2)
+//! JSON-escaped, percent-encoded, hex, and within base64 at any alignment. It reads the text
+//! without line ends and indentation: as written, and decoded for each encoding (JSON, percent)
+//! whose escapes the text contains. It therefore also finds wrapped and escaped spellings.
+//! `[redacted:NAME]` replaces every match, even one that spans chunks of a stream. (SEC-2)
 //!
-//! `spellings.rs` owns the spellings, `view.rs` the readings of a text, `scanner.rs` the search,
-//! and `filter.rs` its speed.
+//! `spellings.rs` lists the spellings, `view.rs` decodes the text, `scanner.rs` searches it, and
+//! `filter.rs` skips text in which no spelling begins.
 
 mod filter;
 mod scanner;
@@ -28,7 +28,8 @@ use view::Stop;
 /// would blank out innocent text. The configuration warns about them.
 pub const SHORTEST_SECRET: usize = 6;
 
-/// The beginning of every marker. A call whose arguments contain it is rejected.
+/// The beginning of every marker that names a secret. A call whose arguments contain it is
+/// rejected.
 pub const MARKER: &str = "[redacted:";
 
 /// A value that must not be shown, and the name that is shown for it.
@@ -114,7 +115,8 @@ impl Redactor {
         Cow::Owned(String::from_utf8_lossy(&out).into_owned())
     }
 
-    /// Removes secrets from every string and key of `value`, except below a key named in `opaque`.
+    /// Removes secrets from every string and key of `value`, except in the values of keys named in
+    /// `opaque`.
     pub fn value(&self, value: &mut Value, opaque: &[&str]) {
         if matches!(self.search, Search::Nothing) {
             return;
@@ -150,12 +152,13 @@ impl Redactor {
 
 /// Redacts a stream of bytes. Holds back only bytes that could be the beginning of a secret.
 ///
-/// The returned chunks together equal the result of [`Redactor::text`] for the whole stream.
+/// The returned chunks together equal the result of [`Redactor::text`] for the whole stream. If no
+/// automaton could be built, the stream returns no bytes.
 #[derive(Debug)]
 pub struct StreamRedactor {
     search: Search,
     held: Vec<u8>,
-    /// Bytes at the start of `held` that a marker already replaced.
+    /// Number of bytes at the start of `held` that a marker already replaced.
     covered: usize,
 }
 

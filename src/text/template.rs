@@ -1,14 +1,14 @@
 //! `{{name}}` templates: literal pieces and placeholders, parsed once, rendered in one pass.
 //!
 //! A value is never searched for braces (ARG-3), and nothing is split, globbed or expanded. Tool
-//! arguments and prompts share this grammar. A placeholder is a parameter in the former, and an
-//! entry of `vars` in the latter.
+//! arguments and prompts share this grammar. In a tool argument, a placeholder names a parameter.
+//! In a prompt, it names an entry of `vars`.
 
 /// One piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     Literal(String),
-    /// A placeholder for the value of this name.
+    /// A placeholder for the value with this name.
     Placeholder(String),
 }
 
@@ -62,7 +62,7 @@ impl Template {
     }
 
     /// Returns the names of all placeholders in order, including repetitions.
-    pub fn places(&self) -> impl Iterator<Item = &str> {
+    pub fn placeholders(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Placeholder(name) => Some(name.as_str()),
             Piece::Literal(_) => None,
@@ -81,7 +81,7 @@ impl Template {
 
     /// Returns the name if the template is a single placeholder and nothing else.
     #[must_use]
-    pub fn lone_place(&self) -> Option<&str> {
+    pub fn lone_placeholder(&self) -> Option<&str> {
         match self.pieces.as_slice() {
             [Piece::Placeholder(name)] => Some(name),
             _ => None,
@@ -131,19 +131,19 @@ mod tests {
 
     #[test]
     fn templates_are_parsed_or_refused() {
-        let places = |text: &str| {
-            Template::parse(text).map(|t| t.places().map(str::to_owned).collect::<Vec<_>>())
+        let placeholders = |text: &str| {
+            Template::parse(text).map(|t| t.placeholders().map(str::to_owned).collect::<Vec<_>>())
         };
-        assert_eq!(places("--from={{ since }}"), Ok(vec!["since".to_owned()]));
-        assert_eq!(places("{.items[*].name}"), Ok(vec![]));
-        assert_eq!(places(r#"{"spec":{"replicas":{{n}}}}"#), Ok(vec!["n".to_owned()]));
-        assert_eq!(places(r#"{"a":{"b":1}}"#), Ok(vec![]));
+        assert_eq!(placeholders("--from={{ since }}"), Ok(vec!["since".to_owned()]));
+        assert_eq!(placeholders("{.items[*].name}"), Ok(vec![]));
+        assert_eq!(placeholders(r#"{"spec":{"replicas":{{n}}}}"#), Ok(vec!["n".to_owned()]));
+        assert_eq!(placeholders(r#"{"a":{"b":1}}"#), Ok(vec![]));
         // proves ARG-11
-        assert_eq!(places("{{name"), Err(TemplateError::Unclosed));
-        assert_eq!(places("{{name}"), Err(TemplateError::Unclosed));
-        assert_eq!(places("{{}}"), Err(TemplateError::NotAName(String::new())));
-        assert_eq!(places("{{.Names}}"), Err(TemplateError::NotAName(".Names".into())));
-        assert_eq!(places("{name}}"), Err(TemplateError::HalfOpen("name".into())));
+        assert_eq!(placeholders("{{name"), Err(TemplateError::Unclosed));
+        assert_eq!(placeholders("{{name}"), Err(TemplateError::Unclosed));
+        assert_eq!(placeholders("{{}}"), Err(TemplateError::NotAName(String::new())));
+        assert_eq!(placeholders("{{.Names}}"), Err(TemplateError::NotAName(".Names".into())));
+        assert_eq!(placeholders("{name}}"), Err(TemplateError::HalfOpen("name".into())));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use crate::domain::Truncated;
 /// How much of an output a model sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewLimit {
-    /// Characters (Unicode scalar values).
+    /// Maximum number of characters (Unicode scalar values).
     pub characters: usize,
     pub lines: usize,
     /// The part to keep if the output is too long.
@@ -192,9 +192,10 @@ fn joined(head: &str, marker: &str, tail: &str, between: &str) -> String {
     format!("{head}{between}{marker}{between}{tail}")
 }
 
-/// Returns the beginning of a text that is `characters` too long, with the markers after it.
+/// Returns the beginning of a text that has `characters` characters too many, with the markers
+/// after it.
 ///
-/// Leaves out a line that does not fit whole: half a path would name another file.
+/// Leaves out a line that does not fit completely: half a path would name another file.
 fn head(
     text: &str,
     characters: usize,
@@ -226,7 +227,7 @@ fn head(
     (view, Some(Truncated { characters: removed as u64, lines: lines as u64 }))
 }
 
-/// Returns the end of a text that is `characters` too long, with the markers before it.
+/// Returns the end of a text that has `characters` characters too many, with the markers before it.
 fn tail(
     text: &str,
     characters: usize,

@@ -31,8 +31,8 @@ pub struct ToolContext {
     pub access: AccessRules,
     /// The search service, if the operator configured one.
     pub web_search: Option<WebSearch>,
-    /// Whether `glob` prints paths relative to the searched directory, as some model families
-    /// expect of `find`.
+    /// Whether `glob` prints paths relative to the searched directory. Models that see the tool
+    /// under the name `find` expect this.
     pub glob_paths_are_relative: bool,
     /// The skills of the job.
     pub skills: Vec<Arc<Skill>>,
@@ -63,11 +63,12 @@ pub struct Shell {
 
 /// How much of an output is kept, and where.
 pub struct OutputContext {
-    /// Stores whole outputs; with `None`, only the inline part is kept.
+    /// Stores whole outputs; with `None`, at most 64 KiB of an output are kept (`INLINE_LIMIT`).
     pub store: Option<Arc<dyn OutputStore>>,
-    /// Bytes of an output that are kept.
+    /// Bytes at the start of an output that are kept; its last 1 MiB is kept as well.
     pub max_bytes: u64,
-    /// Characters of an output that the model sees, if the job sets a limit and the tool does not.
+    /// The job's limit on the characters of an output that the model sees, if it sets one. A limit
+    /// that the tool declares takes precedence.
     pub max_characters: Option<usize>,
 }
 
@@ -75,7 +76,8 @@ pub struct OutputContext {
 pub struct AccessRules {
     pub paths: PathRules,
     pub domains: DomainRules,
-    /// `paths` with each tree as a remote target resolves it; set on first use.
+    /// `paths` with the writable and denied trees as the remote target resolves them; set on first
+    /// use.
     pub(super) remote_paths: OnceLock<PathRules>,
 }
 
@@ -88,10 +90,10 @@ impl AccessRules {
 }
 
 impl ToolContext {
-    /// Returns a prefix that distinguishes the state of a call on another target; empty on this
-    /// host.
+    /// Returns a prefix for the state of a call: the name of the remote target, or an empty text on
+    /// this host.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn state_prefix(&self) -> String {
         match self.programs.execution.is_local() {
             true => String::new(),
             false => format!("{} ", self.programs.execution.name()),
@@ -104,8 +106,9 @@ impl ToolContext {
         self.programs.sandboxes.are_on() && self.programs.execution.is_local()
     }
 
-    /// Returns a collector for the output of a call. `tool_limit` is the number of characters that
-    /// the tool's declaration shows to the model; the job's limit comes next, then that of `view`.
+    /// Returns a collector for the output of a call. The model sees at most `tool_limit`
+    /// characters, which the tool's declaration sets; without it, the job's limit applies, and
+    /// without that, the limit of `view`.
     pub(super) fn collector<'a>(
         &'a self,
         call_id: &'a CallId,
@@ -118,8 +121,8 @@ impl ToolContext {
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
     }
 
-    /// Stores images beside the transcript and returns the detail that describes them; `None` if
-    /// there are none.
+    /// Stores images beside the transcript. Returns the name and value of the call detail that
+    /// describes them; `None` if there are no images.
     ///
     /// *Errors*: as [`OutputStore::keep_image`].
     pub(super) fn keep_images(

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
 use super::builtin::judged_addresses;
-use super::exec::{Process, append, digest_of_file, ended_by_us};
+use super::exec::{Process, append, digest_of_file, interruption};
 use super::files::Files;
 use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::argv::{ArgumentConditions, Names};
@@ -20,7 +20,7 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
 use crate::process::{Exit, resolved};
 
-/// The most bytes of a literal file argument that we hash.
+/// Maximum bytes of a file that we hash because a literal argument names it.
 const DIGEST_BYTES: u64 = 16 << 20;
 
 /// Returns the paths and addresses that a call accesses, from the parameters of `format: path` and
@@ -54,8 +54,9 @@ pub fn declared_resources(
     named.map(resource).collect()
 }
 
-/// Returns the file that a literal argument of a call names, such as the script of an interpreter.
-/// The name is the whole argument, or the value of an option (`--file=name`).
+/// Returns the file, such as the script of an interpreter, that a literal argument names;
+/// `tools.yaml` contains such an argument verbatim. The name is the whole argument, or the value of
+/// an option (`--file=name`).
 fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
     call.argv.iter().find(|argument| *argument == literal)?;
     let value = match literal.split_once('=') {
@@ -149,7 +150,8 @@ impl DeclaredTool {
         Ok(())
     }
 
-    /// Returns the program to start; `None` if the tools run on this host and it is not installed.
+    /// Returns the program to start; `None` if the tools run on this host and the program is not
+    /// installed.
     fn program(&self) -> Option<PathBuf> {
         match self.ctx.programs.execution.is_local() {
             true => self.tool.program.path.clone(),
@@ -207,7 +209,7 @@ impl DeclaredTool {
     /// Records how the process ended, in the fields and in the text for the model.
     fn conclude(&self, exit: Exit, timeout: Duration, output: &mut CallOutput) {
         let advice = "The operator sets this timeout: request less work per call.";
-        let (kind, note) = match (ended_by_us(&self.ctx, exit, timeout, advice), exit.code) {
+        let (kind, note) = match (interruption(&self.ctx, exit, timeout, advice), exit.code) {
             (Some(ended), _) => ended,
             (None, Some(code)) if self.tool.success_codes.contains(&code) => {
                 if !output.content.trim().is_empty() {
@@ -264,7 +266,7 @@ impl ToolSpec for DeclaredTool {
 
     fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let more = self.tool.dry_run_args.as_ref()?;
-        // After `--`, they would be operands instead of options.
+        // Insert the arguments before `--`, because after it they would be operands, not options.
         let end = call.argv.iter().position(|word| word == "--").unwrap_or(call.argv.len());
         let mut argv = call.argv.clone();
         argv.splice(end..end, more.iter().cloned());
@@ -289,7 +291,7 @@ impl ToolRunner for DeclaredTool {
             }
         }
         let Tool { env, category, sandbox, .. } = self.tool.as_ref();
-        let place = self.ctx.place();
+        let place = self.ctx.state_prefix();
         Ok(format!("{place}{files}{env:?} {category} {sandbox:?}"))
     }
 

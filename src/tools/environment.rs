@@ -1,9 +1,9 @@
 //! Starts the programs of a run's tools: on this host, or on a remote target through a client.
 //!
-//! A shell on the target starts a remote program. It reads its script from the client's standard
-//! input, so that the arguments and variables of the program do not appear in the process list of
-//! this host. The shell ends the program's process group as soon as that input ends. *Source*:
-//! `ssh(1)`, `docker exec`, `kubectl exec`.
+//! On a remote target, a shell starts the program. The shell reads its script from the client's
+//! standard input, so that the arguments and variables of the program do not appear in the process
+//! list of this host. The shell ends the program's process group as soon as that input ends.
+//! *Source*: `ssh(1)`, `docker exec`, `kubectl exec`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use tokio::io::AsyncReadExt as _;
 
 use crate::config::ExecutionTarget;
-use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB, Spawner};
+use crate::process::{MARK_START, Piped, ProcessSpec, RELAY_VERB, SpawnFailure, Spawner};
 use crate::text::redact::Redactor;
 
 /// The time limit for establishing a connection.
@@ -24,9 +24,39 @@ pub(super) const CONNECT: Duration = Duration::from_secs(20);
 /// exited.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The command that the client runs on the target: it reads a byte count and a script of that
-/// length, and runs the script only if it arrived complete.
+/// The command that the client runs on the target. The command reads a byte count and a script of
+/// that length, and runs the script only if it arrived complete.
 const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\"# end\"?.) eval \"${s%.}\";; *) exit 125;; esac";
+
+/// Why the execution target did not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    #[error(transparent)]
+    Spawn(#[from] SpawnFailure),
+    /// The shared connection over ssh could not be opened. `ended` tells how the client ended.
+    #[error(
+        "{name} cannot be reached{}; run `ssh -o BatchMode=yes {} true` as the user of the daemon to see why",
+        after_colon(.ended),
+        .name.trim_start_matches("ssh:")
+    )]
+    Unreachable { name: String, ended: String },
+    /// The run was stopped.
+    #[error("the run was stopped")]
+    Cancelled,
+    #[error("the answer did not arrive in time")]
+    Timeout,
+    #[error("the connection ended before the answer was complete")]
+    Incomplete,
+    /// The client, or the shell on the target, printed this instead of an answer.
+    #[error("{0}")]
+    Message(String),
+    #[error("the remote shell exited with code {0}")]
+    ShellExit(i32),
+}
+
+fn after_colon(ended: &str) -> String {
+    if ended.is_empty() { String::new() } else { format!(": {ended}") }
+}
 
 /// The target on which the programs of a run's tools start.
 #[async_trait]
@@ -37,19 +67,20 @@ pub trait ExecutionEnvironment: Send + Sync {
     /// Returns whether the target is this host.
     fn is_local(&self) -> bool;
 
-    /// Returns the process of this host that runs `spec` on the target. `own` holds the variables
-    /// of the tool itself.
+    /// Returns the process to start on this host so that `spec` runs on the target. `own` holds the
+    /// environment variables of the tool itself.
     fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec;
 
-    /// Opens the connection that the calls of a run share, if the target has one.
+    /// Opens the connection that the calls of a run share; returns `None` if the target does not
+    /// support one.
     ///
-    /// *Errors*: the reason, as a sentence.
+    /// *Errors*: [`TargetError`].
     async fn connect(
         &self,
         spawner: &Spawner,
         env: &BTreeMap<String, String>,
         redactor: &Redactor,
-    ) -> Result<Option<Connection>, String>;
+    ) -> Result<Option<Connection>, TargetError>;
 }
 
 /// This host.
@@ -77,7 +108,7 @@ impl ExecutionEnvironment for Local {
         _: &Spawner,
         _: &BTreeMap<String, String>,
         _: &Redactor,
-    ) -> Result<Option<Connection>, String> {
+    ) -> Result<Option<Connection>, TargetError> {
         Ok(None)
     }
 }
@@ -106,8 +137,9 @@ impl Connection {
 }
 
 impl Remote {
-    /// Returns the environment of a target other than this host. No other process may use `socket`,
-    /// and no tool may write it; without a socket, each call opens its own connection.
+    /// Returns the execution environment of a target other than this host. No other process may use
+    /// the path `socket`, and no tool may write it. Without a socket, each call opens its own
+    /// connection.
     #[must_use]
     pub fn new(target: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
         Self { target, client, socket }
@@ -124,8 +156,8 @@ impl Remote {
         }
     }
 
-    /// Returns the client's arguments before the command. `is_first` selects the connection that
-    /// the others share.
+    /// Returns the client's arguments before the command. `is_first` is true for the connection
+    /// that all later ones share.
     fn arguments(&self, is_first: bool) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match &self.target {
@@ -182,7 +214,8 @@ impl ExecutionEnvironment for Remote {
         argv.extend(self.arguments(false));
         argv.extend(self.command(LOADER));
         ProcessSpec {
-            // The kernel resolves this in the process that executes it, which runs our binary.
+            // The kernel resolves this path in the process that executes it. That process runs our
+            // binary.
             program: PathBuf::from("/proc/self/exe"),
             argv,
             working_dir: PathBuf::from("/"),
@@ -198,7 +231,7 @@ impl ExecutionEnvironment for Remote {
         spawner: &Spawner,
         env: &BTreeMap<String, String>,
         redactor: &Redactor,
-    ) -> Result<Option<Connection>, String> {
+    ) -> Result<Option<Connection>, TargetError> {
         if !matches!(self.target, ExecutionTarget::Ssh(_)) {
             return Ok(None);
         }
@@ -209,8 +242,8 @@ impl ExecutionEnvironment for Remote {
         let client = self.client.display().to_string();
         let mut argv = vec![client];
         argv.extend(self.arguments(true));
-        // The empty line shows that the connection works; `cat` keeps it open until we close its
-        // input.
+        // The empty line shows that the connection works; `cat` keeps the connection open until we
+        // close the input.
         argv.push("echo; exec cat".to_owned());
         let spec = ProcessSpec {
             program: self.client.clone(),
@@ -222,7 +255,7 @@ impl ExecutionEnvironment for Remote {
             sandbox: None,
         };
         let started = spawner.start_piped(&spec, redactor).await;
-        let (process, mut output, input) = started.map_err(|error| error.to_string())?;
+        let (process, mut output, input) = started?;
         let mut byte = [0];
         match tokio::time::timeout(CONNECT, output.read(&mut byte)).await {
             Ok(Ok(1)) => Ok(Some(Connection { process, _pipes: (output, input) })),
@@ -231,13 +264,8 @@ impl ExecutionEnvironment for Remote {
                     // Let the client exit by itself first, so that we can report how it exited.
                     process.ending().within(SOON).await;
                 }
-                let words = process.end().await.words();
-                let separator = if words.is_empty() { "" } else { ": " };
-                let name = self.name();
-                let host = name.trim_start_matches("ssh:");
-                Err(format!(
-                    "{name} cannot be reached{separator}{words}; run `ssh -o BatchMode=yes {host} true` as the user of the daemon to see why"
-                ))
+                let ended = process.end().await.words();
+                Err(TargetError::Unreachable { name: self.name(), ended })
             }
         }
     }
@@ -248,8 +276,8 @@ pub(super) fn nonce() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Returns the script for the shell on the target. It runs the program in its own session until the
-/// program or the input ends, and prints `mark` and the exit code last.
+/// Returns the script for the shell on the target. The script runs the program in a Unix session of
+/// its own until the program or the input ends, and finally prints `mark` and the exit code.
 fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
     // Merge standard output and error, to keep their order.
     let mut text = format!(
@@ -272,7 +300,7 @@ fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
         Some(input) => (format!("printf %s {} | ", quoted(input)), ""),
     };
     let program = words.join(" ");
-    // Without `setsid` on the target, this kills only the program itself.
+    // If the target has no `setsid`, the `kill` commands reach only the program itself.
     let _ = write!(
         text,
         "exec 3<&0

@@ -16,7 +16,7 @@ use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure};
 /// call.
 pub(super) struct Process<'a> {
     pub(super) program: PathBuf,
-    /// Variables of this tool, in addition to those that every tool gets.
+    /// Environment variables of this tool, in addition to those that every tool gets.
     pub(super) env: Vec<(String, String)>,
     pub(super) timeout: Duration,
     /// Characters of the output that the model sees, if the tool's declaration sets a limit.
@@ -27,8 +27,8 @@ pub(super) struct Process<'a> {
 }
 
 impl Process<'_> {
-    /// Runs the process to its end and returns the exit, which the caller reports. Without an exit,
-    /// the output already holds the error.
+    /// Runs the process and returns its exit and its output. The caller adds to the output how the
+    /// process ended. Without an exit, the output already holds the error.
     pub(super) async fn run(
         &self,
         ctx: &ToolContext,
@@ -97,7 +97,7 @@ impl Process<'_> {
 
 /// Returns the error kind and the note for a process that we ended or whose connection was lost;
 /// `None` for any other exit.
-pub(super) fn ended_by_us(
+pub(super) fn interruption(
     ctx: &ToolContext,
     exit: Exit,
     timeout: Duration,

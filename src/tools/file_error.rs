@@ -22,6 +22,6 @@ pub(super) fn failed(name: &str, error: &io::Error) -> CallError {
 }
 
 /// Returns the text that refuses to write through a dangling link.
-pub(super) fn nowhere(name: &str) -> String {
+pub(super) fn dangling_link(name: &str) -> String {
     format!("`{name}` is a link to a file that does not exist: write that file by its own path.")
 }

@@ -19,14 +19,14 @@ use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
-use super::file_error::{failed, nowhere, refused};
+use super::file_error::{dangling_link, failed, refused};
 use super::place::{At, Place};
 use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
 use crate::process::{path_of, real_path};
 
-/// The most bytes of a file that we edit, which is many times a model's view.
+/// Maximum bytes of a file that we edit, many times more than a model sees of a file.
 const LARGEST_TEXT: u64 = 16 << 20;
 
 /// Magic numbers of the file systems whose content the kernel generates: `/proc` and `/sys`.
@@ -57,8 +57,8 @@ impl<'a> Files<'a> {
         Self { rules, remote: None }
     }
 
-    /// Returns access to the files of a run. If its tools run on another host, each access blocks
-    /// until that host answers.
+    /// Returns access to the files of a run. If its tools run on a remote target, each access
+    /// blocks until the target answers.
     #[must_use]
     pub(crate) fn of(ctx: &'a ToolContext, cancel: &'a CancellationToken) -> Self {
         let remote = (!ctx.programs.execution.is_local()).then(|| RemoteFiles::new(ctx, cancel));
@@ -71,7 +71,7 @@ impl<'a> Files<'a> {
         self.remote.filter(|_| !self.rules.readable.iter().any(|own| path.starts_with(own)))
     }
 
-    /// Checks a path that a remote program receives.
+    /// Checks a path that a program on a remote target receives as an argument.
     ///
     /// *Errors*: as [`Self::open`].
     pub(super) fn judge_elsewhere(&self, text: &str, access: Access) -> Result<(), CallError> {
@@ -117,8 +117,9 @@ impl<'a> Files<'a> {
         Ok(real)
     }
 
-    /// Returns the path that `text` names: literally, or in the form that [`shown`] prints if only
-    /// that file exists (FS-9).
+    /// Returns the path that `text` names. Each component is looked up literally first, then as a
+    /// name in the form that [`shown`] prints (FS-9). If neither exists, the component stays
+    /// literal.
     fn named(&self, text: &str) -> Result<PathBuf, CallError> {
         let path = self.rules.absolute(text).map_err(refused)?;
         if !text.contains('\\') {
@@ -199,8 +200,8 @@ impl<'a> Files<'a> {
         self.rules.judge(path, access).map_err(refused)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.beneath(path, flags, ResolveFlags::NO_MAGICLINKS) {
-            // A link that leaves its tree can still lead into an allowed one: check its target like
-            // any path.
+            // A link that leaves its tree can still lead into an allowed tree: check its target
+            // like any other path.
             Err(Errno::XDEV | Errno::LOOP) => {
                 let real = self.real(path, access)?;
                 self.beneath(&real, flags, ResolveFlags::NO_SYMLINKS)
@@ -236,7 +237,8 @@ impl<'a> Files<'a> {
         let name = shown(path.as_os_str());
         self.rules.judge(&path, access).map_err(refused)?;
         let meta = file.metadata().map_err(|error| failed(&name, &error))?;
-        // We opened these files, so they would show our own process (FS-4).
+        // Refuse files of `/proc` and `/sys`: as we opened them, they would show our own process
+        // (FS-4).
         let kind = rustix::fs::fstatfs(&file).map(|stat| stat.f_type);
         if kind.is_ok_and(|kind| KERNEL_FILES.contains(&kind)) {
             return Err(refused(PathRefusal::Denied(path)));
@@ -245,7 +247,7 @@ impl<'a> Files<'a> {
             let message = format!("`{name}` is neither a file nor a directory.");
             return Err(CallError::new(ErrorKind::Denied, message));
         }
-        // Compare identities too: they reveal another name of a denied file, and spellings that
+        // Compare device and inode too: a denied file can have another name, or a spelling that
         // only the file system treats as equal.
         let closed = || self.rules.denied.iter().chain(&self.rules.own);
         let id = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
@@ -290,8 +292,7 @@ impl<'a> Files<'a> {
     /// Returns the place of a file that will be written. On this host, creates the missing
     /// directories above it.
     ///
-    /// *Errors*: `denied`, also for a dangling link; `io`, also if `text` or the existing entry is
-    /// not a file.
+    /// *Errors*: `denied`, also for a dangling link; `io`, also if `text` names a directory.
     pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
         let asked = self.rules.absolute(text).map_err(refused)?;
         let named = self.named(text)?;
@@ -336,7 +337,7 @@ impl<'a> Files<'a> {
         Ok(Place { path, at: At::Here { directory, name, old } })
     }
 
-    /// Refuses a system file that was not named as one: the gate checked only the name.
+    /// Refuses a system file if `asked` does not show that it is one: the gate judged only `asked`.
     fn same_system(&self, path: &Path, asked: &Path) -> Result<(), CallError> {
         if self.rules.is_system(path) && !self.rules.is_system(asked) {
             let name = shown(path.as_os_str());
@@ -380,7 +381,7 @@ fn refuse_link(directory: &OwnedFd, path: &Path) -> Result<(), CallError> {
     let name = path.file_name().unwrap_or_default();
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink) {
-        return Err(CallError::new(ErrorKind::Denied, nowhere(&shown(path.as_os_str()))));
+        return Err(CallError::new(ErrorKind::Denied, dangling_link(&shown(path.as_os_str()))));
     }
     Ok(())
 }

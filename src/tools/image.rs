@@ -1,5 +1,5 @@
-//! Prepares images for models: detects the format by the first bytes, decodes the whole image so
-//! that a provider does not choke on it, and scales it down to the size that models accept.
+//! Prepares images for models: detects the format by the first bytes, decodes the whole image to
+//! reject a broken one, and scales it down to the size that models accept.
 
 use std::io::Cursor;
 use std::sync::{Mutex, PoisonError};
@@ -10,22 +10,24 @@ use image::{DynamicImage, ImageFormat, ImageReader, Limits};
 
 use crate::domain::{CallError, ErrorKind, Image};
 
-/// The most pixels of a side. *Source*: `docs/design/tools.md`.
+/// Maximum pixels of each side of an image that we send. *Source*: `docs/design/tools.md`.
 const SIDE: u32 = 2000;
 
-/// The most bytes of an image that we send: providers reject more than 5 MB, and base64 turns three
+/// Maximum bytes of an image that we send: providers reject more than 5 MB, and base64 turns three
 /// bytes into four.
 const SENT: usize = 3_500_000;
 
-/// The limit on the bytes of an image file.
+/// Maximum bytes of an image file.
 pub(super) const MAX_BYTES: u64 = 32 << 20;
 
-/// The most pixels of a side and bytes of memory that we decode: a small file can hold a large
-/// image.
+/// Maximum pixels of each side of an image that we decode: a small file can hold a large image.
 const READ_SIDE: u32 = 16_384;
+
+/// Maximum bytes of memory for decoding an image.
 const READ_BYTES: u64 = 256 << 20;
 
-/// Returns the media type of an image that models accept; `None` if `start` does not begin one.
+/// Returns the media type of the image that `start` begins; `None` if that is not an image in a
+/// format that models accept.
 pub(super) fn media_type(start: &[u8]) -> Option<&'static str> {
     format(start).map(|format| format.to_mime_type())
 }
@@ -39,7 +41,7 @@ fn format(start: &[u8]) -> Option<ImageFormat> {
     is_shown.then_some(format)
 }
 
-/// Decodes one image at a time, so that the number of calls does not multiply the memory.
+/// Held while an image is decoded, so that concurrent calls do not multiply the memory.
 static READING: Mutex<()> = Mutex::new(());
 
 /// Returns the image in the form that we send to a model. Blocks while another thread decodes one.
@@ -66,7 +68,7 @@ pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
         true => picture.resize(SIDE, SIDE, FilterType::Triangle),
         false => picture,
     };
-    // Keep an image lossless if that is small enough.
+    // Send a PNG, which is lossless, unless the image was a JPEG or the PNG is too large.
     let (mut format, mut out) = (ImageFormat::Png, written(&picture, ImageFormat::Png));
     if format_is_lossy(&bytes) || out.as_ref().is_ok_and(|out| out.len() > SENT) {
         format = ImageFormat::Jpeg;

@@ -26,8 +26,8 @@ pub use builtin::{
 };
 pub use context::{AccessRules, OutputContext, ProgramContext, Shell, ToolContext};
 pub use declared::{DeclaredTool, declared_resources};
-pub use environment::{Connection, ExecutionEnvironment, Local, Remote};
-pub use mcp::{Described, McpWarning, Pins, RunningServer};
+pub use environment::{Connection, ExecutionEnvironment, Local, Remote, TargetError};
+pub use mcp::{Described, McpError, McpWarning, Pins, RunningServer, UnusableServer};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};
 pub use remote_script::missing_programs;
 pub use sandbox_profile::SandboxProfiles;

@@ -1,5 +1,5 @@
-//! Collects the output of a call in constant memory: all of it for the record, a truncated view for
-//! the model.
+//! Collects the output of a call in constant memory: the whole output, up to a limit, for the
+//! record, and a truncated view for the model.
 //!
 //! *Source*: `docs/design/loop.md`, "Truncation".
 
@@ -13,17 +13,17 @@ use crate::domain::{CallId, Image, Truncated};
 use crate::text::redact::{Redactor, StreamRedactor};
 use crate::text::truncate::{Keep, ViewBuilder, ViewLimit};
 
-/// Bytes of an output that the transcript can hold inline, inclusive.
+/// Maximum bytes of an output that the transcript holds inline, inclusive.
 pub const INLINE_LIMIT: usize = 64 * 1024;
 
 /// Bytes of the end of an output that are kept if its middle is dropped.
 const TAIL_BYTES: usize = 1024 * 1024;
 
-/// Lines of a program's output that the model sees.
+/// Maximum lines of a program's output that the model sees.
 const VIEW_LINES: usize = 256;
 
-/// Characters of a program's output that the model sees; the job and the tool can set another
-/// limit.
+/// Maximum characters of a program's output that the model sees; the job and the tool can set
+/// another limit.
 const VIEW_CHARACTERS: usize = 30_000;
 
 /// What the model sees of a program's output.
@@ -65,14 +65,14 @@ pub struct Collected {
     pub file: Option<String>,
     /// Bytes of the output before redaction.
     pub bytes: u64,
-    /// The characters and lines that the view omits.
+    /// How many characters and lines the view omits; `None` if it omits nothing.
     pub truncated: Option<Truncated>,
     /// Whether bytes of the output were not valid UTF-8.
     pub lossy: bool,
     /// SHA-256 (hex) of the whole output after redaction.
     pub digest: String,
-    /// The number of dropped bytes and the SHA-256 (hex) of the file; `None` if all bytes were
-    /// kept.
+    /// The number of dropped bytes and the SHA-256 (hex) of the file; `None` if the file holds all
+    /// bytes, or if there is no file.
     pub dropped: Option<(u64, String)>,
 }
 
@@ -99,17 +99,23 @@ pub struct Collector<'a> {
     redactor: StreamRedactor,
     view: ViewBuilder,
     limit: ViewLimit,
+    /// Bytes at the start of the output that the file keeps.
     keep: u64,
     inline: Vec<u8>,
     file: Option<KeptFile>,
+    /// Bytes written to the file so far, at most `keep`.
     kept: u64,
+    /// Bytes that followed, including those in `tail`.
     dropped: u64,
+    /// The last of these bytes, at most [`TAIL_BYTES`]; they end the file.
     tail: VecDeque<u8>,
+    /// Bytes of the output before redaction.
     bytes: u64,
     /// Bytes of the output after redaction.
     seen: u64,
     digest: Sha256,
-    /// The digest of the file, from the byte on at which the file can differ from the output.
+    /// The digest of the file, set once the output exceeds `keep`: until then, `digest` is the
+    /// digest of the file as well.
     file_digest: Option<Sha256>,
 }
 
@@ -160,7 +166,7 @@ impl<'a> Collector<'a> {
     }
 
     /// Ends the output with `note`, which truncation never removes from the view. The caller must
-    /// keep secrets out of `note` and end the last line of the output before it.
+    /// keep secrets out of `note`, and the output before it must end with LF.
     ///
     /// *Errors*: as [`Self::push`].
     pub(super) fn finish_with(mut self, note: &str) -> io::Result<Collected> {

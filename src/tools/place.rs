@@ -1,9 +1,9 @@
-//! The target of a write, and the replacement of a whole file.
+//! The place of a file that a tool writes, and the replacement of the whole file there.
 //!
 //! [`super::files`] opens and checks the directory. This module writes the content to an unnamed
-//! file, links that under a hidden name once it is complete, and renames it over the target. A
-//! process that is killed leaves nothing, or a hidden file that a later write to the directory
-//! removes.
+//! file, links the complete file under a hidden name, and renames it over the old file. If the
+//! process is killed meanwhile, it leaves nothing, or a hidden file that a later write to the
+//! directory removes.
 //!
 //! *Source*: `open(2)`, O_TMPFILE; threat model, FS-6.
 
@@ -31,10 +31,11 @@ const HIDDEN: &str = ".dutyd-";
 /// The age in seconds above which a hidden file counts as abandoned.
 const STALE_SECONDS: i64 = 3600;
 
-/// Directory entries that one search for abandoned files examines.
+/// Maximum number of directory entries that one search for abandoned files examines.
 const LOOKED_AT: usize = 10_000;
 
-/// The target of a write: on this host, a directory that was opened and checked, and a name in it.
+/// The place of a file that will be written. On this host, that is a directory that was opened and
+/// checked, and a name in it.
 pub(crate) struct Place<'a> {
     /// The path of the file, which may not exist yet.
     pub(crate) path: PathBuf,
@@ -42,7 +43,8 @@ pub(crate) struct Place<'a> {
 }
 
 pub(super) enum At<'a> {
-    /// `old` holds the mode (without set-id bits), the user and the group of the existing file.
+    /// `old` holds the mode (without set-id bits), the user and the group of the existing file;
+    /// `None` if no file exists.
     Here {
         directory: OwnedFd,
         name: OsString,
@@ -64,8 +66,9 @@ impl Place<'_> {
         }
     }
 
-    /// Writes the whole content beside the file and renames it into place. Keeps the mode without
-    /// the set-id bits and, where permitted, the owner. The target is complete even after an error.
+    /// Writes the whole content to a new file and renames that over the old one. Keeps the mode
+    /// without the set-id bits and, where permitted, the owner. Even after an error, the file is
+    /// never incomplete.
     ///
     /// *Errors*: `io`.
     pub(crate) fn write(&self, content: &[u8]) -> Result<(), CallError> {
@@ -163,8 +166,8 @@ fn filled(mut file: File, old: Option<(Mode, u32, u32)>, content: &[u8]) -> io::
     Ok(file)
 }
 
-/// Removes the hidden files that killed processes left in a directory. The modification time of
-/// `written`, which is new, gives the current time of the file system.
+/// Removes the hidden files that killed processes left in a directory. `written` was just written,
+/// so its modification time serves as the current time of the file system.
 fn sweep(directory: &OwnedFd, written: &File) {
     let (Ok(written), Ok(entries)) = (written.metadata(), Dir::read_from(directory)) else {
         return;
@@ -182,7 +185,7 @@ fn sweep(directory: &OwnedFd, written: &File) {
     }
 }
 
-/// Returns whether [`Place::write`] generates such names.
+/// Returns whether a name has the form that [`Place::write`] generates.
 fn is_hidden(name: &[u8]) -> bool {
     let digits = name.strip_prefix(HIDDEN.as_bytes()).unwrap_or_default();
     digits.len() == 16 && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))

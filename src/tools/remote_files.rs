@@ -15,21 +15,22 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
-use super::file_error::nowhere;
+use super::environment::TargetError;
+use super::file_error::dangling_link;
 use super::remote_script::{Asked, ask, said};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{PathRules, shown};
 
-/// The most bytes that we fetch of a file, and of all files of a tree together.
+/// Maximum bytes that we fetch of a single file, and of all files of a tree together.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The most bytes that we fetch of one file of a tree, inclusive.
+/// Maximum bytes that we fetch of one file of a tree, inclusive.
 const FILE_BYTES: u64 = 4 << 20;
 
-/// The most entries of a tree; each component of a name counts.
+/// Maximum number of entries of a tree; each component of a name counts.
 const MAX_ENTRIES: usize = 50_000;
 
-/// The exit codes of the scripts, in addition to 0.
+/// Exit codes of the scripts, in addition to 0 and to 21, which stands for a directory.
 const ABSENT: i32 = 3;
 const NO_FILE: i32 = 4;
 const MOVED: i32 = 5;
@@ -42,8 +43,8 @@ const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ];
 /// Prints the start of a file, or exits with a code that tells why it cannot.
 const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
 
-/// Replaces a file with standard input. Creates missing directories and keeps mode and owner,
-/// without the set-id bits: the last three digits of a mode do not contain them.
+/// Replaces the content of a file with standard input and creates missing directories. Keeps the
+/// owner and the mode, except for the set-id bits: only the last three digits of the mode are kept.
 const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w,ug-s -- \"$t\" || exit 1; while [ ${#m} -gt 3 ]; do m=${m#?}; done; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
 
 /// Exits with 0 if the resolved path exists, or with a code for a dangling link or a missing file.
@@ -64,7 +65,7 @@ pub(super) enum Found {
 /// The contents to fetch with a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// Names and times, and the contents of `.gitignore` files.
+    /// No contents, except those of `.gitignore` files.
     None,
     /// The contents of all files.
     All,
@@ -110,9 +111,9 @@ impl<'a> RemoteFiles<'a> {
         let answered = tokio::runtime::Handle::current().block_on(work);
         answered.map_err(|error| {
             let place = self.ctx.programs.execution.name();
-            let kind = match self.cancel.is_cancelled() {
-                true => ErrorKind::Interrupted,
-                false => ErrorKind::Io,
+            let kind = match error {
+                TargetError::Cancelled => ErrorKind::Interrupted,
+                _ => ErrorKind::Io,
             };
             CallError::new(kind, format!("[ERROR: {place}: {error}.]"))
         })
@@ -128,7 +129,7 @@ impl<'a> RemoteFiles<'a> {
                 ErrorKind::Io,
                 format!("`{name}` was not written: its content arrived incomplete."),
             ),
-            DANGLING => (ErrorKind::Denied, nowhere(&name)),
+            DANGLING => (ErrorKind::Denied, dangling_link(&name)),
             21 => (ErrorKind::Io, format!("`{name}` is a directory.")),
             _ => {
                 let said = said(&self.ctx.redactor, output, 200);
@@ -160,8 +161,8 @@ impl<'a> RemoteFiles<'a> {
         }
     }
 
-    /// Returns the rules with the writable and denied trees as the target resolves them, once per
-    /// run. Denied trees also stay denied under their original names.
+    /// Returns the path rules with the writable and denied trees as the target resolves them. The
+    /// target is asked once per run. Denied trees also stay denied under their original names.
     pub(super) fn rules(&self) -> Result<&'a PathRules, CallError> {
         if let Some(known) = self.ctx.access.remote_paths.get() {
             return Ok(known);
@@ -296,7 +297,7 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
         let size = word()?.parse::<usize>().map_err(|_| odd())?;
         let name = field()?;
         let name = Path::new(OsStr::from_bytes(name.strip_prefix(b"./").unwrap_or(name)));
-        // Each component of a name may create a directory.
+        // Count each component of the name, because each may create a directory.
         entries += name.components().count();
         if entries > MAX_ENTRIES {
             let message = format!("More than {MAX_ENTRIES} entries: choose a subdirectory.");
@@ -312,7 +313,7 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
         let path = mirror.join(name);
         let made = match kind {
             "d" => std::fs::create_dir_all(&path),
-            // A dangling link, because the walk must neither follow nor open such an entry.
+            // Create a dangling link: the walk must neither follow a link nor open a special file.
             "l" | "o" => std::os::unix::fs::symlink("elsewhere", &path),
             "f" => put(&path, content, time),
             "b" => {

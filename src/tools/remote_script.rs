@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
-use super::environment::{CONNECT, nonce};
+use super::environment::{CONNECT, TargetError, nonce};
 use crate::process::ProcessSpec;
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
@@ -16,13 +16,16 @@ use crate::text::redact::Redactor;
 const FRAME: &str =
     "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
 
-/// The most bytes of an answer of a few words.
+/// Maximum bytes of the answer in [`missing_programs`].
 const MAX_SAID: usize = 1 << 20;
 
 /// Returns the programs of `wanted` that are missing on the execution target.
 ///
-/// *Errors*: the reason, as a sentence; also if the working directory cannot be entered.
-pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<String>, String> {
+/// *Errors*: [`TargetError`]; also if the working directory cannot be entered.
+pub async fn missing_programs(
+    ctx: &ToolContext,
+    wanted: &[&str],
+) -> Result<Vec<String>, TargetError> {
     const LOOK: &str = "for p do command -v \"$p\" >/dev/null 2>&1 || echo \"$p\"; done";
     let asked = Asked {
         script: LOOK,
@@ -35,7 +38,7 @@ pub async fn missing_programs(ctx: &ToolContext, wanted: &[&str]) -> Result<Vec<
     let (code, output) = ask(ctx, &asked, &CancellationToken::new()).await?;
     match code {
         0 => Ok(String::from_utf8_lossy(&output).lines().map(str::to_owned).collect()),
-        _ => Err(format!("the remote shell exited with code {code}")),
+        _ => Err(TargetError::ShellExit(code)),
     }
 }
 
@@ -46,18 +49,18 @@ pub(super) struct Asked<'a> {
     pub(super) stdin: Option<String>,
     pub(super) working_dir: &'a Path,
     pub(super) time: Duration,
-    /// The most bytes of the answer.
+    /// Maximum bytes of the answer, which is the standard output of the script.
     pub(super) most: usize,
 }
 
 /// Runs a script on the execution target and returns its exit code and standard output.
 ///
-/// *Errors*: why the script did not finish, as a sentence.
+/// *Errors*: [`TargetError`].
 pub(super) async fn ask(
     ctx: &ToolContext,
     asked: &Asked<'_>,
     cancel: &CancellationToken,
-) -> Result<(i32, Vec<u8>), String> {
+) -> Result<(i32, Vec<u8>), TargetError> {
     let nonce = nonce();
     let framed = FRAME.replace("SCRIPT", asked.script);
     let words = ["sh", "-c", &framed, &nonce];
@@ -80,16 +83,16 @@ pub(super) async fn ask(
         }
     };
     let exit = ctx.programs.spawner.run(&spec, cancel, &mut keep).await;
-    let exit = exit.map_err(|error| error.to_string())?;
+    let exit = exit?;
     if let Some(found) = framed_in(&output, &nonce) {
         return Ok(found);
     }
     let said = said(&ctx.redactor, &output, 300);
     Err(match (exit.cancelled, exit.timed_out) {
-        (true, _) => "the run was stopped".to_owned(),
-        (_, true) => "the answer did not arrive in time".to_owned(),
-        _ if said.is_empty() => "the connection ended before the answer was complete".to_owned(),
-        _ => said,
+        (true, _) => TargetError::Cancelled,
+        (_, true) => TargetError::Timeout,
+        _ if said.is_empty() => TargetError::Incomplete,
+        _ => TargetError::Message(said),
     })
 }
 
@@ -99,7 +102,8 @@ pub(super) fn said(redactor: &Redactor, output: &[u8], characters: usize) -> Str
     one_line(redactor.text(&output).trim()).chars().take(characters).collect()
 }
 
-/// Returns the exit code after the second nonce, and the bytes between the two.
+/// Returns the exit code, which follows the second nonce, and the bytes between the two nonces;
+/// `None` if the output is incomplete.
 fn framed_in(output: &[u8], nonce: &str) -> Option<(i32, Vec<u8>)> {
     let first = format!("\n{nonce}\n");
     let start = memchr::memmem::find(output, first.as_bytes())? + first.len();

@@ -60,8 +60,8 @@ impl SandboxProfiles {
         Ok(Some(sandbox))
     }
 
-    /// Returns whether `sandbox.read` of a tool may open a path. It may open denied paths and paths
-    /// below the configuration directory, but no other paths of dutyd.
+    /// Returns whether the `sandbox.read` of a tool may open `path`: any path, even a denied one,
+    /// but of dutyd's own paths only those below the configuration directory.
     fn may_open(&self, path: &Path) -> bool {
         let mut own = self.rules.own.iter();
         let is_below_config =

@@ -1,11 +1,11 @@
 //! Walks a file tree with several threads and never follows a link.
 //!
 //! Each directory is opened beneath the root of the walk, and each file from the descriptor of its
-//! directory, so that a concurrent swap cannot lead elsewhere. Ignore files are untrusted: only
-//! plain files of a limited size are read.
+//! directory, so that a path that is replaced meanwhile cannot lead elsewhere. Ignore files are
+//! untrusted: only plain files of a limited size are read.
 //!
 //! The walker of the `ignore` crate opens paths, and it opens whatever is at `.gitignore`, even a
-//! FIFO or a link to an endless device. We use only its matcher.
+//! FIFO or a link to an endless device. We use only the matcher of the crate.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,16 +24,16 @@ use rustix::io::Errno;
 use super::files::Opened;
 use crate::gate::{Access, PathRules};
 
-/// The most bytes of one ignore file; a compiled one takes about forty times its size.
+/// Maximum bytes of one ignore file; its compiled form takes about forty times as much.
 const IGNORE_BYTES: usize = 64 << 10;
 
-/// The most bytes of all ignore files in memory at once.
+/// Maximum bytes of all ignore files that are in memory at once.
 const IGNORES_BYTES: usize = 512 << 10;
 
-/// The most levels of directories.
+/// Maximum levels of directories.
 const DEEPEST: usize = 200;
 
-/// The most threads of one walk.
+/// Maximum threads of one walk.
 const THREADS: usize = 4;
 
 /// Whether a walk goes on after an entry.
@@ -49,6 +49,7 @@ pub(super) struct Entry<'a> {
     pub(super) relative: &'a Path,
     pub(super) kind: FileType,
     directory: BorrowedFd<'a>,
+    /// Device and inode of each path that the rules close.
     closed: &'a [(u64, u64)],
 }
 
@@ -79,7 +80,7 @@ pub(super) struct Walk<'a> {
     pub(super) root: &'a Opened,
     /// Whether to apply `.gitignore` files and to skip `.git`.
     pub(super) ignores: bool,
-    /// The most levels of entries; 1 visits only the entries of the root.
+    /// Maximum levels of entries; 1 visits only the entries of the root.
     pub(super) depth: usize,
     /// Whether to visit the entries of an unchanged tree in the same order each time, which is
     /// slower.
@@ -111,7 +112,7 @@ struct WalkTotals {
     unreadable: AtomicUsize,
 }
 
-/// The files and directories that a walk could not take into account.
+/// How many files and directories a walk could not take into account.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeftOut {
     /// Ignore files that are too large to apply.
@@ -192,7 +193,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Processes directories until the queue is empty.
+    /// Processes directories until none is left or the walk stops.
     fn take(
         &self,
         queue: &Mutex<Queue>,
@@ -335,10 +336,10 @@ fn ignores_of(
     let budget = budget.clone();
     let mut builder = GitignoreBuilder::new(path);
     for line in String::from_utf8_lossy(&text).lines() {
-        // An invalid pattern ignores no file.
+        // An invalid pattern has no effect.
         let _ = builder.add_line(None, line.trim_start_matches('\u{feff}'));
     }
-    // Patterns that cannot be compiled ignore no file.
+    // If the patterns cannot be compiled, none of them has an effect.
     let own = builder.build().unwrap_or_else(|_| Gitignore::empty());
     Some(Arc::new(Ignores { own, above, bytes, budget }))
 }

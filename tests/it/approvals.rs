@@ -6,8 +6,8 @@ use crate::support::{Place, wait_until};
 
 const CONFIG: &str = "models: {main: {provider: scripted, script: script.yaml}}\n";
 
-/// Tries to approve, start and stop things over the daemon's own socket, with any key that it can
-/// read.
+/// Tries to list approvals, to start a run and to give an approval over the daemon's socket, with
+/// the key if it is readable.
 const HELPER: &str = r#"
 import socket, sys
 try:
@@ -245,8 +245,8 @@ fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
     answer.lines().next().unwrap_or_default().to_owned()
 }
 
-/// A process that escaped its shim is not a descendant of the daemon; only the key distinguishes it
-/// from a client.
+/// A process that escaped its shim is not a descendant of the daemon. Only its lack of the key
+/// distinguishes the process from a client.
 // proves WEB-1
 #[test]
 fn nothing_is_answered_without_the_key() {
@@ -275,8 +275,8 @@ fn nothing_is_answered_without_the_key() {
     assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 0);
 }
 
-/// Idle connections do not block other clients: a user has at most eight, and each is closed if it
-/// sends no request.
+/// Idle connections do not block other clients for long: the daemon closes a connection over the
+/// limit at once, and every other connection after some seconds without a request.
 // proves WEB-10
 #[test]
 fn idle_connections_hold_nothing_up() {
@@ -285,7 +285,7 @@ fn idle_connections_hold_nothing_up() {
     let _daemon = place.serve();
     let socket = place.state().join("control.sock");
     let connect = || std::os::unix::net::UnixStream::connect(&socket).unwrap();
-    // Root has no limit of its own; only the total limit applies.
+    // The limit per user does not apply to root, as whom this test runs; the total limit does.
     let idle: Vec<_> = (0..200).map(|_| connect()).collect();
     let mut last = idle.last().unwrap();
     last.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();

@@ -1,7 +1,7 @@
-//! Runs the programs of `tests/fixtures/attacks/`, which try to outlive their call and to use the
-//! control socket.
+//! Runs `tests/fixtures/attacks/runaway.c` as a tool. In each of its modes, it tries to outlive its
+//! call and to use the control socket.
 //!
-//! `scripts/try-attacks` runs the same tests with a thousand calls each.
+//! `scripts/try-attacks` runs the same tests with a thousand calls per mode.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ const MODES: [&str; 12] = [
     "pidns",
 ];
 
-/// Returns the number of calls per program; `scripts/try-attacks` sets it to a thousand.
+/// Returns the number of calls per mode; `scripts/try-attacks` sets it to a thousand.
 fn calls() -> usize {
     std::env::var("DUTYD_ATTACK_CALLS").ok().and_then(|calls| calls.parse().ok()).unwrap_or(10)
 }
@@ -114,8 +114,8 @@ fn nothing_runs_away_from_a_call_of_an_ordinary_user() {
     runaways(65534, None, "enforce");
 }
 
-/// Without Landlock and the sandbox's system call filter, holding process groups still ends
-/// everything.
+/// Even without Landlock and the sandbox's system call filter, no process leaves its process group
+/// without the shim's consent, so killing the groups ends everything.
 // proves PROC-2
 #[test]
 fn nothing_runs_away_without_a_sandbox() {

@@ -1,5 +1,5 @@
-//! Tests the built-in tools in runs: under their own and their shown names, through the gate, and
-//! in the transcript.
+//! Tests the built-in tools in runs: under their own names and under those that a profile shows to
+//! the model, through the gate, and in the transcript.
 
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 //! run a hidden destructive command.
 //!
 //! A generator hides the program `marker`, which is listed as destructive, in random scripts. Bash
-//! runs each plain script as user 65534 in its own process, mount and network namespace, where only
-//! the working directory is writable. The scripts use only builtins and the marker, and `PATH`
-//! contains only the marker. `scripts/judge` runs more scripts.
+//! runs the plain scripts as user 65534, in batches. Each batch has its own process, mount and
+//! network namespace, where only the directory of the batch is writable. The scripts use only
+//! builtins and the marker, and `PATH` contains only the marker. `scripts/judge` runs more scripts.
 //!
 //! *Source*: threat model, SH-2, SH-3 and 7.3.
 
@@ -19,15 +19,15 @@ use fastrand::Rng;
 /// Scripts per namespace.
 const BATCH: usize = 500;
 
-/// Runs the scripts `0`, `1`, … of the directory. Each has its own marker, which writes a file when
-/// it runs.
+/// Runs the scripts `0.bash`, `1.bash`, … of the directory `$1`. Each script has its own marker,
+/// which writes a file when it runs.
 const DRIVER: &str = r#"
 set -u
 mount --make-rprivate /
 mount --bind "$1" "$1"
 mount -o remount,ro,bind /
 mount -t proc proc /proc
-# Bash reports here which scripts it crashed on.
+# Discard the output: the loop reports each script on which bash crashed.
 exec setpriv --reuid=65534 --regid=65534 --clear-groups bash -c '
     for script in "$1"/*.bash; do
         (
@@ -109,7 +109,7 @@ fn ran(scripts: &[String]) -> Vec<&String> {
     scripts.iter().enumerate().filter(|(number, _)| has_run(*number)).map(|(_, s)| s).collect()
 }
 
-/// Generates scripts in which the marker is run, is data, or is hard to classify.
+/// Generates scripts in which the marker is a command, is data, or is hard to classify.
 struct Generator {
     rng: Rng,
 }
@@ -157,7 +157,7 @@ impl Generator {
         self.one(&["x", "y", "a", "n"])
     }
 
-    /// Returns text that bash runs if it takes it for code.
+    /// Returns text that runs the marker if bash takes the text for code.
     fn code(&mut self) -> &'static str {
         self.one(&[
             "marker",

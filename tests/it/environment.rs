@@ -40,9 +40,11 @@ fn sshd(place: &Place) -> Sshd {
         assert!(done.unwrap().success());
     }
     std::fs::create_dir_all(home.join("bin")).unwrap();
-    // `SetEnv HOME` keeps the remote shell from reading a person's startup files: sshd would kill
-    // a process that they start together with the connection, in the middle of its work.
-    // sshd needs this directory for privilege separation when root starts it.
+    // `SetEnv HOME` (below) keeps the remote shell from reading a person's startup files. At the
+    // end of the connection, sshd would kill any process that these files start, perhaps in the
+    // middle of its work.
+    //
+    // When root starts sshd, it needs this directory for privilege separation.
     let _ = std::fs::create_dir_all("/run/sshd");
     std::fs::copy(home.join("user_key.pub"), home.join("authorized_keys")).unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -258,8 +260,8 @@ fn what_is_not_there_fails_before_a_token_is_spent() {
     }
 }
 
-/// The engines are not installed here. Scripts replace the clients: they log their arguments and
-/// run the command.
+/// Docker and Kubernetes are not installed here. Scripts replace their clients: each logs its
+/// arguments and runs the command on this host.
 #[test]
 fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
     for (environment, client, before) in [
@@ -285,7 +287,8 @@ fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
     }
 }
 
-/// The client's exit code says nothing about the program; the program's own final report does.
+/// The client's exit code says nothing about how the program ended. Only the remote
+/// script tells this: it prints the exit code of the program last.
 #[test]
 fn an_end_of_the_connection_is_no_end_of_the_program() {
     let script = r#"  - call: {tool: bash, args: {command: "echo a; exit 255"}}

@@ -1,5 +1,5 @@
 //! Makes a whole run through each wire format, against a loopback server that checks every request,
-//! and repeats it with the stream cut at every piece.
+//! and repeats it with the first answer cut after each of its pieces.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::PermissionsExt as _;
@@ -71,7 +71,8 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap()
 }
 
-/// Checks that the request has the key and fields of the format, and no unknown fields.
+/// Checks the key and the address of a request, that it has no field that the format does not know,
+/// and that each call in it has its result.
 fn check(format: &str, uri: &str, headers: &HeaderMap, request: &Value) {
     let header = |name: &str| headers.get(name).map_or("", |value| value.to_str().unwrap());
     let key = match format {

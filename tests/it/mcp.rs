@@ -8,8 +8,8 @@ use crate::support::{Place, alive};
 
 const ECHO: &str = "{tool: small__echo, args: {text: hello}}";
 
-/// Returns a place with one server `small`, which misbehaves in the way `how` names; its tool
-/// `echo` is a read tool.
+/// Returns a place with one server `small`, whose tool `echo` is a read tool. `how` names the way
+/// in which the server behaves; `plain` is correct behaviour.
 fn place(how: &str, call: &str, job: &str) -> Place {
     let place = Place::new(&[
         ("tools.yaml", "version: 1\ntools: []\n"),

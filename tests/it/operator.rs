@@ -1,4 +1,5 @@
-//! Tests what an operator sees of the daemon, its queue, and secrets that the caller cannot read.
+//! Tests what the verbs show of the daemon and its queue, and what they do if the caller cannot
+//! read a secret.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -115,7 +116,7 @@ fn another_configuration_beside_the_daemon_is_refused() {
     assert!(refused.stderr.contains(&format!("uses {config}, not {other}")), "{refused:?}");
     assert_eq!(outcomes(&place, &[]), pairs(&[]), "a rejected command must not start a run");
     assert_eq!(place.dutyd(&["--config-dir", &other, "explain", "hand", "look"]).code, 0);
-    // A job that is only in the changed files.
+    // The job `new` is only in the changed files, not in the configuration in effect.
     place.write("jobs.yaml", &format!("{JOBS}  - {{name: new, prompt: x}}\n"));
     let unknown = place.dutyd(&["run", "new"]);
     assert!(unknown.code == 3 && unknown.stderr.contains("dutyd reload"), "{unknown:?}");
@@ -186,7 +187,7 @@ fn a_run_that_failed_is_a_warning_with_its_reason() {
     let place = place();
     let _daemon = place.serve();
     assert_eq!(place.dutyd(&["run", "poor"]).code, 1);
-    // The log never blocks a run, so a line can appear after the run's answer.
+    // A run never waits for the log, so the line can appear after `dutyd run` has returned.
     wait_until(|| place.log().contains("run failed"), || place.log());
     let log = place.log();
     let line = log.lines().find(|line| line.contains("run failed")).unwrap();
@@ -229,7 +230,7 @@ fn text_is_shown_while_it_comes() {
         let mut seen = Vec::new();
         for line in lines.map(Result::unwrap) {
             let event: Value = serde_json::from_str(&line).unwrap();
-            // A follower that is connected now sees all text that follows.
+            // We follow the run by now, so we see all text that comes after the gate opens.
             if event["type"] == "tool_call_start" {
                 std::fs::write(&gate, "go").unwrap();
             }

@@ -247,7 +247,8 @@ async fn a_dropped_call_ends_by_itself() {
 /// A tool of the same user can kill its shim; the daemon must then kill the orphans.
 #[tokio::test]
 async fn a_tool_that_kills_its_shim_does_not_get_away() {
-    // nextest runs each test in its own process, so the sweep finds only processes of this test.
+    // nextest runs each test in its own process, so the search for orphans finds only processes of
+    // this test.
     dutyd::process::prepare_daemon().unwrap();
     let exit = spawner()
         .run(
@@ -283,8 +284,8 @@ async fn a_killed_fork_server_is_replaced() {
     assert_eq!((exit, output.as_str()), (Ok(Some(0)), "done\n"));
     let (exit, output) = run("echo again").await;
     assert_eq!((exit, output.as_str()), (Ok(Some(0)), "again\n"));
-    // A stopped fork server still has a shim ready for one more call; after that it is replaced
-    // too.
+    // A stopped fork server still has a shim ready for one more call. The call after that one
+    // starts a new fork server.
     let (exit, _) = run("kill -STOP $(ps -o ppid= -p $PPID)").await;
     assert_eq!(exit, Ok(Some(0)));
     assert_eq!(run("exit 3").await.0, Ok(Some(3)));
@@ -293,7 +294,8 @@ async fn a_killed_fork_server_is_replaced() {
     let last = format!("/proc/{}/cmdline", output.trim());
     assert!(std::fs::read_to_string(&last).unwrap().contains("__exec"));
     drop(spawner);
-    // It ends with its owner. A zombie that is not yet reaped has an empty command line.
+    // The fork server ends with its owner. A zombie that is not yet reaped has an empty command
+    // line.
     wait_until(|| std::fs::read_to_string(&last).unwrap_or_default().is_empty()).await;
 }
 
@@ -305,8 +307,8 @@ async fn wait_until(mut done: impl FnMut() -> bool) {
     }
 }
 
-/// SIGCHLD arrives while the shell starts the next child. If `fork` were held by the filter, it
-/// would fail with EINTR.
+/// SIGCHLD arrives while the shell forks its next child. If the filter made `fork` wait for the
+/// shim, as it does with `setsid`, the signal would make `fork` fail with EINTR.
 #[test]
 fn a_shell_whose_children_end_meanwhile_can_always_fork() {
     let place = Place::new(&[
@@ -342,7 +344,7 @@ fn a_flood_of_processes_ends_at_its_limit_and_the_daemon_answers() {
         ),
         ("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: Work, tools: {write: [flood]}}\n"),
     ]);
-    // More processes than the limit allows; without a limit, the script ends by itself.
+    // The script starts more processes than the limit allows. Without a limit, it ends by itself.
     let script = place.path().join("flood.sh");
     std::fs::write(
         &script,
@@ -417,8 +419,8 @@ impl Drop for Group {
     }
 }
 
-/// With its own control group, a run leaves no process even if the daemon, its fork server and
-/// every shim die at once.
+/// If the daemon, its fork server and every shim die at once, the next daemon finds the processes
+/// of a run in the run's control group and kills them.
 // proves PROC-2
 #[test]
 fn a_control_group_holds_what_a_run_starts() {

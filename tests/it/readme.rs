@@ -55,7 +55,8 @@ fn each_shell_block_that_needs_no_systemd_runs() {
             let command = line.split('#').next().unwrap().trim();
             let words: Vec<&str> = command.split_whitespace().collect();
             match words.as_slice() {
-                // The binary is already built, and the script may run this test.
+                // Run neither of the next two: the binary is already built, and a script may itself
+                // run this test.
                 ["cargo", "install", "--path", "."] => {}
                 [script] if script.starts_with("scripts/") => {
                     use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
-//! Tests modified records and unreadable listings: dutyd never reports them as complete or as
-//! absent.
+//! Tests that dutyd never reports a modified record as intact, or an unreadable state directory
+//! as an empty one.
 
 use std::path::{Path, PathBuf};
 
@@ -64,7 +64,8 @@ fn what_cannot_be_read_is_an_error_and_no_empty_list() {
     }
     let place = place().given_to(65_533);
     let (id, _) = run(&place);
-    // Like the service's state directory as an ordinary user sees it.
+    // Give the state directory to root, to whom an ordinary user has as little access as to the
+    // state of the service.
     std::os::unix::fs::chown(place.state(), Some(0), Some(0)).unwrap();
     for args in [&["runs"][..], &["show", "last"], &["verify", &id], &["slots"], &["plans"]] {
         let done = place.dutyd(args);
@@ -82,8 +83,7 @@ fn output_that_nobody_takes_is_a_failure() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// A record without an index row is still a record; the daemon's listing does not decide whether it
-/// exists.
+/// A record can be verified and shown even if the index has no row for it.
 // proves LOG-2
 #[test]
 fn a_record_that_no_listing_holds_is_still_verified() {

@@ -24,7 +24,8 @@ fn attacked(attacker: As, unprivileged: bool) -> Attacked {
     let outside = tempfile::tempdir().unwrap();
     std::fs::write(outside.path().join("file"), "whole").unwrap();
     if unprivileged {
-        // Give it the files, so that only the sandbox protects them.
+        // Give the files to the user as whom the attack runs, so that only the sandbox protects
+        // them.
         for path in [outside.path().to_path_buf(), outside.path().join("file")] {
             std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
         }
@@ -124,7 +125,7 @@ fn a_write_tool_of_root_is_held() {
 #[test]
 fn tools_of_an_ordinary_user_are_held() {
     if !nix::unistd::geteuid().is_root() {
-        // In this case the tests above already cover it.
+        // The tests above have already run as an ordinary user.
         return;
     }
     for attacker in [As::ReadTool, As::WriteTool, As::Bash] {

@@ -125,8 +125,8 @@ impl Place {
         let daemon = self.command(&["serve"]);
         #[expect(clippy::disallowed_methods, reason = "runs the binary in a control group")]
         let mut shell = Command::new("/bin/sh");
-        // While controllers are enabled, only the leaf group of an earlier daemon accepts
-        // processes.
+        // After an earlier daemon has enabled controllers in the group, only its leaf group
+        // `daemon` accepts processes.
         shell.args([
             "-c",
             "for g in \"$0\" \"$0/daemon\"; do echo 0 >\"$g/cgroup.procs\" && exec \"$@\"; done",
@@ -184,7 +184,7 @@ impl Place {
     }
 }
 
-/// The exit code and the output of a command; -1 if a signal killed it.
+/// The exit code and the output of a command. The code is -1 if a signal killed the command.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) code: i32,
@@ -272,7 +272,7 @@ pub(crate) fn own(text: &str) -> String {
     text.replace(".OWN", &format!(".{}", std::process::id()))
 }
 
-/// Returns the command lines that contain `word`.
+/// Returns those command lines of running processes that contain `word`.
 pub(crate) fn alive(word: &str) -> Vec<String> {
     let word = own(word);
     let mut found = Vec::new();

@@ -191,7 +191,8 @@ fn a_page_does_not_lead_where_the_run_may_not_go() {
     let round = fetch(&open, &format!("http://{}/round", server.address), json!({}));
     assert_eq!(round["error_kind"], "limit", "{round}");
     assert_eq!(hits.swap(0, Ordering::Relaxed), 4 + 6);
-    // A listed name or address that is internal, an address that is not listed, and an empty list.
+    // Denied are, in turn: a listed name and a listed address that are internal, a name that is not
+    // listed, an address under an empty list, and a listed address in its IPv6 form.
     let port = server.address.port();
     for (security, url) in [
         ("allowed_domains: [localhost]", format!("http://localhost:{port}/page")),
@@ -299,7 +300,7 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
             return axum::Json(json!({"results": []})).into_response();
         }
         if body["query"] == "fail" {
-            // The text is cut in the middle of the key.
+            // The tool cuts this text to 200 characters, in the middle of the key.
             let said = format!("{} exa-secret-key", "x".repeat(192));
             return (StatusCode::TOO_MANY_REQUESTS, said).into_response();
         }

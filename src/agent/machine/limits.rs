@@ -9,12 +9,12 @@ use crate::domain::{Event, StopReason, Turn, Usage};
 /// The number of detected repetitions that ends a run.
 const LAST_DETECTION: u64 = 3;
 
-/// Percentage of a budget at which we tell the model, and of the context window above which we
-/// record a warning.
+/// We tell the model when it has used this percentage of a budget, and record a warning when the
+/// history exceeds this percentage of the context window.
 const NOTICE_PERCENT: u64 = 80;
 
 impl Machine {
-    /// Looks for repetitions that the calls of the last reply complete. The third detection ends
+    /// Checks whether the calls of the last reply complete a repetition. The third detection ends
     /// the run.
     pub(super) fn detect_repetition(&mut self, events: &mut Vec<Event>) -> Option<Action> {
         let window = self.window.as_mut()?;
@@ -113,14 +113,16 @@ impl Machine {
         Action::CallModel
     }
 
-    /// Estimates the cost of the next request at this price; `None` if the price is unknown.
+    /// Estimates the cost in US dollars of the next request, which has `input` tokens; `None` if
+    /// the price is unknown.
     fn next_cost(&self, price: Option<Price>, input: u64) -> Option<f64> {
         let cached_input_tokens = self.counters.cached.min(input);
         let next = Usage { input_tokens: input, cached_input_tokens, ..Usage::default() };
         price.map(|price| price.cost(&next, 0))
     }
 
-    /// Tells whether a fallback model of this price can answer within the cost limit.
+    /// Tells whether the next request, sent to a fallback model of this price, stays within the
+    /// cost limit. Returns `false` if a cost is unknown.
     pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
         let Some(most) = self.rules.limits.max_cost_usd else { return true };
         let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);

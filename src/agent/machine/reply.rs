@@ -37,12 +37,12 @@ impl Machine {
             .as_deref()
             .and_then(|id| CallId::parse(id).ok())
             .filter(|id| !self.call_ids.contains(id));
-        let made_up = (0_u32..).filter_map(|nth| {
+        let generated = (0_u32..).filter_map(|nth| {
             let suffix = if nth == 0 { String::new() } else { format!("_{nth}") };
             CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()
         });
-        let call_id = theirs.into_iter().chain(made_up).find(|id| !self.call_ids.contains(id));
-        // `made_up` is endless in practice, so this default is never used. No result pairs with it.
+        let call_id = theirs.into_iter().chain(generated).find(|id| !self.call_ids.contains(id));
+        // `generated` is endless in practice, so this default is never used.
         let call_id = call_id.unwrap_or_else(CallId::unpaired);
         self.call_ids.insert(call_id.clone());
         let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();

@@ -2,8 +2,8 @@
 //! input.
 //!
 //! An event is written as its type, with its most telling field in parentheses. An action is
-//! written as `ask`, as the list of calls with the action for each, or as `end` with stop reason
-//! and result.
+//! written as `ask` (call the model), as the list of calls with the action for each, or as `end`
+//! with stop reason and result.
 
 use std::path::Path;
 

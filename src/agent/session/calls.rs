@@ -1,4 +1,4 @@
-//! Handles the calls of a reply: runs each, proposes it, asks a person about it, or rejects it.
+//! Handles the calls of a reply: runs, proposes or rejects each one, or asks a person about it.
 
 use std::sync::atomic::Ordering;
 
@@ -141,8 +141,8 @@ impl Session {
         Ok((output, planned))
     }
 
-    /// Asks a person. Runs the call if they approve it and its program and files have not changed
-    /// in the meantime (WEB-6).
+    /// Asks a person about a call. Runs the call if the person approves it and its program and
+    /// files have not changed in the meantime (WEB-6).
     async fn ask(
         &self,
         open: &OpenCall<'_>,
@@ -270,7 +270,7 @@ impl Session {
         }
     }
 
-    /// Returns a new approval id, with a random part that others cannot guess.
+    /// Returns a new approval id: the run, the call and a random part.
     fn approval_id(&self, call_id: &CallId) -> String {
         let random: String = std::iter::repeat_with(fastrand::alphanumeric).take(8).collect();
         format!("{}-{call_id}-{}", self.parts.run_id, random.to_lowercase())

@@ -508,7 +508,7 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     assert_eq!(started.elapsed().as_secs(), 40);
 }
 
-/// With jitter over the whole pause, the pauses of one run in fifty shrank with each retry.
+/// If the whole pause were random, the pauses of one run in fifty would shrink with each retry.
 // proves PROV-1
 #[tokio::test(start_paused = true)]
 async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
@@ -529,8 +529,8 @@ async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
     }
 }
 
-/// A call that the provider reports as invalid must not stay in the history without a result. Calls
-/// that come with a pause run.
+/// A call that the provider reports as invalid must not stay in the history without a result. The
+/// calls of a reply with the finish reason `Pause` are run.
 #[tokio::test]
 async fn no_call_is_left_without_its_result() {
     let with = |finish_reason| {
@@ -557,8 +557,8 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
         price: Price::of("claude-sonnet-4-5"),
         ..Bench::default()
     };
-    // 3 USD per million tokens in, 15 out: 0.003 + 0.0015 for the first answer, and at least as
-    // much again for the second.
+    // The price is 3 USD per million input tokens and 15 USD per million output tokens. The first
+    // reply costs 0.003 + 0.0015 USD, and the second request at least 0.003 USD.
     let looked = || Ok(ModelReply { usage: used(1000, 100), ..reply("", &[("look", "{}")]) });
     let enough = bench(0.02);
     let result = enough.run(vec![looked(), say("done")]).await;

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use crate::argv::{Diagnostic, pointer_segment};
 
-/// Reports each keyword that no value satisfies. With it, the tool could never be called, or the
-/// condition could never hold.
+/// Reports each keyword that no value satisfies. With such a keyword, the tool could never be
+/// called, or the condition could never hold.
 pub(super) fn check_satisfiable(
     schema: &Map<String, Value>,
     pointer: &str,

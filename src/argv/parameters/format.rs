@@ -1,11 +1,12 @@
-//! The formats of strings. The schema checks most of them; the gate judges `path` and `url`.
+//! The formats of strings. The schema validator checks most of them; the gate judges `path` and
+//! `url`.
 
 use serde_json::{Map, Value};
 
 use super::value::texts;
 use super::{Diagnostic, Parameters};
 
-/// Formats that the schema checks.
+/// Formats that the schema validator checks.
 const CHECKED: &[&str] =
     &["date", "date-time", "time", "email", "hostname", "ipv4", "ipv6", "uri", "uuid", "regex"];
 
@@ -27,13 +28,15 @@ impl Names {
         }
     }
 
-    /// Returns the kind of resource that the `format` of a parameter's elements declares.
+    /// Returns the kind of resource that the `format` of `element` declares. `element` is the
+    /// schema of a parameter, or of its items if it is a list.
     pub(super) fn of(element: Option<&Map<String, Value>>) -> Option<Self> {
         element?.get("format")?.as_str().and_then(Self::of_word)
     }
 }
 
-/// Tells whether the schema checks a format. The caller removes a format that the gate judges.
+/// Tells whether the schema validator checks a format. Returns `false` for a format that the gate
+/// judges; the caller then removes it from the schema.
 ///
 /// *Errors*: the format is unknown.
 pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Diagnostic> {

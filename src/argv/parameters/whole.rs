@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{Parameter, Parameters};
 
 impl Parameters {
-    /// Compiles a schema whose root is an object. Nothing is fetched, and patterns run in linear
-    /// time.
+    /// Compiles a schema whose root is an object. Remote references are not fetched, and patterns
+    /// run in linear time.
     ///
     /// *Errors*: the schema is invalid; the message is the library's.
     pub fn of_schema(schema: Value) -> Result<Self, String> {

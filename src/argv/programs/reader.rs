@@ -13,10 +13,10 @@ pub(crate) struct Reader {
     pub(crate) long_valued: &'static str,
     /// Short options that take the rest of their word as a value, never the next word.
     pub(crate) attached: &'static str,
-    /// Options whose value replaces the script.
+    /// Options whose value is run instead of a script or program.
     pub(crate) code: &'static str,
     pub(crate) long_code: &'static str,
-    /// Short options whose value replaces the script and ends the options.
+    /// Short options whose value is run like that of `code`, and which end the options.
     pub(crate) last: &'static str,
     /// Options whose value names a source of code or settings for the program.
     pub(crate) loads: &'static str,
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
     pub(crate) text: &'static str,
     /// Short options that make the program read its code from standard input.
     pub(crate) reads: &'static str,
-    /// Positional arguments before the script or the program.
+    /// Number of positional arguments before the script or the program.
     pub(crate) before: usize,
     pub(crate) kind: Kind,
     pub(crate) stdin: Stdin,
@@ -43,12 +43,13 @@ pub(crate) enum Kind {
     Shell,
     /// Like `Script`, but options may follow the script.
     Permuted,
-    /// The first positional is a program, whose arguments follow and are read in turn.
+    /// The first positional is a program. Its arguments follow, and we read them as that program
+    /// would.
     Program,
-    /// Like `Program`, but the words before the program determine where it is found, so they name
-    /// it too.
+    /// Like `Program`, but the positionals before the program also determine what runs, such as the
+    /// directory of `chroot`.
     Within,
-    /// The program joins everything from the first positional on and passes it to a shell.
+    /// The program joins the first positional and all later arguments, and passes them to a shell.
     Line,
     /// Only options run something.
     Options,
@@ -60,7 +61,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stdin {
     Data,
-    /// Code, unless the arguments name a script, a program or a text.
+    /// Code, unless the arguments contain code or name a script or a program.
     Unless,
     /// Arguments for the program that it runs, as for `xargs`.
     Words,

@@ -1,9 +1,9 @@
 //! The queue in front of stderr: logging never waits for a reader of stderr.
 //!
-//! Only one thread of the daemon writes to stderr, so a full pipe blocks that thread alone. If the
-//! queue is full, a line is dropped and counted, and one line in its place reports the count. The
-//! thread writes to its own descriptor, because the standard library keeps its handle locked while
-//! a write blocks.
+//! Only one thread of the daemon writes to stderr, so a full pipe blocks that thread alone. While
+//! the queue is full, new lines are dropped and counted; a single line in their place reports the
+//! count. The thread writes to a descriptor of its own, because the standard library's handle of
+//! stderr stays locked while a write blocks.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -106,7 +106,7 @@ fn write_out(queued: &Receiver<Entry>, dropped: &AtomicU64, mut out: impl Write,
         let entry = match queued.try_recv() {
             Ok(entry) => Some(entry),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
-                // No queued line reports the lines that were dropped last.
+                // The queue is empty, so no line in it reports the lines that were dropped last.
                 tell(dropped.swap(0, Ordering::Relaxed), note, &mut put);
                 queued.recv().ok()
             }

@@ -51,7 +51,7 @@ impl JobChecker<'_> {
     ) -> Duration {
         let duration = self.duration(pointer, text, default);
         if duration.is_zero() {
-            self.error(pointer, "a limit of zero would mean 'never': use a value above 0s");
+            self.error(pointer, "a duration of zero would expire at once: use a value above 0s");
         }
         duration
     }
@@ -88,8 +88,8 @@ impl JobChecker<'_> {
         result.map_err(|error| self.error(&pointer, error.to_string())).ok()
     }
 
-    /// Returns the schedule of cron expressions. Checks each expression by itself so that each
-    /// error has its own location. An expired expression is a warning.
+    /// Parses the cron expressions of a job. Checks each expression separately, so that each error
+    /// has its own location. An expression that has expired causes a warning.
     fn cron(&mut self, raw: &RawOneOrMany, zone: Tz) -> Option<Schedule> {
         let texts: Vec<(String, String)> = match raw {
             RawOneOrMany::One(text) => vec![("/schedule".to_owned(), text.clone())],
@@ -165,7 +165,7 @@ impl JobChecker<'_> {
             }
             Ok(template) => {
                 let unknown: BTreeSet<&str> =
-                    template.places().filter(|name| !vars.contains_key(*name)).collect();
+                    template.placeholders().filter(|name| !vars.contains_key(*name)).collect();
                 for name in unknown {
                     self.error(pointer, format!("`{{{{{name}}}}}` is not an entry of `vars`"));
                 }
@@ -174,8 +174,8 @@ impl JobChecker<'_> {
         }
     }
 
-    /// Rejects a writable tree that contains a closed one: the sandbox could not keep a tool that
-    /// writes the outer tree out of the inner one.
+    /// Rejects a writable tree that contains a closed tree, because the sandbox cannot close a part
+    /// of a writable tree. Also rejects a tree inside a denied path.
     pub(super) fn closed_paths(
         &mut self,
         working_dir: Option<&Path>,

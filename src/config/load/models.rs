@@ -1,4 +1,4 @@
-//! Models with their scripts, and MCP servers.
+//! Loads the models with their scripts and the MCP servers, and checks the models that jobs use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::config::schema::FileSchema;
 use crate::config::{Job, McpServer, Model, SchemaName, Script};
 
 impl Loader<'_> {
-    /// Returns the MCP servers that could be built, and reports the errors of all.
+    /// Returns the MCP servers that could be built, and reports the errors of every server.
     pub(super) fn mcp_servers(
         &self,
         raw: &RawSettings,

@@ -1,4 +1,4 @@
-//! Reads the configuration files that it trusts and validates each one with its schema.
+//! Reads the trusted configuration files and validates each one with the schema of its kind.
 
 use std::path::{Path, PathBuf};
 
@@ -58,11 +58,7 @@ impl Loader<'_> {
         }
         let name = path.display().to_string();
         let text = files::read(path).map_err(|error| self.error(error)).ok()?;
-        {
-            let mut digest = self.digest.borrow_mut();
-            digest.update(text.len().to_be_bytes());
-            digest.update(&text);
-        }
+        self.add_to_digest(&text);
         let (document, errors) = document::parse(&name, &text);
         errors.into_iter().for_each(|error| self.error(error));
         let mut document = document?;
@@ -95,13 +91,21 @@ impl Loader<'_> {
             return Err(refused(&path));
         }
         let text = files::read(&path)?;
-        self.digest.borrow_mut().update(&text);
+        self.add_to_digest(&text);
         Ok((path, text))
+    }
+
+    /// Adds the text of a file to the digest of the configuration. Its length comes first, so that
+    /// text that moves from one file to the next changes the digest.
+    fn add_to_digest(&self, text: &str) {
+        let mut digest = self.digest.borrow_mut();
+        digest.update(text.len().to_be_bytes());
+        digest.update(text);
     }
 }
 
-/// Returns the error for the value that refers to an untrusted file. The reason itself has already
-/// been reported.
+/// Returns the error for a value that refers to an untrusted file. The loader has already reported
+/// why it does not trust the file.
 fn refused(path: &Path) -> ConfigError {
     ConfigError::of_file(path.display().to_string(), "not read because it is not trusted")
 }

@@ -158,7 +158,8 @@ fn errors_are_counted_once_there_are_thousands() {
     let jobs = format!("version: 1\njobs:\n{jobs}");
     let loaded = load_texts(&[("tools.yaml", TOOLS), ("jobs.yaml", &jobs)]);
     let errors = &loaded.report.errors;
-    // The report counts 9,000 unreadable jobs, 200 schema errors and the line that announces them.
+    // The report counts one error for each of 9,000 jobs, 200 schema errors, and the error that
+    // there are more than 200.
     assert!(errors.len() == 501, "{}", errors.len());
     assert_eq!(errors[500].message, "8701 more errors are not shown: fix these first");
 }
@@ -453,7 +454,7 @@ jobs:
         ("jobs.yaml", "version: 1\njobs: [{name: b, prompt: x, tools: {write: [scale]}}]\n"),
     ]);
     assert_eq!(found.len(), 1, "{found:#?}");
-    // A missing reference is reported once, without the errors that follow from it.
+    // An unresolved reference is reported once, without the errors that follow from it.
     let found = messages(&[
         ("config.yaml", "timezone: '${NO_SUCH_ZONE}'\nshutdown_grace: '${NO_SUCH_GRACE}'\n"),
         ("tools.yaml", TOOLS),

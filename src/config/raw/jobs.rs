@@ -19,13 +19,14 @@ pub(crate) struct RawJobs {
     /// Version of the file format.
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
-    /// Defaults of jobs that do not set these keys. Those in `jobs.yaml` also apply to `jobs.d/`.
+    /// Values for jobs that do not set a key themselves. The defaults in `jobs.yaml` also apply to
+    /// `jobs.d/`.
     pub(crate) defaults: Option<RawDefaults>,
     /// The jobs.
     pub(crate) jobs: Vec<RawJob>,
 }
 
-/// Defaults of jobs that do not set these keys.
+/// Values for jobs that do not set a key themselves.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawDefaults {
@@ -46,8 +47,9 @@ pub(crate) struct RawJob {
     pub(crate) description: Option<String>,
     /// false disables only the schedule; the job can still be run by hand. Defaults to true.
     pub(crate) enabled: Option<bool>,
-    /// A cron expression of 5 fields, 6 with seconds first or 7 with years last, or a list of them.
-    /// Without `schedule` and `every`, the job runs only by hand.
+    /// A cron expression or a list of them. An expression has 5 fields, 6 with seconds first, or 7
+    /// with seconds first and years last. Without `schedule` and `every`, the job runs only by
+    /// hand.
     pub(crate) schedule: Option<RawOneOrMany>,
     /// Interval to use instead of a schedule, counted from 1970-01-01T00:00Z.
     #[schemars(regex(pattern = DURATION))]
@@ -63,7 +65,8 @@ pub(crate) struct RawJob {
     /// `skip`.
     #[serde(rename = "overlap")]
     pub(crate) _overlap: Option<RawOverlap>,
-    /// Handling of slots that came due while the daemon was down. Defaults to latest.
+    /// Handling of slots that could not start in time, for example because the daemon was down.
+    /// Defaults to latest.
     pub(crate) catchup: Option<RawCatchup>,
     /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
@@ -109,7 +112,7 @@ pub(crate) struct RawJob {
     pub(crate) double_confirmation: Option<bool>,
     /// Detection of repeated calls.
     pub(crate) loop_detection: Option<RawLoopDetection>,
-    /// This version supports only `off`.
+    /// Whether dutyd shortens long histories. This version supports only `off`.
     #[serde(rename = "compaction")]
     pub(crate) _compaction: Option<RawOff>,
 }
@@ -263,19 +266,21 @@ pub(crate) struct RawLimits {
     /// Maximum number of changed lines in files. Defaults to 5000.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub(crate) max_lines_changed: Option<u64>,
-    /// Number of consecutive responses whose calls all failed. Defaults to 3.
+    /// Number of consecutive responses whose calls all failed after which the run ends. Defaults to
+    /// 3.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) error_threshold: Option<u64>,
     /// Timeout of one call if its tool does not set one. Defaults to 120s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) tool_timeout: Option<String>,
-    /// Maximum number of characters of an output that the model sees. Defaults to 30000.
+    /// Maximum number of characters of a call's output to show to the model. Defaults to 30000.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
-    /// Maximum number of bytes of an output to keep. Defaults to 64MiB.
+    /// Maximum number of bytes of a call's output to keep. Defaults to 64MiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_output_bytes: Option<String>,
-    /// Bytes of the run's temporary directory, inclusive; more ends the run. Defaults to 1GiB.
+    /// Maximum size of the run's temporary directory; the run ends if the directory is larger.
+    /// Defaults to 1GiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_tmp_bytes: Option<String>,
     /// Maximum number of read calls of one response that run concurrently. Defaults to 4.
@@ -289,7 +294,7 @@ pub(crate) struct RawLimits {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawRate {
-    /// Number of calls added per minute.
+    /// Number of calls that become available per minute.
     #[schemars(required, range(min = 1, max = 100_000))]
     pub(crate) per_minute: Option<u64>,
     /// Maximum number of calls at once. Defaults to 10.
@@ -301,7 +306,7 @@ pub(crate) struct RawRate {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawLoopDetection {
-    /// Defaults to true.
+    /// Whether to detect repeated calls. Defaults to true.
     pub(crate) enabled: Option<bool>,
     /// Number of recent calls to check for repetitions. Defaults to 10.
     #[schemars(range(min = 2, max = 100))]

@@ -65,13 +65,14 @@ pub(crate) struct RawTool {
     /// Exit codes that mean success. Defaults to [0].
     #[schemars(length(min = 1), inner(range(min = 0, max = 255)))]
     pub(crate) success_codes: Option<Vec<i32>>,
-    /// Arguments to append if a call is planned instead of made. This dry run has the rights of a
-    /// read tool.
+    /// Arguments to add for the dry run of a call that is planned instead of made. A dry run has
+    /// the rights of a read tool.
     #[schemars(length(min = 1))]
     pub(crate) dry_run_args: Option<Vec<String>>,
     /// Sandbox settings of the tool's processes.
     pub(crate) sandbox: Option<RawToolSandbox>,
-    /// Arguments that must be accepted or rejected; loading fails if one is not.
+    /// Arguments that the tool must accept, and arguments that it must reject; loading fails if the
+    /// tool does otherwise.
     pub(crate) examples: Option<RawExamples>,
     /// Sets of conditions on arguments; a call that meets every condition of one set counts as
     /// admin.
@@ -95,13 +96,13 @@ pub(crate) struct RawToolSandbox {
     pub(crate) capabilities: Option<Vec<String>>,
 }
 
-/// Arguments that must be accepted or rejected.
+/// Example arguments for a tool.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawExamples {
     /// Argument objects that must be accepted.
     pub(crate) accept: Option<Vec<Map<String, Value>>>,
-    /// Argument objects, or parts of one, that must be rejected.
+    /// Argument objects that must be rejected.
     pub(crate) reject: Option<Vec<Map<String, Value>>>,
 }
 

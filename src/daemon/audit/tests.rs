@@ -3,7 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::store::{Ledger, Slot, SlotState};
 
-/// A ledger with an hourly job from 00:00 on, whose slots are settled up to 05:00.
+/// A ledger with one job from 00:00 on, whose slots are settled up to 05:00.
 struct Bench {
     ledger: Ledger,
     _temp: tempfile::TempDir,

@@ -14,7 +14,7 @@ use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Slot, SlotState};
 
-/// Length of the queue from which requests for manual runs are rejected.
+/// While at least this many runs are queued, requests for manual runs are rejected.
 const MAX_WAITING: usize = 1000;
 
 impl Supervisor {
@@ -79,7 +79,7 @@ impl Supervisor {
             .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead"));
         let waiting = Waiting { run_id: run_id.clone(), job: request.job.clone(), facts, request };
         let kept = self.parts.ledger.enqueue(vec![waiting.as_queued()]).await;
-        // Do not start a run that is not on record.
+        // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         self.queue.push_back(waiting);
         Ok(Started { run_id, waits })

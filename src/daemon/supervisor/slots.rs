@@ -12,11 +12,11 @@ use crate::domain::{Outcome, RunId, StopReason};
 use crate::schedule::Schedule;
 use crate::store::{DbError, ReadLine, RunSummary, Slot, SlotState, read_lines};
 
-/// A schedule as the ledger stores it: job, record, zone.
+/// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
 
 impl Supervisor {
-    /// Decides the due times of a job, writes their rows, and queues the run, if there is one.
+    /// Decides the due times of a job, writes their rows, and queues the run if one is to start.
     pub(super) async fn settle(
         &mut self,
         (job_name, epoch): (&str, i64),
@@ -106,8 +106,8 @@ impl Supervisor {
             .collect())
     }
 
-    /// Returns the time up to which each job of a batch is settled: always before any due time that
-    /// is still held for its jitter.
+    /// Returns the time up to which each job of `batch` is settled. This time is before every due
+    /// time of the job that is still held for its jitter.
     fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
         let mut settled: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
         for slot in batch {
@@ -122,8 +122,9 @@ impl Supervisor {
         settled.into_iter().collect()
     }
 
-    /// Tells whether a fixed time already ran before the clock was set back. A time that lies
-    /// further back than [`REPEAT_WINDOW`] runs again: such a step corrects the clock (CRON-3).
+    /// Tells whether the job of a schedule with fixed times of day already ran for this due time
+    /// before the clock was set back. If the due time lies more than [`REPEAT_WINDOW`] before the
+    /// end of the previous epoch, it runs again: so large a step corrects a wrong clock (CRON-3).
     async fn ran_in_earlier_epoch(
         &self,
         schedule: &Schedule,
@@ -139,7 +140,8 @@ impl Supervisor {
         self.parts.ledger.read(move |reader| reader.ran_before(&job, epoch, due_at)).await
     }
 
-    /// Starts a new epoch if the clock was set back; otherwise saves the reading from time to time.
+    /// Starts a new epoch if the clock was set back; otherwise saves the time `now` to the ledger,
+    /// but not at each call.
     pub(super) async fn look_at_clock(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         if now < self.last_seen - STEP_BACK {
             let (ended, epoch) = (self.last_seen, self.epoch + 1);

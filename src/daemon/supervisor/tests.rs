@@ -205,7 +205,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     assert_eq!(states, ["ran", "missed", "missed", "queued"]);
     assert!(second.is_sound().await);
     drop(second);
-    // The daemon dies before that run starts: the slot does not run again.
+    // The daemon dies before the queued run starts: the slot of this run never runs.
     let third = bench(HOURLY, "2026-05-04T04:20:00Z", temp).await;
     assert!(third.supervisor.queue.is_empty());
     let states: Vec<String> = third.slots().await.into_iter().map(|(_, _, state)| state).collect();

@@ -3,7 +3,7 @@
 //!
 //! *Source*: POSIX.1-2024, XCU awk, "Lexical Conventions" and "Output Statements".
 
-/// Words that may precede a parenthesis: functions without `system`, and statements.
+/// Words that may precede a parenthesis: harmless functions, and statements.
 const CALLED: &str = "atan2 cos exp gsub if for index int length log match print printf rand return sin \
     split sprintf sqrt srand strftime sub substr systime tolower toupper while in";
 
@@ -13,7 +13,7 @@ const REFUSED: &str = "getline system func function close fflush";
 /// Tells whether a program consists of accepted tokens and prints only to standard output.
 pub(super) fn only_prints(program: &str) -> bool {
     let mut rest = program;
-    // Whether the previous token ends an operand, so that a slash divides.
+    // Whether the previous token ends an operand, so that a slash means division.
     let mut after_operand = false;
     let mut prints = false;
     while let Some(c) = rest.chars().next() {

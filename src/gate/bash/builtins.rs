@@ -46,7 +46,7 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
         },
         "coproc" => vec![
             Inner::Words(arguments.to_vec()),
-            Inner::Unknown("`coproc` runs a command beside the others".to_owned()),
+            Inner::Unknown("`coproc` runs a command in the background".to_owned()),
         ],
         "set" if !sets_plainly(arguments) => unknown("changes how bash reads what follows"),
         "history" if !arguments.iter().all(is_number) => unknown("keeps code for later"),
@@ -65,15 +65,15 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
                 vec![Inner::Assigned(first.trim_start_matches("-v").to_owned())]
             }
             None if arguments.first().is_some_and(|word| !word.begins_known()) => {
-                unknown("may set a variable that is computed")
+                unknown("may set a variable whose name is computed at run time")
             }
             _ => Vec::new(),
         },
         "declare" | "typeset" | "local" if has(arguments, &["-n"]) => {
-            unknown("makes another name for a variable")
+            unknown("creates another name for a variable")
         }
         "declare" | "typeset" | "local" | "export" | "readonly" if sets_arrays(arguments) => {
-            unknown("may expand the text of an array once more")
+            unknown("may expand the text of an array a second time")
         }
         // The values of options do not name variables. With an unknown option, every word counts as
         // a name.

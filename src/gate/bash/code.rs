@@ -22,17 +22,19 @@ pub(super) fn shell(
     let mut at = 0;
     let mut takes_text = false;
     while let Some(word) = arguments.get(at) {
-        let Some(text) = word.known() else { return unknown("runs what is made at run time") };
+        let Some(text) = word.known() else {
+            return unknown("is given a word that is computed at run time");
+        };
         at += 1;
         match text {
             "-" | "--" => break,
             text if is_listed(reader.long_flags, text) => {}
             text if text.starts_with("--") => {
-                return unknown("is given an option that is not known here");
+                return unknown("is given an unknown option");
             }
             text if text.starts_with(['-', '+']) && text.len() > 1 => {
                 if text.contains(['o', 'O']) {
-                    return unknown("is given an option that takes a word of its own");
+                    return unknown("is given an option that takes a value");
                 }
                 takes_text |= text.starts_with('-') && text.contains('c');
             }
@@ -44,11 +46,11 @@ pub(super) fn shell(
     }
     match (takes_text, arguments.get(at).map(Word::known)) {
         (true, Some(Some(text))) => vec![Inner::Script(text.to_owned())],
-        (true, _) => unknown("runs text that is made at run time"),
+        (true, _) => unknown("runs text that is computed at run time"),
         (false, Some(_)) => unknown("runs a file as code"),
         (false, None) => match &outer.input {
             Some(text) => vec![Inner::Script(text.clone())],
-            None => unknown("runs what it reads"),
+            None => unknown("runs its standard input"),
         },
     }
 }
@@ -67,7 +69,7 @@ pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) ->
     let module = module.filter(|_| program.starts_with("py"));
     let before = arguments.get(..module.unwrap_or(arguments.len())).unwrap_or_default();
     let Some(rest) = operands(reader, before) else {
-        return unknown("may be given code, or an option that is not known here");
+        return unknown("may be given code, or an unknown option");
     };
     if let (true, Some(at)) = (rest.is_empty(), module) {
         return match arguments.get(at + 1).and_then(Word::known) {
@@ -75,19 +77,21 @@ pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) ->
                 vec![Inner::Words(arguments.get(at + 1..).unwrap_or_default().to_vec())]
             }
             Some(name) if is_listed(MODULES, name) => Vec::new(),
-            _ => unknown("runs a module that is not known here"),
+            _ => unknown("runs an unknown module"),
         };
     }
     match rest.first() {
-        None => unknown("runs what it reads"),
+        None => unknown("runs its standard input"),
         Some(word) => match word.known() {
-            Some("-" | "eval" | "repl") => unknown("runs what it reads, or text"),
+            Some("-" | "eval" | "repl") => {
+                unknown("runs its standard input or an argument as code")
+            }
             Some(text) if text.starts_with("/dev/") || text.starts_with("/proc/") => {
-                unknown("runs what it reads")
+                unknown("may run its standard input")
             }
             Some(_) => Vec::new(),
             None if word.begins_known() => Vec::new(),
-            None => unknown("may be given code that is made at run time"),
+            None => unknown("may be given code that is computed at run time"),
         },
     }
 }

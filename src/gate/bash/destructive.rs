@@ -24,8 +24,8 @@ static ALWAYS: Words = Words::new(|| {
 const DNF: &[&str] =
     &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
 
-/// Subcommands that destroy something, of programs that mostly read or create. They count among the
-/// first three words that are not options.
+/// Subcommands that destroy something, of programs that otherwise mostly read or create. Any
+/// argument that is not an option may be the subcommand.
 const WORDS: &[(&str, &str)] = &[
     ("kubectl", "delete drain evict"),
     ("oc", "delete drain evict"),
@@ -73,7 +73,7 @@ const WORDS: &[(&str, &str)] = &[
 
 const CONTAINERS: &str = "rm rmi stop kill prune down";
 
-/// Options that destroy something, of programs that mostly read or create.
+/// Options that destroy something, of programs that otherwise mostly read or create.
 const OPTIONS: &[(&str, &[&str])] = &[
     ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
     ("logrotate", &["-f", "--force"]),
@@ -90,7 +90,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("dbus-send", &["--system"]),
 ];
 
-/// Programs that are destructive unless their first argument is one of these, which only read.
+/// Programs that are destructive, except with one of these first arguments, with which they only
+/// read.
 const BUT_FOR: &[(&str, &[&str])] = &[
     ("mount", &["-l", "--show-labels", "-V", "--version", "-h", "--help"]),
     ("crontab", &["-l"]),
@@ -230,12 +231,14 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "chmod" | "chown" | "chgrp" => permissions(program, arguments),
         "find" | "fd" | "fdfind" => find(arguments),
         "git" => super::git::reason(arguments),
-        "curl" | "wget" if arguments.iter().any(asks_to_change) => said("asks a server to change"),
+        "curl" | "wget" if arguments.iter().any(asks_to_change) => {
+            said("asks a server to change something")
+        }
         "7z" | "7za" | "7zr" if arguments.iter().any(|word| word.known() == Some("-sdel")) => {
-            said("removes what it packs")
+            said("removes the files that it packs")
         }
         "sysctl" if arguments.iter().any(|word| word.beginning().contains('=')) => {
-            said("changes the kernel")
+            said("changes a kernel setting")
         }
         "rsync"
             if arguments.iter().any(|word| match word.known() {
@@ -248,14 +251,14 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "cp" | "mv" | "tee" | "install" | "ln" | "truncate" | "sponge" | "pv"
             if arguments.iter().any(|word| word.known().is_none() && word.is_open()) =>
         {
-            said("is given a name that is made at run time")
+            said("is given a file name that is computed at run time")
         }
         "cd" | "pushd" if arguments.iter().filter_map(Word::known).any(is_kernel_tree) => {
-            said("goes where names are devices")
+            said("enters a directory of devices or kernel settings")
         }
         program if READERS.contains(program) => None,
-        _ if arguments.iter().filter_map(Word::known).any(names_device) => {
-            said("is given a device")
+        _ if arguments.iter().map(Word::beginning).any(names_device) => {
+            said("is given a device as an argument")
         }
         _ => None,
     }
@@ -263,7 +266,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
 
 /// Tells whether the arguments of a program of [`BUT_FOR`] only read something.
 fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
-    // This option selects the table or the user; skip it with its value.
+    // Skip the option that selects the table or the user, with its value.
     let named = match program {
         "crontab" => Some("-u"),
         _ if program.contains("tables") => Some("-t"),
@@ -304,11 +307,11 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     let is_option = |word: &&Word| word.known().is_some_and(|text| text.starts_with('-'));
     let mut first = arguments.iter().filter(|word| !is_option(word)).peekable();
     if first.peek().is_some_and(|word| word.known().is_none() && !word.begins_known()) {
-        return Some(format!("`{program}` is given a word that is made at run time"));
+        return Some(format!("`{program}` is given a word that is computed at run time"));
     }
     let destroys = |word: &Word| {
         let text = word.known()?.to_lowercase();
-        // The verb of `terminate-instances` or `set-time`.
+        // In `terminate-instances` or `set-time`, the verb is the part before the dash.
         let head = text.split('-').next().unwrap_or_default();
         let is_one = |verb: &str| {
             verb == text
@@ -340,10 +343,12 @@ fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {
     for word in arguments {
         match word.known() {
             _ if verbs.split_ascii_whitespace().any(|verb| word.may_become(verb)) => {
-                return Some(format!("`{program}` is given a pattern of file names"));
+                return Some(format!(
+                    "`{program}` is given a file name pattern that may match a destructive word"
+                ));
             }
             None if !word.begins_known() => {
-                return Some(format!("`{program}` is given words that are made at run time"));
+                return Some(format!("`{program}` is given words that are computed at run time"));
             }
             Some(known) if is_listed(verbs, known.strip_suffix(".target").unwrap_or(known)) => {
                 return Some(format!("`{program} {known}` is destructive"));
@@ -355,7 +360,8 @@ fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {
 }
 
 fn kill(arguments: &[Word]) -> Option<String> {
-    let everything = || Some("`kill` of everything, or of what is not known".to_owned());
+    let everything =
+        || Some("`kill` may signal init, many processes, or an unknown process".to_owned());
     let mut at = 0;
     let mut signal_given = false;
     while let Some(word) = arguments.get(at) {
@@ -371,7 +377,7 @@ fn kill(arguments: &[Word]) -> Option<String> {
             text if text.starts_with('-') && !signal_given => signal_given = true,
             text => match text.parse::<i64>() {
                 Ok(pid) if pid > 1 => {}
-                // A negative number below -1 names one group.
+                // A number below -1 names one process group.
                 Ok(pid) if pid < -1 => {}
                 Err(_) if text.starts_with('%') => {}
                 _ => return everything(),
@@ -391,7 +397,7 @@ fn permissions(program: &str, arguments: &[Word]) -> Option<String> {
     let mut options =
         arguments.iter().take_while(|word| word.known().is_none_or(|text| text.starts_with('-')));
     if options.any(|word| word.known().is_none()) {
-        return Some(format!("`{program}` is given words that are made at run time"));
+        return Some(format!("`{program}` is given words that are computed at run time"));
     }
     let mode = arguments.iter().filter_map(Word::known).find(|word| !word.starts_with('-'));
     if program == "chmod" && mode.is_some_and(lets_everybody_write) {
@@ -426,7 +432,7 @@ fn find(arguments: &[Word]) -> Option<String> {
     for word in arguments {
         match word.known() {
             None if !word.begins_known() => {
-                return Some("`find` is given words that are made at run time".to_owned());
+                return Some("`find` is given words that are computed at run time".to_owned());
             }
             Some("-delete") => return Some("`find -delete` removes files".to_owned()),
             Some(text)
@@ -434,13 +440,15 @@ fn find(arguments: &[Word]) -> Option<String> {
                     || text.starts_with("-X")
                     || text.starts_with("--exec") =>
             {
-                return Some("it runs a command for each file".to_owned());
+                return Some("the search runs a command for each file".to_owned());
             }
             _ if word.may_become("-delete")
                 && !word.beginning().is_empty()
                 && word.beginning().starts_with('-') =>
             {
-                return Some("`find` is given a pattern of file names".to_owned());
+                return Some(
+                    "`find` is given a file name pattern that may match `-delete`".to_owned(),
+                );
             }
             _ => {}
         }
@@ -457,7 +465,8 @@ static READERS: Words = Words::new(|| {
     )
 });
 
-/// Tells whether an argument is a device, or an option with a device as its value.
+/// Tells whether an argument, or the part of it that is known, names a device or is an option with
+/// a device as its value.
 fn names_device(text: &str) -> bool {
     let behind = text.split_once('=').map_or(text, |(_, value)| value);
     let attached =

@@ -5,8 +5,8 @@ use super::options::{has, has_shortened, operands};
 use super::word::Word;
 use crate::argv::programs::{BLANK, Reader, is_listed};
 
-/// The subcommands that run nothing of their own. Any other may be an alias, which the settings of
-/// a repository can make run a program.
+/// Built-in subcommands that we know. Any other word counts as an alias, which the settings of a
+/// repository can make run a program.
 const COMMANDS: &str = "add am annotate apply archive bisect blame branch bundle cat-file \
     check-attr check-ignore check-mailmap check-ref-format cherry cherry-pick clean clone commit \
     config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref \
@@ -36,20 +36,20 @@ pub(super) fn inner(arguments: &[Word]) -> Vec<Inner> {
         _ => &[],
     });
     if has(rest, &running) || has_shortened(rest, &running) {
-        return unknown("is told what to run");
+        return unknown("is given an option that may make it run a program");
     }
     match rest.first().map(Word::known) {
         None => Vec::new(),
-        Some(None) => unknown("is given a command that is made at run time"),
+        Some(None) => unknown("is given a subcommand that is computed at run time"),
         Some(Some(
             "filter-branch" | "bisect" | "config" | "daemon" | "difftool" | "mergetool"
             | "credential",
-        )) if rest.len() > 1 && !only_asks(rest) => unknown("may keep or run commands"),
+        )) if rest.len() > 1 && !only_asks(rest) => unknown("may store or run commands"),
         Some(Some("submodule")) if rest.iter().any(|word| word.known() == Some("foreach")) => {
             unknown("runs commands")
         }
         Some(Some(command)) if is_listed(COMMANDS, command) => Vec::new(),
-        Some(Some(_)) => unknown("is given a command that may be an alias"),
+        Some(Some(_)) => unknown("is given a subcommand that may be an alias"),
     }
 }
 
@@ -73,7 +73,7 @@ fn git_command(arguments: &[Word]) -> Option<&[Word]> {
     operands(&OWN, arguments)
 }
 
-/// Returns why git discards something; `None` if it does not.
+/// Returns the reason if git discards something; `None` if it does not.
 pub(super) fn reason(arguments: &[Word]) -> Option<String> {
     let rest = git_command(arguments)?;
     let (command, rest) = rest.split_first()?;
@@ -103,7 +103,7 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
             if only_shows && !is_unknown { None } else { said("clean` removes files") }
         }
         "reset" if is_unknown || any(&|text| begins(text, "--hard") || begins(text, "--merge")) => {
-            said("reset --hard` throws changes away")
+            said("reset --hard` discards changes")
         }
         "push" if is_unknown || any(&forces) => said("push --force` overwrites a branch"),
         "rm" if !any(&|text| text == "--cached") => said("rm` removes files"),
@@ -113,13 +113,13 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
                     matches!(text, "." | "--") || begins(text, "--force") || is_letter(text, 'f')
                 }) =>
         {
-            said("checkout` throws changes away")
+            said("checkout` discards changes")
         }
         "restore"
             if !any(&|text| begins(text, "--staged") || text == "-S")
                 || any(&|text| begins(text, "--worktree") || is_letter(text, 'W')) =>
         {
-            said("restore` throws changes away")
+            said("restore` discards changes")
         }
         "switch"
             if is_unknown
@@ -130,12 +130,10 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
                         || is_letter(text, 'C')
                 }) =>
         {
-            said("switch` throws changes away")
+            said("switch` discards changes")
         }
         "prune" => said("prune` removes objects"),
-        "stash" if any(&|text| matches!(text, "clear" | "drop")) => {
-            said("stash` throws changes away")
-        }
+        "stash" if any(&|text| matches!(text, "clear" | "drop")) => said("stash` discards changes"),
         "branch" | "tag"
             if any(&|text| {
                 is_letter(text, 'D')
@@ -145,7 +143,7 @@ pub(super) fn reason(arguments: &[Word]) -> Option<String> {
                     || begins(text, "--force")
             }) =>
         {
-            said("branch -D` removes it")
+            said("branch` or `git tag` deletes or replaces a branch or tag")
         }
         "update-ref" | "reflog" if any(&|text| matches!(text, "-d" | "delete" | "expire")) => {
             said("update-ref` and `git reflog` can lose commits")

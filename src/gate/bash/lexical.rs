@@ -1,8 +1,8 @@
 //! The forms of text that bash and the grammar split into the same tokens. Text in any other form
 //! is unreadable.
 //!
-//! Each function accepts only the listed forms. If bash and the grammar disagree in a new way, we
-//! then refuse a text instead of overlooking a command.
+//! Each function accepts only the forms that it lists. So if bash and the grammar disagree about
+//! another form, we refuse the text instead of overlooking a command.
 //!
 //! *Source*: POSIX.1-2024, XCU 2.2 (Quoting), 2.3 (Token Recognition); bash(1), QUOTING and
 //! REDIRECTION.
@@ -118,7 +118,8 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     })
 }
 
-/// Tells whether the characters before and after the offset `at` belong to different tokens.
+/// Tells whether the characters before and after the offset `at` certainly belong to different
+/// tokens.
 fn touch(text: &str, at: usize) -> bool {
     let is_operator = |c: char| c.is_whitespace() || ";|&()<>".contains(c);
     let (before, behind) = text.split_at_checked(at).unwrap_or_default();
@@ -160,8 +161,8 @@ pub(super) fn joins_lines(text: &str) -> bool {
     })
 }
 
-/// Tells whether the text before a redirection ends with `{name}`. The grammar parses `{name}>file`
-/// as a word and a redirection.
+/// Tells whether the text before a redirection ends with `{name}`. bash reads `{name}>file` as one
+/// redirection, but the grammar reads it as a word and a redirection.
 fn names_descriptor(before: &str) -> bool {
     let is_end = |c: char| c.is_whitespace() || ";|&()".contains(c);
     let word = before.rsplit(is_end).next().unwrap_or_default();
@@ -258,7 +259,7 @@ pub(super) fn is_plain_heredoc(node: &Node, text: &str) -> bool {
     let word = word.unwrap_or(written);
     let rest = text.get(start.end..).unwrap_or_default();
     let (line, _) = rest.split_once('\n').unwrap_or((rest, ""));
-    // bash reads two here-documents of one line one after the other.
+    // If a line begins two here-documents, the body of the second follows that of the first.
     if !is_name(word) || line.contains("<<") {
         return false;
     }

@@ -1,9 +1,10 @@
 //! Classifies a bash command from its syntax, without running any part of it.
 //!
 //! The classifier parses the command with a full grammar, finds and unwraps every simple command in
-//! it, and looks up each one by the name of its program. Anything that it cannot read, or that is
-//! computed at run time, counts as destructive. This catches accidents, not adversaries: the
-//! sandbox is the security boundary (SH-1).
+//! it, and looks up each one by the name of its program. Text that it cannot read counts as
+//! destructive. So does a computed word that could make the command destructive, such as the name
+//! of the program. The classifier catches accidents, not adversaries: the sandbox is the security
+//! boundary (SH-1).
 //!
 //! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
@@ -30,17 +31,20 @@ use word::Word;
 
 use crate::argv::programs::{Words, words};
 
-/// Simple commands that are examined; a command with more counts as destructive (SH-3).
+/// The maximum number of simple commands in a command line, inclusive; a line with more counts as
+/// destructive (SH-3).
 const MAX_COMMANDS: usize = 50;
 
-/// Bytes of a text that are parsed, inclusive; a longer text counts as destructive.
+/// The maximum length of a text in bytes, inclusive; a longer text is not parsed and counts as
+/// destructive.
 const MAX_BYTES: usize = 64 * 1024;
 
-/// Levels of commands inside texts inside commands, inclusive.
+/// The maximum depth of commands inside commands, as in `bash -c 'nice ls'`, inclusive; a deeper
+/// command counts as destructive.
 const DEEPEST: usize = 8;
 
-/// Commands that never run, whatever the job lists. A command matches if it contains all words of
-/// an entry.
+/// Commands that never run, whatever the job lists. A command matches an entry if its program is
+/// the first word of the entry and its arguments contain the other words.
 const BLOCKED: &[&str] = &["rm", "sudo", "shutdown", "reboot", "mkfs", "dd", "chmod 777"];
 
 /// Reserved words of bash, which the grammar sometimes parses as the name of a program.
@@ -54,7 +58,7 @@ pub enum Severity {
     /// No more than any write tool may do.
     #[default]
     Plain,
-    /// It destroys something, or we cannot tell what it does.
+    /// The command destroys something, or we cannot tell what it does.
     Destructive,
 }
 
@@ -63,9 +67,9 @@ pub enum Severity {
 pub struct Classification {
     /// How much damage the command may do.
     pub severity: Severity,
-    /// The first reason found why it is destructive.
+    /// The first reason found why the command is destructive; `None` if it is plain.
     pub reason: Option<String>,
-    /// Why it must never run; `None` if it is not blocked.
+    /// Why the command must never run; `None` if it is not blocked.
     pub blocked: Option<String>,
 }
 
@@ -77,7 +81,7 @@ pub struct CommandRules {
 }
 
 impl CommandRules {
-    /// Classifies a command line; several commands get the worst severity among them.
+    /// Classifies a command line. The severity is the highest among its commands.
     #[must_use]
     pub fn classify(&self, command: &str) -> Classification {
         let mut classifier = Classifier {
@@ -90,13 +94,13 @@ impl CommandRules {
         };
         classifier.script(command, Shell::default(), 0);
         if classifier.counts && classifier.holds_code {
-            classifier.destructive("cannot be read: bash may run a text that it evaluates");
+            classifier.destructive("cannot be read: bash may run code in a text that it evaluates");
         }
         classifier.found
     }
 }
 
-/// Collects the findings; the first reason is kept.
+/// Collects the findings about a command line; of several reasons, it keeps the first.
 struct Classifier<'a> {
     rules: &'a CommandRules,
     found: Classification,
@@ -117,7 +121,7 @@ impl Classifier<'_> {
 
     fn script(&mut self, text: &str, shell: Shell, depth: usize) {
         if depth > DEEPEST || text.len() > MAX_BYTES {
-            return self.destructive("the command is too long or too deep to be found");
+            return self.destructive("the command is too long or nested too deeply");
         }
         let script = syntax::parse(text, shell);
         self.counts |= script.counts;
@@ -130,14 +134,16 @@ impl Classifier<'_> {
             self.simple(command, depth);
         }
         if let Some(made) = made_and_run(&script.commands) {
-            self.destructive(format!("`{made}` is made and run by the same text"));
+            self.destructive(format!("the command both creates and runs `{made}`"));
         }
     }
 
     fn simple(&mut self, command: &Simple, depth: usize) {
         self.commands += 1;
         if self.commands > MAX_COMMANDS || depth > DEEPEST {
-            return self.destructive(format!("more than {MAX_COMMANDS} commands"));
+            return self.destructive(format!(
+                "the command line has more than {MAX_COMMANDS} commands, or nests them too deeply"
+            ));
         }
         let each = command.for_each_value();
         if !each.is_empty() {
@@ -153,7 +159,7 @@ impl Classifier<'_> {
         // The grammar parses some assignments as the name of a program.
         if let Some(name) = word.assigned() {
             if name.contains('[') {
-                self.destructive("a word before the program sets an element of an array");
+                self.destructive("an assignment before the program sets an array element");
             }
             self.assigned(&name);
             self.holds_code |= word.holds_code;
@@ -161,7 +167,8 @@ impl Classifier<'_> {
             return self.simple(&Simple { words, ..command.without_words() }, depth + 1);
         }
         let Some(mut program) = word.program() else {
-            return self.destructive("cannot be read: the name of a program is computed");
+            return self
+                .destructive("cannot be read: the name of a program is computed at run time");
         };
         self.evaluated(&program, arguments);
         if ["/etc/init.d/", "/etc/rc.d/"].iter().any(|tree| word.beginning().starts_with(tree)) {
@@ -169,7 +176,7 @@ impl Classifier<'_> {
         }
         let is_reserved = RESERVED.contains(program.as_str());
         if is_reserved || word.beginning().starts_with('{') {
-            return self.destructive("a reserved word stands where a program should");
+            return self.destructive("a reserved word of bash stands in place of a program");
         }
         for entry in BLOCKED.iter().copied().chain(self.rules.blocked.iter().map(String::as_str)) {
             if is_meant(entry, &program, arguments) {
@@ -242,18 +249,19 @@ impl Classifier<'_> {
             "XDG_CONFIG_HOME",
             "npm_config_script_shell",
         ];
-        // git reads most of its settings from such variables too; those of a person run nothing.
+        // git reads many of its settings from `GIT_…` variables. Those that name a person run
+        // nothing.
         let is_git = name.starts_with("GIT_")
             && !name.starts_with("GIT_AUTHOR_")
             && !name.starts_with("GIT_COMMITTER_");
         if name.is_empty() {
-            self.destructive("a variable is set whose name is made at run time");
+            self.destructive("the name of a variable to set is computed at run time");
         } else if EXECUTION.contains(&name)
             || is_git
             || name.starts_with("LUA_INIT")
             || crate::config::is_hijacking(name)
         {
-            self.destructive(format!("`{name}` changes what other commands run"));
+            self.destructive(format!("the variable `{name}` changes what other commands run"));
         }
     }
 
@@ -264,11 +272,13 @@ impl Classifier<'_> {
                 self.destructive(format!("`{path}` is a device"));
             }
             Some(path) if runs_later(path) => {
-                self.destructive(format!("what stands in `{path}` is run by git"));
+                self.destructive(format!("git runs commands from `{path}`"));
             }
             Some(_) => {}
             None if target.begins_known() => {}
-            None => self.destructive("where output is written to is made at run time"),
+            None => {
+                self.destructive("the file to which output is redirected is computed at run time")
+            }
         }
     }
 }
@@ -304,7 +314,8 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
 
 /// Tells whether a path is a device or another kernel interface, except for the harmless ones.
 fn is_device(path: &str) -> bool {
-    /// Beginnings of the names of disks and of memory, for paths relative to `/`.
+    /// Prefixes of the names of disk and memory devices. A relative path such as `dev/sda` counts
+    /// only if it names one of these.
     const DISKS: [&str; 11] =
         ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "dm-", "mapper", "md", "mem", "disk"];
     const HARMLESS: &[&str] = &["null", "zero", "full", "stdin", "stdout", "stderr", "tty"];
@@ -320,7 +331,7 @@ fn is_device(path: &str) -> bool {
         ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
         ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
-        // `root`, `cwd` and `task` of a process lead back to other directories.
+        // `/proc/PID/root`, `cwd` and `task` lead to other directories, which may contain devices.
         ["proc", _, "root" | "cwd" | "task", rest @ ..] => {
             ["dev", "sys", "proc", ".."].iter().any(|name| rest.contains(name))
         }

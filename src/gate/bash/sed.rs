@@ -3,8 +3,8 @@
 //!
 //! *Source*: the manual of GNU sed 4.9, 3 ("sed scripts") and 4 ("Addresses").
 
-/// Tells whether each command of a script has a listed form: an address, then a one-letter command,
-/// `s`, `y`, or a line of text.
+/// Tells whether each command of a script has a listed form: an optional address, then `s` or `y`,
+/// a command that takes a line of text (`a`, `i`, `c`), or another one-letter command.
 pub(super) fn only_edits(script: &str) -> bool {
     let mut script = Script { rest: script, depth: 0 };
     loop {

@@ -1,8 +1,8 @@
 //! Finds the simple commands in a text.
 //!
 //! The walk accepts a list of syntax nodes. Any other node, and any token whose form `lexical.rs`
-//! does not list, makes the text unreadable. The walk continues all the same, to find a blocked
-//! command in the rest.
+//! does not list, makes the text unreadable, and so destructive. The walk continues nevertheless,
+//! to find a blocked command in the rest.
 
 use super::lexical::{
     is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
@@ -70,7 +70,7 @@ impl Simple {
         values.iter().map(with).collect()
     }
 
-    /// Returns the input of the command without its words.
+    /// Returns a command without words, assignments and output files that has the same input.
     pub(super) fn without_words(&self) -> Self {
         Self { piped: self.piped, input: self.input.clone(), ..Self::default() }
     }
@@ -92,7 +92,7 @@ pub(super) fn parse(text: &str, shell: Shell) -> Script {
     reader.script
 }
 
-/// Nodes whose literals `Reader::parts` adds to the word.
+/// Nodes whose parts `Reader::parts` joins into one word.
 const MADE_OF_TEXTS: [&str; 4] = ["concatenation", "command_name", "string", "translated_string"];
 
 /// Operators, brackets and reserved words that the walk accepts.
@@ -106,7 +106,6 @@ static TOKENS: Words = Words::new(|| {
     )
 });
 
-/// The context of a node.
 #[derive(Debug, Clone, Default)]
 struct Context {
     piped: bool,
@@ -120,15 +119,15 @@ struct Context {
     operators: Operators,
 }
 
-/// The meaning of bars, brackets and other operators in a context.
+/// What bars, brackets and other operators mean in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Operators {
-    /// The meaning that the tree shows.
+    /// They mean what the tree shows.
     #[default]
     Shown,
-    /// Parts of a pattern.
+    /// They are parts of a pattern.
     Pattern,
-    /// Ends of a command, although the tree shows a test: `[ a && b ]`.
+    /// They end a command, although the tree shows a test: bash reads `[ a && b ]` as two commands.
     EndCommand,
 }
 
@@ -214,7 +213,7 @@ impl<'a> Reader<'a> {
             "file_redirect" => {
                 let mut simple = Simple::default();
                 if !self.redirect(node, &mut simple).is_empty() {
-                    self.unreadable("words stand behind a redirection");
+                    self.unreadable("words follow a redirection");
                 }
                 self.script.commands.push(simple);
             }
@@ -225,7 +224,9 @@ impl<'a> Reader<'a> {
                     self.unreadable("bash may read two brackets as an expression");
                 }
                 if own.starts_with('`') && !is_plain_backtick(own) {
-                    self.unreadable("something is quoted between backticks");
+                    self.unreadable(
+                        "the text between backticks contains a quote, an escape or a comment",
+                    );
                 }
             }
             _ if !node.is_named => self.token(node, ctx),
@@ -262,26 +263,26 @@ impl<'a> Reader<'a> {
     fn token(&mut self, node: &Node, ctx: &Context) {
         let own = node.kind;
         if own != "\n" && !TOKENS.contains(own) {
-            self.unreadable("a token that is not known stands in it");
+            self.unreadable("it contains an unknown token");
         } else if ctx.operators == Operators::EndCommand
             && own.contains(['|', '&', ';', '<', '>', '('])
         {
-            self.unreadable("a test between brackets holds an operator");
+            self.unreadable("a test in single brackets contains an operator");
         }
     }
 
     fn leaf(&mut self, node: &Node, ctx: &Context) {
         let own = self.of(node);
         if node.kind == "ERROR" {
-            self.unreadable("it is not bash");
+            self.unreadable("it is not valid bash");
         } else if !is_plain_token(node, own)
             || (ctx.operators != Operators::Pattern
                 && matches!(node.kind, "regex" | "extglob_pattern")
                 && own.contains(['|', '(', ')']))
         {
-            self.unreadable("a word has a form that bash may read in another way");
+            self.unreadable("bash may read a word in another way");
         } else if node.kind == "comment" && ctx.in_substitution {
-            self.unreadable("a comment stands in a substitution");
+            self.unreadable("a substitution contains a comment");
         }
         let is_literal = !matches!(node.kind, "comment" | "special_variable_name" | "regex");
         self.script.holds_code |= is_literal && !ctx.in_word && may_hold_code(own);
@@ -298,7 +299,7 @@ impl<'a> Reader<'a> {
 
     fn heredoc(&mut self, node: &Node, ctx: &Context) {
         if !is_plain_heredoc(node, self.text) {
-            self.unreadable("a here-document may end elsewhere, or run something");
+            self.unreadable("a here-document may end at another line, or run something");
         }
         self.script.holds_code |= may_hold_code(&literal_body(node, self.text));
         for child in &node.children {
@@ -327,7 +328,7 @@ impl<'a> Reader<'a> {
         let body = node.field("body").map(|body| self.of(body)).unwrap_or_default();
         let is_end = |c: char| c.is_whitespace() || ";|&(){}".contains(c);
         if name.is_empty() || super::destructive::is_program(name) {
-            self.destructive("a function takes the name of a program");
+            self.destructive("a function has the name of a program");
         } else if body.split(is_end).any(|word| word == name) {
             self.destructive("a function calls itself");
         }
@@ -354,7 +355,7 @@ impl<'a> Reader<'a> {
         // `${x@P}` expands the value as a prompt. `${!x}` and `${x:1}` evaluate an expression.
         let names_all = own.ends_with("[@]}") || own.ends_with("[*]}");
         if tokens().any(|token| !is_listed(OPERATORS, token)) {
-            self.unreadable("the value of a variable is changed in a way that is not known");
+            self.unreadable("an expansion changes the value of a variable in an unknown way");
         }
         self.script.counts |= tokens().any(|token| matches!(token, "!" | ":")) && !names_all;
         if matches!(node.field("operator").map(|operator| self.of(operator)), Some("=" | ":=")) {
@@ -382,7 +383,7 @@ impl<'a> Reader<'a> {
             if child.is_named
                 && (!PARTS.contains(&child.kind) || is_literal && text.contains(['{', '}']))
             {
-                self.unreadable("an expansion holds what bash may read as something else");
+                self.unreadable("an expansion contains text that bash may read in another way");
             }
             if child.is_named {
                 self.node(
@@ -431,7 +432,7 @@ impl<'a> Reader<'a> {
                 }
                 "regex" => simple.words.push(Word::literal(self.of(child))),
                 "comment" => {}
-                "subshell" => self.unreadable("brackets stand in a command"),
+                "subshell" => self.unreadable("a command contains parentheses"),
                 _ => simple.words.push(self.word(child)),
             }
             self.node(child, &word);
@@ -478,7 +479,7 @@ impl<'a> Reader<'a> {
         let body = node.named().find(|child| !is_redirect(child));
         const TAKE_WORDS: [&str; 3] = ["command", "declaration_command", "unset_command"];
         if !behind.is_empty() && !body.is_some_and(|body| TAKE_WORDS.contains(&body.kind)) {
-            self.unreadable("words stand behind a redirection");
+            self.unreadable("words follow a redirection");
             behind.clear();
         }
         let inner = if outer.piped || outer.input.is_some() {

@@ -211,6 +211,9 @@ fn what_destroys_is_destructive() {
             "echo x > //dev/./sda",
             "cat x | tee /dev/sda",
             "cp image /dev/sda",
+            "cp image /dev/sd$n",
+            "cat image | tee /dev/$disk",
+            "pv image -o /dev/sd?",
             "su - root -c ls",
             "reboot_() { :; }; halt",
         ],
@@ -348,7 +351,7 @@ fn what_hides_in_odd_places_is_destructive() {
     );
 }
 
-/// A reader of the code found these: each ran something that the verdict did not show.
+/// Found by code review: each of these ran something that the classification did not show.
 // proves SH-2, SH-3
 #[test]
 fn scripts_that_hide_what_they_run_are_destructive() {
@@ -425,7 +428,8 @@ fn scripts_that_hide_what_they_run_are_destructive() {
     );
 }
 
-/// These took seconds: a loop over many values, and `|&` behind an error.
+/// These texts once took seconds to classify: a loop over many values, and many `|&` after an
+/// error.
 // proves SH-3
 #[test]
 fn many_values_and_many_pipes_are_judged_at_once() {
@@ -436,7 +440,8 @@ fn many_values_and_many_pipes_are_judged_at_once() {
     }
 }
 
-/// Found by the differential test: bash ran the code hidden in each of these.
+/// Found by the differential test (`tests/it/differential.rs`): bash ran the code hidden in each of
+/// these.
 // proves SH-2, SH-3
 #[test]
 fn what_bash_runs_in_odd_places_is_destructive() {
@@ -555,8 +560,8 @@ proptest! {
     }
 }
 
-/// The parser often drops one of several interpretations of a text. In a text with many commands,
-/// that was mistaken for an error.
+/// The parser often drops one of several interpretations of a text. The classifier once mistook
+/// that for an error if the text had many commands.
 #[test]
 fn a_long_text_is_judged_like_a_short_one() {
     let short = "kubectl get pods -n a | grep -v Running | awk '{print $1}'; ";
@@ -566,8 +571,8 @@ fn a_long_text_is_judged_like_a_short_one() {
     }
 }
 
-/// Found by fuzzing: the work of the parser's error recovery doubled with each command that
-/// followed. Each of these texts now takes a moment.
+/// Found by fuzzing: the work of the parser's error recovery doubled with each command after the
+/// error. Now each of these texts is classified quickly.
 // proves SH-3
 #[test]
 fn an_error_among_many_commands_ends_the_parsing() {

@@ -9,20 +9,21 @@ use std::sync::{Arc, LazyLock};
 use crate::text::escape::is_deceptive;
 use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
 
-/// Levels of a syntax tree, and of brackets in a text, inclusive.
+/// The maximum depth of a syntax tree, and of the brackets in a text, inclusive.
 const DEEPEST: usize = 150;
 
-/// Bytes of text for which the parser may take one step (of a hundred operations). An ordinary
-/// script needs half as many steps.
+/// The parser may take one step (a hundred operations) per this many bytes of text. An ordinary
+/// script needs half of these steps.
 const BYTES_PER_STEP: usize = 20;
 
-/// Steps that any text may take in addition, however short it is.
+/// Steps that the parser may take in addition for any text, even a short one.
 const FEWEST_STEPS: usize = 50;
 
-/// Redirections, inclusive, up to which parsing does not stop at the first error.
+/// If a text has more redirections than this, parsing stops at its first error.
 const FEW_REDIRECTIONS: usize = 8;
 
-/// Occurrences of `|&`. The time of the parser grows with the square of their number.
+/// The maximum number of `|&` in a text, inclusive: the parser's time grows with the square of this
+/// number.
 const MAX_PIPES: usize = 100;
 
 static GRAMMAR: LazyLock<Language> = LazyLock::new(|| tree_sitter_bash::LANGUAGE.into());
@@ -90,10 +91,10 @@ impl Node {
 pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
     let is_odd = |c: char| !matches!(c, ' '..='~' | '\n' | '\t') && is_deceptive(c);
     if text.chars().any(is_odd) {
-        return Err("it holds control or invisible characters");
+        return Err("it contains control or invisible characters");
     }
     if text.matches("|&").count() > MAX_PIPES {
-        return Err("it is not bash, or too tangled");
+        return Err("it contains too many `|&`");
     }
     let mut depth = 0_usize;
     let is_deep = text.bytes().any(|byte| {
@@ -114,15 +115,16 @@ pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
             let root = convert(&mut tree.walk(), 0);
             Some(root.ok_or("it is nested too deeply"))
         })
-        .unwrap_or(Err("it is not bash, or too tangled"))
+        .unwrap_or(Err("it is not valid bash, or takes too long to parse"))
 }
 
 /// Parses a text; `None` if that takes more steps than its length allows, or if a text with many
 /// redirections contains an error.
 ///
-/// After an error, the work of the parser's recovery can double with each redirection that follows,
-/// within a single step. Only the parser's log reports the error as soon as it is found. Logging
-/// costs as much as parsing, so we enable it only for texts with many redirections.
+/// After an error, the work of the parser's recovery can double with each redirection that follows.
+/// All this work is part of a single step, so the limit on steps does not stop it. Only the
+/// parser's log reports the error as soon as it is found. Logging costs as much as parsing, so we
+/// enable it only for texts with many redirections.
 fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     let most = FEWEST_STEPS + text.len() / BYTES_PER_STEP;
     let has_error = Arc::new(AtomicBool::new(false));
@@ -130,7 +132,8 @@ fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     if redirections > FEW_REDIRECTIONS {
         let found = has_error.clone();
         parser.set_logger(Some(Box::new(move |_, message| {
-            // The parser has no interpretation of the text left; losing one of several is normal.
+            // With this message, the parser has lost its last interpretation of the text. Losing
+            // one of several is normal.
             if message.starts_with("resume version") {
                 found.store(true, Ordering::Relaxed);
             }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tree::Node;
 use super::word::Word;
 
-/// Values of a loop that are classified one by one.
+/// The maximum number of loop values to classify one by one, inclusive; if there are more, they
+/// count as unknown.
 const MAX_VALUES: usize = 50;
 
 /// Variables that bash sets by itself.
@@ -15,8 +16,8 @@ const OF_BASH: [&str; 10] =
 
 #[derive(Debug, Default)]
 pub(super) struct Variables {
-    /// The words of loops, by variable; `None` if some are not plain or several loops use the
-    /// variable.
+    /// The words of each loop, by its variable. `None` if they are not known: a word is not plain,
+    /// there are too many or none, or another loop or bash itself sets the variable.
     loops: BTreeMap<String, Option<Vec<String>>>,
     /// Variables that are set in any other way, as far as their names are known.
     others: BTreeSet<String>,
@@ -45,8 +46,8 @@ impl Variables {
                 self.loops.insert(variable.to_owned(), values.filter(|_| !is_set_elsewhere));
             }
             "command_name" => self.sets_positional |= node.text(text) == "set",
-            // A builtin such as `read` may set this variable. A word that only looks like a
-            // variable does no harm.
+            // A builtin such as `read` may set the variable that the word names. Collecting a word
+            // that only looks like such a name does no harm.
             "word" | "variable_name" | "string" | "raw_string" | "ansi_c_string"
             | "translated_string" | "concatenation"
                 if parent.ends_with("command") =>
@@ -106,7 +107,8 @@ impl Variables {
     }
 }
 
-/// Returns the value of a word that always expands to one word, itself; `None` for any other word.
+/// Returns the value of a word that bash always expands to this one value; `None` for any other
+/// word.
 fn plain(kind: &str, text: &str) -> Option<String> {
     let inner = match kind {
         "word" | "number" | "concatenation" => text,

@@ -7,7 +7,7 @@ pub(super) struct Word {
     pub(super) text: String,
     /// Whether `text` is the whole word.
     pub(super) whole: bool,
-    /// Whether it contains a file name pattern, so that bash may expand it to other words.
+    /// Whether the word contains a file name pattern, so that bash may expand it to other words.
     pub(super) pattern: bool,
     /// Whether bash may split its value into several words.
     pub(super) splits: bool,
@@ -46,7 +46,7 @@ impl Word {
         self.whole.then_some(self.text.as_str())
     }
 
-    /// Returns the known beginning; it may be empty.
+    /// Returns the known beginning of the word, which may be empty.
     pub(super) fn beginning(&self) -> &str {
         &self.text
     }
@@ -66,8 +66,8 @@ impl Word {
         self.pattern && fixed.is_some_and(|fixed| text.starts_with(fixed))
     }
 
-    /// Tells whether the word may name a device, because its known beginning is empty or begins
-    /// `/dev/`.
+    /// Tells whether the word may name a device, because its known beginning is empty or a prefix
+    /// of `/dev/`.
     pub(super) fn is_open(&self) -> bool {
         self.text.is_empty() || "/dev/".starts_with(&self.text)
     }
@@ -88,7 +88,7 @@ impl Word {
     pub(super) fn program(&self) -> Option<String> {
         let text = self.known().filter(|text| !self.pattern && !text.is_empty())?;
         if ["/proc/", "/dev/"].iter().any(|tree| text.starts_with(tree)) {
-            // Such a path may name another program in each process.
+            // Such a path may name a different program in each process.
             return None;
         }
         let name = text.rsplit('/').next().unwrap_or(text);

@@ -19,9 +19,9 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         "tar" | "bsdtar" | "gtar" if tar_runs(arguments) => return unknown("may run a program"),
         "tar" | "bsdtar" | "gtar" => return Vec::new(),
         "git" => return super::git::inner(arguments),
-        // `destructive.rs` covers every use that does not only read.
+        // `destructive.rs` covers every use of `crontab` that changes something.
         "crontab" => return Vec::new(),
-        "sftp" if outer.piped => return unknown("does what it reads"),
+        "sftp" if outer.piped => return unknown("executes the commands that it reads"),
         "rename" | "prename" | "file-rename" => {
             let is_code =
                 |word: &Word| word.known().is_none_or(|text| text.contains(['/', '$', '`', '(']));
@@ -48,10 +48,11 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     found
 }
 
-/// Returns what a program runs that reads its arguments as `reader` describes.
+/// Returns what `program` runs; `reader` describes how the program reads its arguments.
 fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
-    // A shell that reads its standard input takes `-v` and `-h` for modes.
+    // In a shell, and in some interpreters that read their standard input, `-v` and `-h` select
+    // modes.
     let is_fed = outer.piped || outer.input.is_some();
     let asks = |word: &str| match word {
         "--version" | "--help" => true,
@@ -84,14 +85,14 @@ fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> V
                 false => Vec::new(),
             }
         }
-        Kind::Options if runs_value(reader, arguments) => unknown("may run what it is given"),
+        Kind::Options if runs_value(reader, arguments) => unknown("may run the value of an option"),
         Kind::Options if reader.stdin == Stdin::Unless && outer.piped => {
             unknown("runs what is piped into it")
         }
         Kind::Options => Vec::new(),
         Kind::Every if arguments.is_empty() && !outer.piped => Vec::new(),
         Kind::Every => {
-            let mut inner = unknown("runs other programs or code in a way that is not followed");
+            let mut inner = unknown("runs other programs or code in a way that is not analyzed");
             // A blocked command in a literal argument is still found.
             inner.extend(arguments.iter().filter_map(|word| {
                 let word = word.known()?;
@@ -129,8 +130,8 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         rest.first().is_none_or(|word| reader.before == 0 || !word.beginning().starts_with('-'))
     };
     let Some(mut words) = rest.filter(is_clear) else {
-        inner.push(Inner::Unknown(format!("`{name}` is given an option that is not known here")));
-        // Still look for a blocked command.
+        inner.push(Inner::Unknown(format!("`{name}` is given an unknown option")));
+        // Still look for a blocked command among the arguments.
         let at = arguments.iter().position(|word| {
             word.program().is_some_and(|program| super::destructive::is_program(&program))
         });
@@ -154,7 +155,9 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         let options = arguments.get(..arguments.len() - words.len()).unwrap_or_default();
         let mark = replaced(options);
         if has(options, &["-i", "--replace"]) {
-            inner.push(Inner::Unknown(format!("`{name}` replaces what is not known here")));
+            inner.push(Inner::Unknown(format!(
+                "`{name}` inserts words that are known only at run time"
+            )));
         }
         for word in &mut words {
             if mark.as_ref().is_some_and(|mark| word.beginning().contains(mark.as_str())) {
@@ -205,7 +208,7 @@ fn tar_runs(arguments: &[Word]) -> bool {
             None => false,
         }
     };
-    // The first word is a bundle of options even without a dash.
+    // The first argument of tar is a bundle of options even without a dash.
     let first = arguments.first().and_then(Word::known);
     first.is_some_and(|first| !first.starts_with('-') && first.contains(['I', 'F']))
         || arguments.iter().enumerate().any(|(at, word)| {
@@ -244,7 +247,8 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
 
 /// Returns what `ssh` runs: a shell on the remote host reads the command.
 fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
-    // Unlike a template, a command line may use every option that runs nothing.
+    // The argument template of a tool may use fewer options. A command line may use every option
+    // that does not run anything.
     const OPTIONS: Reader =
         Reader { flags: "46AaCfGgKkMNnqsTtVvXxYy", valued: "BbcDEeIiJLlmOopQRSWw", ..BLANK };
     let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];
@@ -256,7 +260,7 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let host = operands(&OPTIONS, arguments);
     let words = host.and_then(|rest| operands(&OPTIONS, rest.get(1..).unwrap_or_default()));
     let (Some(rest), Some(words)) = (host, words) else {
-        return unknown("is given an option that is not known here");
+        return unknown("is given an unknown option");
     };
     let words = match words.first().and_then(Word::known) {
         Some("--") => words.get(1..).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! The request: history and tools as messages made of content blocks.
+//! Builds a request: the history becomes messages made of content blocks.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,8 @@ const ID: usize = 64;
 /// The default of `max_tokens`, which the API requires.
 const OUTPUT_TOKENS: u32 = 8192;
 
-/// Models that take a thinking budget in tokens; later ones take an effort level.
+/// Name prefixes of the models that take a thinking budget in tokens; later models take an effort
+/// level.
 const WITH_BUDGET: &[&str] = &[
     "claude-3-7",
     "claude-sonnet-4-0",
@@ -90,7 +91,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
 fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     let said = |turn: &Turn| matches!(turn, Turn::User(_) | Turn::Steering(_));
     let since = history.iter().rposition(said).map_or(0, |at| at + 1);
-    // Thinking precedes the first call only.
+    // Among these calls, only the first one is preceded by thinking.
     let first = history.iter().skip(since).find_map(|turn| match turn {
         Turn::Assistant(turn) => Some(turn),
         _ => None,
@@ -98,7 +99,8 @@ fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     first.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
 }
 
-/// Returns the output limit, thinking included, of a model that takes a thinking budget.
+/// Returns the output limit, in tokens and with thinking included, of a model that takes a thinking
+/// budget.
 fn cap(model: &str) -> u32 {
     let is_old = ["claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2"]
         .iter()
@@ -106,8 +108,8 @@ fn cap(model: &str) -> u32 {
     if is_old { 32_000 } else { 64_000 }
 }
 
-/// Returns the system prompt in two cached parts: one is the same in every run of the job, the
-/// other only within this run.
+/// Returns the system prompt in two parts, each marked for the cache. All runs of the job share the
+/// first part; only the requests of this run share the second.
 fn system(request: ModelRequest<'_>) -> Vec<Value> {
     let (stable, rest) =
         request.system.split_at_checked(request.stable).unwrap_or((request.system, ""));
@@ -139,8 +141,8 @@ impl Messages {
         self.0.push(json!({"role": role, "content": blocks}));
     }
 
-    /// Marks the end of the history for the cache, so that the next request of the run reads all of
-    /// it from there.
+    /// Marks the end of the history for the cache, so that the next request of the run reads the
+    /// whole history from the cache.
     fn mark_for_cache(&mut self) {
         let last = self.0.last_mut().filter(|message| message["role"] == "user");
         let block = last.and_then(|message| message["content"].as_array_mut()?.last_mut());
@@ -180,7 +182,7 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
                 "tool_use" => calls.next(),
                 "text" => (!text(block, "text").trim().is_empty()).then(|| block.clone()),
                 // Anthropic rejects thinking that was cut before its signature. Compatible servers
-                // do not sign.
+                // do not sign thinking.
                 "thinking" if settings.base_url == WireFormat::Anthropic.base_url() => {
                     (!text(block, "signature").is_empty()).then(|| block.clone())
                 }

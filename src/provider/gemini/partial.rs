@@ -34,7 +34,8 @@ pub(super) fn put(args: &mut Value, partial: &Value) -> Result<(), ModelError> {
                     *at = json!([]);
                 }
                 let items = at.as_array_mut().ok_or_else(wrong)?;
-                // An index must not skip entries; otherwise a large one could allocate memory.
+                // An index must not skip entries; otherwise, a large index would make us allocate a
+                // long list.
                 if *index == items.len() {
                     items.push(Value::Null);
                 }

@@ -1,4 +1,4 @@
-//! The request: history and tools as contents made of parts.
+//! Builds a request: the history becomes contents made of parts.
 
 use serde_json::{Map, Value, json};
 

@@ -32,7 +32,7 @@ pub(in crate::provider) struct Answer {
     usage: Option<Usage>,
     id: Option<String>,
     has_choice: bool,
-    /// Whether the stream announced its end (`[DONE]`).
+    /// Whether the answer has ended: the stream sent `[DONE]`, or the answer arrived in one piece.
     done: bool,
 }
 
@@ -149,7 +149,8 @@ impl Answer {
         }
         self.text.push_str(new.get(known..).unwrap_or_default());
         self.refusal.push_str(message.get("refusal").and_then(Value::as_str).unwrap_or_default());
-        // Two names for one field; servers that send both send the same text twice.
+        // Servers use two names for this field. Those that send both send the same text twice, so
+        // take one.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
             message.get(*field).and_then(Value::as_str).filter(|text| !text.is_empty())
         });
@@ -194,8 +195,8 @@ impl Answer {
         }
     }
 
-    /// Merges the fragments of one detail: text fields are appended, others take the newest value
-    /// that is not null.
+    /// Takes a reasoning detail, or a fragment of one. A fragment is merged into its detail: text
+    /// is appended, and any other field takes the newest value that is not null.
     ///
     /// *Errors*: more than [`MAX_DETAILS`] details.
     fn take_detail(&mut self, detail: &Value, whole: bool) -> Result<(), ModelError> {
@@ -252,9 +253,9 @@ impl Answer {
         let is_whole = |call: &Call| {
             call.arguments.trim_end().ends_with('}') && parse_arguments(&call.arguments).is_ok()
         };
-        // Some servers give every call the index 0. A name with another id begins a new call, and
-        // so does a name after complete arguments. An id alone does not, because other servers send
-        // a new id with each fragment.
+        // Some servers give every call the index 0. A name with another id begins a new call;
+        // without an id, so does a name after complete arguments. An id alone does not begin a
+        // call, because other servers send a new id with each fragment.
         let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
             _ if name.is_empty() => false,
             (false, false) => call.id != id,
@@ -359,7 +360,8 @@ impl Reader for Answer {
             "sensitive" | "safety" | "recitation" => FinishReason::ContentFilter,
             word if word.starts_with("content_filter") => FinishReason::ContentFilter,
             word if word.starts_with("function_call_filter") => FinishReason::InvalidToolCall,
-            // A finish reason above takes precedence. Do not run calls that accompany a refusal.
+            // A refusal overrides the finish reasons below, so that calls that accompany it are not
+            // executed.
             _ if !self.refusal.is_empty() => FinishReason::Refusal,
             "length"
             | "max_tokens"
@@ -369,7 +371,8 @@ impl Reader for Answer {
             _ if self.calls.iter().any(|call| is_named(&call.name)) => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        // One entry for each named call, in order.
+        // Keep one entry for each call with a name, in order: when we send the entries back, we
+        // match them with the calls by position.
         let named = self.calls.iter().filter(|call| is_named(&call.name));
         let extras: Vec<_> = named.map(|call| call.extra.clone()).collect();
         let mut kept = Map::new();

@@ -3,7 +3,7 @@
 use super::super::format::{derived_id, wire_id};
 use crate::domain::CallId;
 
-/// The behaviour of a server where it differs from most.
+/// The properties in which compatible servers differ.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Dialect {
     /// A substring of the base URL that identifies the server.
@@ -19,8 +19,8 @@ pub(super) struct Dialect {
     pub(super) parallel_key: bool,
     /// Maximum length of a call id.
     pub(super) id: usize,
-    /// Whether a call id must consist of nine letters and digits, and a user message must not
-    /// follow a tool message.
+    /// Whether the server follows Mistral's rules: a call id has exactly nine letters and digits,
+    /// and a user message does not follow a tool message.
     pub(super) is_mistral: bool,
 }
 
@@ -63,7 +63,8 @@ const DIALECTS: &[Dialect] = &[
         parallel_key: true,
         ..COMMON
     },
-    // Their thinking models reject a history of calls without the reasoning.
+    // The thinking models of the next two providers reject a history of calls without the
+    // reasoning.
     Dialect { host: "api.deepseek.com", replays_reasoning: true, ..COMMON },
     Dialect { host: "api.moonshot", replays_reasoning: true, ..COMMON },
     Dialect { host: "openrouter.ai", parallel_key: true, ..COMMON },

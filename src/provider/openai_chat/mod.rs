@@ -46,7 +46,7 @@ impl Format for OpenaiChat {
         Box::new(answer::Answer::default())
     }
 
-    fn adapts_to(&self, error: &ModelError) -> bool {
+    fn adapt(&self, error: &ModelError) -> bool {
         error.class == ErrorClass::BadRequest
             && (error.message.contains("stream_options") || error.message.contains("include_usage"))
             && !self.refused_usage.swap(true, Ordering::Relaxed)

@@ -21,8 +21,8 @@ struct World {
     cancel: Mutex<Option<CancellationToken>>,
 }
 
-/// `look` returns the value of `at`. `change` sets it, or fails if `fail` is an argument. The state
-/// of `change` is the value of `state`.
+/// The tool `look` returns the value that its argument `at` names. The tool `change` sets that
+/// value, or fails if it has an argument `fail`; its state is the value named `state`.
 struct WorldTool {
     definition: ToolDefinition,
     category: Category,
@@ -82,7 +82,8 @@ fn call_id(text: &str) -> CallId {
     CallId::parse(text).unwrap()
 }
 
-/// A plan with a read of `a` and the given changes, stored in a ledger, and the [`Apply`] for it.
+/// A plan with one read (`look` at `a`) and one step for each given change, stored in a ledger, and
+/// the [`Apply`] for the plan.
 struct Bench {
     world: Arc<World>,
     record: Arc<Record>,
@@ -185,8 +186,7 @@ impl Bench {
         self.world.calls.lock().unwrap().clone()
     }
 
-    /// Returns the states of the plan and of its steps in the ledger, which are also those that
-    /// `apply` returns.
+    /// Returns the state of the plan and the states of its steps, as the ledger stores them.
     async fn states(&self) -> (PlanState, Vec<PlanState>) {
         let ledger = self.ledger.get().await.unwrap();
         let kept = ledger.read(|reader| reader.plan("p")).await.unwrap().unwrap();

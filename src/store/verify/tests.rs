@@ -41,7 +41,7 @@ async fn record(dir: &Path) -> (RunDir, RecordFacts) {
     (run, RecordFacts { live: false, is_open: false, end: Some(end) })
 }
 
-/// Changes that an early version of `verify` did not notice.
+/// An early version of `verify` did not notice these changes.
 // proves LOG-2
 #[tokio::test]
 async fn what_was_cut_recomputed_or_changed_is_noticed() {

@@ -1,11 +1,12 @@
 //! Skips the text in which no spelling begins, several bytes at a time.
 //!
-//! The filter looks at the last three bytes of a window that is at most as long as the shortest
-//! spelling. It moves the window until a spelling could have these bytes at that position. It may
-//! stop too early, never too late.
+//! The filter moves a window over the text. The window is at most as long as the shortest spelling.
+//! A table tells, for the last three bytes of the window, how far the window can move without
+//! passing the beginning of a spelling. The filter may stop too early, but never too late.
 //! *Source*: S. Wu and U. Manber, "A fast algorithm for multi-pattern searching", 1994.
 
-/// The longest window, in bytes. Longer ones skip more, but more of the table stops them.
+/// The longest window, in bytes. A longer window can move farther, but more entries of the table
+/// stop it.
 const LONGEST_WINDOW: usize = 16;
 
 /// The number of bytes that the filter looks at.
@@ -16,13 +17,14 @@ const TABLE: usize = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Filter {
     window: usize,
-    /// By the hash of three bytes: how far the window can move. Zero if a spelling can begin with
-    /// a window that ends with them.
+    /// Maps the hash of the last three bytes of the window to the number of bytes by which the
+    /// window can move. Zero means that a spelling can begin where the window begins.
     moves: Box<[u8; TABLE]>,
 }
 
 impl Filter {
-    /// Returns a filter for spellings; `None` if one is too short.
+    /// Returns a filter for spellings; `None` if there are none, or if one has fewer than [`GRAM`]
+    /// bytes.
     pub(super) fn new(spellings: &[Vec<u8>]) -> Option<Self> {
         let shortest = spellings.iter().map(Vec::len).min()?;
         let window = shortest.min(LONGEST_WINDOW);
@@ -41,8 +43,9 @@ impl Filter {
 
     /// Returns a position before which no spelling begins.
     ///
-    /// `begins` tells whether a spelling begins with a window. If none does, the position is the
-    /// first one at which `text` is too short for a window.
+    /// `begins` tells whether a spelling begins with the given window. If no window of `text` is
+    /// the beginning of a spelling, returns the first position at which `text` is too short for a
+    /// window.
     pub(super) fn skip(&self, text: &[u8], begins: impl Fn(&[u8]) -> bool) -> usize {
         let mut at = 0;
         while let Some(window) = text.get(at..at + self.window) {

@@ -23,9 +23,9 @@ pub(super) struct Scanner {
     filter: Filter,
     automaton: NFA,
     start: StateID,
-    /// The start state of a search for spellings that begin with the first byte.
+    /// The start state of a search that finds a spelling only at the first byte.
     anchored: StateID,
-    /// The length of the longest spelling prefix that leads to each state.
+    /// Maps each state to the length of the longest spelling prefix that leads to it.
     depths: HashMap<StateID, usize>,
     longest: usize,
     markers: Vec<String>,
@@ -36,7 +36,8 @@ pub(super) struct Scanner {
 pub(super) struct Scan {
     /// Sorted by start; at the same start, the longest first.
     matches: Vec<Found>,
-    /// Every match that begins before this byte is complete, and no escape is split there.
+    /// The number of bytes that further text cannot change: every match that begins in them is
+    /// known, and their end does not split an escape.
     pub(super) sure: usize,
 }
 
@@ -109,7 +110,7 @@ impl Scanner {
     }
 
     /// Returns the first position in the text at which a spelling could begin that ends after the
-    /// view. No spelling begins before byte `from` of the view.
+    /// view. The caller knows that no spelling begins before byte `from` of the view.
     fn sure(&self, view: &View<'_>, from: usize) -> usize {
         let bytes = view.bytes();
         let from = from.max((bytes.len() + 1).saturating_sub(self.longest));
@@ -121,8 +122,8 @@ impl Scanner {
         view.text_start(bytes.len().saturating_sub(depth))
     }
 
-    /// Appends the part of `text` before `scan.sure` to `out`. One marker replaces matches that
-    /// overlap; matches that touch have one each.
+    /// Appends the part of `text` before `scan.sure` to `out`. One marker replaces all matches that
+    /// overlap; adjacent matches get one marker each.
     ///
     /// `covered` counts the bytes at the start of `text` that an earlier marker replaced. Returns
     /// this count for the text after `scan.sure`.

@@ -3,7 +3,8 @@
 //! The scanner searches every view for all of them. A spelling within another encoding (base64 in a
 //! JSON string, JSON in a query) therefore needs no entry of its own.
 //!
-//! Invariant: no spelling begins with a blank or contains a line end. Views leave these out.
+//! Invariant: no spelling begins with a blank or contains a line end, because views leave out line
+//! ends and the blanks after them.
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use super::SHORTEST_SECRET;
 use super::view::joined;
 
-/// Minimum length of a base64 part.
+/// Minimum length in bytes of a base64 part that is a spelling.
 const SHORTEST_ENCODED: usize = 8;
 
 /// Minimum length in bytes of a line of a secret that is a spelling on its own, not counting the
@@ -44,7 +45,8 @@ pub(super) fn spellings(secret: &str) -> Vec<Vec<u8>> {
 /// Returns the long lines of a secret. A spelled-out `\n` ends a line as well: environment files
 /// and JSON documents store keys this way, and tools print them with real line ends.
 ///
-/// We leave out the armour of a PEM key: it is public and surrounds every certificate.
+/// We leave out the BEGIN and END lines of a PEM key: they are public, and certificates have such
+/// lines, too.
 fn lines(secret: &str) -> Vec<Vec<u8>> {
     let unescaped = secret.replace("\\r", "\n").replace("\\n", "\n");
     secret

@@ -158,7 +158,7 @@ fn long_lines_of_a_secret_are_replaced_alone() {
     assert_eq!(redactor.text(&format!("1: {}\n", lines[1])), format!("1: {MARK}\n"));
     assert_eq!(redactor.text(&all_unicode_escapes(lines[2])), MARK);
     assert_eq!(redactor.text(&all_percent(lines[2], false)), MARK);
-    // The armour is public, and a short line would blank out innocent text.
+    // The BEGIN line is public, and a short line would blank out innocent text.
     assert!(matches!(redactor.text(lines[0]), Cow::Borrowed(_)));
     assert!(matches!(redactor.text(lines[3]), Cow::Borrowed(_)));
 }
@@ -257,7 +257,7 @@ fn secret_text() -> impl Strategy<Value = String> {
         .prop_filter("long enough", |text| text.len() >= SHORTEST_SECRET)
 }
 
-/// Secrets that begin like each other, like escapes and like their own end.
+/// Secrets that share beginnings, that look like escapes, or that end as they begin.
 fn hostile_secrets() -> Vec<Secret> {
     [
         "aaaaaa",
@@ -367,7 +367,8 @@ proptest! {
         for encoded in [BASE64_STANDARD.encode(&bytes), BASE64_URL_SAFE.encode(&bytes), hex::encode(&bytes), hex::encode_upper(&bytes)] {
             let text = wrapped(&encoded, columns, &end);
             let clean = redactor.text(&text).into_owned();
-            // Fewer than 8 characters of base64 would blank out innocent text.
+            // In base64, a secret of 6 bytes can have only 7 characters of its own, which is too
+            // short for a spelling.
             prop_assert!(clean.contains(MARK) || secret.len() < 7, "{} -> {}", text, clean);
         }
     }

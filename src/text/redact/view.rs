@@ -3,8 +3,8 @@
 //! A [`View`] leaves out line ends and the indentation after them, undoes one [`Encoding`] and maps
 //! every byte back to the text. The scanner searches views; it never sees the text itself.
 //!
-//! Invariant: a view that starts at a boundary of every encoding reads the same bytes as the view
-//! of a longer text, from the first byte that is not blank. Streams rely on it.
+//! Invariant: if a text is cut where no escape is split, then the view of the second part equals
+//! the end of the view of the whole text, except for blanks at its beginning. Streams rely on this.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::ops::Range;
 /// The bound keeps a stream from holding back an endless run.
 const LONGEST_GAP: usize = 32;
 
-/// The bytes of `\uXXXX`.
+/// Length in bytes of `\uXXXX`.
 const UNIT_LEN: usize = 6;
 
 /// An encoding that a view undoes.
@@ -24,7 +24,7 @@ pub(super) enum Encoding {
     /// The escapes of a JSON string, such as `\/`, `\n` and `\u0041`. *Source*: RFC 8259,
     /// section 7.
     Json,
-    /// `%41`, with hex digits of both cases. *Source*: RFC 3986, section 2.1.
+    /// Percent escapes, such as `%4a` or `%4A`. *Source*: RFC 3986, section 2.1.
     Percent,
 }
 
@@ -57,8 +57,8 @@ pub(super) struct View<'a> {
     end: usize,
 }
 
-/// Bytes of a view, and the bytes of the text that they represent. A plain piece has equal lengths,
-/// an escape never has.
+/// Bytes of a view, and the bytes of the text that they represent. The two ranges have the same
+/// length in a plain piece, and different lengths in an escape.
 struct Piece {
     view: Range<usize>,
     text: Range<usize>,
@@ -71,8 +71,8 @@ impl Piece {
 }
 
 impl<'a> View<'a> {
-    /// Returns the reading of `text`, or `None` if it equals the plain one because `text` contains
-    /// no escape.
+    /// Returns the view of `text`, or `None` if `text` contains no escape of `encoding`: its view
+    /// would equal the plain one.
     pub(super) fn new(text: &'a [u8], encoding: Encoding, stop: Stop) -> Option<Self> {
         match encoding.mark() {
             Some(mark) => memchr::memchr(mark, text)?,
@@ -113,7 +113,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Returns the start of the escape that `at` would split; otherwise `at`.
+    /// Returns `at`, or the start of the escape that a cut at `at` would split.
     pub(super) fn boundary(&self, at: usize) -> usize {
         let piece = self.pieces.partition_point(|piece| piece.text.end <= at);
         match self.pieces.get(piece) {
@@ -142,7 +142,7 @@ struct Reader {
     pieces: Vec<Piece>,
     /// The position in the text.
     at: usize,
-    /// Characters left out since the last one that the view shows.
+    /// Number of characters left out since the last one that the view shows.
     gap: usize,
 }
 

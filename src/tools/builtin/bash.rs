@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::ToolContext;
-use super::super::exec::{Process, append, digest_of_file, ended_by_us};
+use super::super::exec::{Process, append, digest_of_file, interruption};
 use super::{TEXT_BYTES, parsed};
 use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::config::{Builtin, ToolSandbox};
@@ -87,7 +87,7 @@ impl ToolRunner for BashTool {
             Some(shell) if self.ctx.programs.execution.is_local() => {
                 digest_of_file(shell.program.clone()).await
             }
-            _ => Ok(self.ctx.place()),
+            _ => Ok(self.ctx.state_prefix()),
         }
     }
 
@@ -109,22 +109,25 @@ impl ToolRunner for BashTool {
         let (exit, mut output) = process.run(&self.ctx, call, context).await;
         let Some(exit) = exit else { return output };
         let advice = "You can retry with a longer timeout by setting the timeout_ms parameter.";
-        let note =
-            match (ended_by_us(&self.ctx, exit, process.timeout, advice), exit.code, exit.signal) {
-                (Some((kind, note)), _, _) => {
-                    output.error_kind = Some(kind);
-                    note
-                }
-                // The model interprets the exit code, so a non-zero code is not an error of the
-                // call.
-                (None, Some(code), _) => {
-                    format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
-                }
-                (None, None, signal) => {
-                    output.error_kind = Some(ErrorKind::Signal);
-                    format!("[killed by signal {}]", signal.unwrap_or(0))
-                }
-            };
+        let note = match (
+            interruption(&self.ctx, exit, process.timeout, advice),
+            exit.code,
+            exit.signal,
+        ) {
+            (Some((kind, note)), _, _) => {
+                output.error_kind = Some(kind);
+                note
+            }
+            // The model interprets the exit code, so a non-zero code is not an error of the
+            // call.
+            (None, Some(code), _) => {
+                format!("[exit code {code}, {} ms]", started.elapsed().as_millis())
+            }
+            (None, None, signal) => {
+                output.error_kind = Some(ErrorKind::Signal);
+                format!("[killed by signal {}]", signal.unwrap_or(0))
+            }
+        };
         append(&mut output.content, &note);
         output
     }

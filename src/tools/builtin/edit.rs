@@ -118,8 +118,8 @@ fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
     Some(*starts.get(at)?..end)
 }
 
-/// Returns the replacement for whole lines without their last line break, with the line breaks of
-/// the file.
+/// Returns `new` as a replacement of `lines`, which are whole lines without their last line break.
+/// Uses the line breaks of the file.
 fn in_place_of(lines: &str, new: &str) -> String {
     let new = new.strip_suffix('\n').unwrap_or(new);
     if lines.ends_with('\r') {
@@ -290,7 +290,7 @@ fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError>
     order.sort_by_key(|(_, _, new)| new.is_none());
     for (at, (place, _, new)) in order.iter().enumerate() {
         let Err(error) = set(place, Some(new)) else { continue };
-        let mut message = format!("Nothing was changed: {}", error.message);
+        let mut left = Vec::new();
         // Restore the failed file too: it may have been replaced before the error.
         for (place, path, _) in order.iter().take(at + 1) {
             let back = match before.get(*path).and_then(Option::as_deref) {
@@ -298,12 +298,17 @@ fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError>
                 None => place.remove_if_there(),
             };
             if let Err(error) = back {
-                message = format!(
-                    "A file could not be written, and the earlier changes could not be undone: {}; {}",
-                    message, error.message
-                );
+                left.push(format!("`{path}`: {}", error.message));
             }
         }
+        let why = error.message;
+        let message = match left.is_empty() {
+            true => format!("Nothing was changed: {why}"),
+            false => format!(
+                "The patch failed: {why} These files could not be restored and may be changed: {}",
+                left.join(" ")
+            ),
+        };
         return Err(CallError::new(error.kind, message));
     }
     Ok(())

@@ -13,7 +13,8 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
 
-/// The most entries that a call collects, regardless of `limit`: sorting needs all of them.
+/// Maximum number of entries that a call collects, regardless of `limit`: sorting needs all of
+/// them.
 const LOOKED_AT: usize = 200_000;
 
 #[derive(Deserialize)]

@@ -1,8 +1,9 @@
-//! The built-in tools for files and lists. Each is a function from arguments to an answer, which
-//! runs on a thread that may block.
+//! The built-in tools. The tools for files, to-do lists and skills are functions from arguments to
+//! an answer, which run on a thread that may block. `bash` and the web tools have types of their
+//! own.
 //!
-//! `config/builtins.json` defines their names and arguments. The gate decides whether a call may
-//! run, and [`super::files`] checks again what the call opens.
+//! `config/builtins.json` defines the names and arguments of the tools. The gate decides whether a
+//! call may run, and [`super::files`] checks again what the call opens.
 
 mod bash;
 mod edit;
@@ -35,21 +36,21 @@ use crate::gate::{Access, PathRules, Resource};
 use crate::process::resolved;
 use crate::text::truncate::{Keep, ViewLimit};
 
-/// The most bytes of a text argument without its own limit.
+/// Maximum bytes of a text argument that declares no limit of its own.
 const TEXT_BYTES: usize = 4096;
 
 /// The answer of a built-in tool.
 #[derive(Debug, Default)]
 struct Answer {
     text: String,
-    /// Lines below the view of the text, which truncation never removes. If there is a note, the
-    /// text ends its last line.
+    /// Lines that follow the view of the text and that truncation never removes. If there is a
+    /// note, `text` must end with LF.
     note: String,
     diff: Option<String>,
     modified: Vec<PathBuf>,
     lines_changed: u64,
     images: Vec<Image>,
-    /// Whether bytes were not valid UTF-8.
+    /// Whether bytes of a file that was read were not valid UTF-8.
     lossy: bool,
     details: Map<String, Value>,
 }
@@ -104,7 +105,7 @@ struct Kind {
     name: &'static str,
     /// Returns the resources that a call accesses, for the gate.
     resources: fn(&Map<String, Value>) -> Vec<Resource>,
-    /// Returns the most lines that a call can change.
+    /// Returns the maximum number of lines that a call can change.
     lines: fn(&Map<String, Value>) -> u64,
     work: fn(&Map<String, Value>, &Work<'_>) -> Result<Answer, CallError>,
     view: ViewLimit,
@@ -178,7 +179,7 @@ const KINDS: &[Kind] = &[
         resources: |arguments| reads(arguments, "path"),
         lines: NO_LINES,
         work: search::glob,
-        // The newest come first.
+        // The newest files come first.
         view: view(20_000, 500, Keep::Head),
     },
     Kind {
@@ -231,13 +232,13 @@ pub struct JudgedCall {
     pub arguments: Map<String, Value>,
     /// The resources that the call accesses.
     pub resources: Vec<Resource>,
-    /// The most lines of files that the call can change.
+    /// The maximum number of lines of files that the call can change.
     pub lines: u64,
 }
 
 impl JudgedCall {
-    /// Adds the resolved paths of a call on this host. In a run, they are checked when the files
-    /// are opened.
+    /// Adds, for a call on this host, the resolved path of each file, if it differs from the path
+    /// in the call. A run does not need this: it checks the resolved paths when it opens the files.
     #[must_use]
     pub fn with_real_paths(mut self, is_local: bool, paths: &PathRules) -> Self {
         let real = |resource: &Resource| {
@@ -273,7 +274,7 @@ pub fn prepare_builtin(
 
 /// Returns the current state of the files that a call would change.
 fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallError> {
-    let mut state = ctx.place();
+    let mut state = ctx.state_prefix();
     let cancel = CancellationToken::new();
     for resource in resources {
         let Resource::File { path, access: Access::Write } = resource else { continue };

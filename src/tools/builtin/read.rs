@@ -17,7 +17,7 @@ use crate::gate::shown;
 /// The default number of lines.
 const LINES: u64 = 2000;
 
-/// The most bytes that one call returns, which is far above the model's view.
+/// Maximum bytes that one call returns, far more than the model's view.
 const BYTES: usize = 1 << 20;
 
 /// Bytes at the start of a file that we search for a NUL, which marks the file as binary.
@@ -102,8 +102,8 @@ pub(super) fn read_many_files(
     }
 }
 
-/// Returns `NNN | line` for the requested lines, and a note if more follow. Sets `lossy` if bytes
-/// of them are not valid UTF-8.
+/// Returns `NNN | line` for each requested line, and a note if more lines follow. Sets `lossy` if
+/// bytes of the requested lines are not valid UTF-8.
 fn numbered(
     work: &Work<'_>,
     files: Files<'_>,

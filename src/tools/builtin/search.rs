@@ -24,35 +24,36 @@ use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::shown;
 
-/// Characters of a matching line that the model sees.
+/// Maximum characters of a line that the model sees.
 const LINE_CHARACTERS: usize = 500;
 
-/// The most bytes of a pattern; its parsed form takes some hundred times as much.
+/// Maximum bytes of a pattern; its parsed form takes some hundred times as much.
 const PATTERN_BYTES: usize = 16 << 10;
 
-/// The most bytes of a compiled pattern.
+/// Maximum bytes of a compiled pattern.
 const COMPILED_BYTES: usize = 4 << 20;
 
 /// Bytes of the lazy DFA's cache, per thread; a pattern that needs more falls back to the NFA.
 const TABLE_BYTES: usize = 2 << 20;
 
-/// States of a compiled pattern: the NFA matcher looks at each of them for each byte.
+/// Maximum states of a compiled pattern: the NFA matcher looks at each of them for each byte.
 const PATTERN_STATES: usize = 50_000;
 
-/// States times capture slots: the memory of the NFA matcher, per thread, in machine words.
+/// Maximum of states times capture slots, which is the memory of the NFA matcher per thread, in
+/// machine words.
 const PATTERN_MEMORY_WORDS: usize = 250_000;
 
-/// Bytes of one line that are held in memory; a longer one ends the search of its file.
+/// Maximum bytes of one line that are held in memory; a longer line ends the search of its file.
 const LINE_BYTES: usize = 16 << 20;
 
-/// The most steps of the NFA matcher on one line, a few seconds of work: we check the deadline only
+/// Maximum steps of the NFA matcher on one line, a few seconds of work: we check the deadline only
 /// between lines.
 const LINE_STEPS: usize = 2_000_000_000;
 
 /// Bytes of results after which a search stops.
 const FOUND_BYTES: u64 = 4 << 20;
 
-/// The most files that `glob` collects to find the newest.
+/// Maximum number of files that `glob` collects to find the newest.
 const REMEMBERED: usize = 200_000;
 
 #[derive(Deserialize)]
@@ -107,7 +108,7 @@ pub(super) fn grep(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     let mut answer = search.answer(found);
     for name in root.tree.iter().flat_map(|tree| &tree.skipped) {
-        let _ = write!(answer.text, "\n[{name} was not searched: it is too large to fetch]");
+        answer.add_note(&format!("[{name} was not searched: it is too large to fetch]\n"));
     }
     Ok(answer)
 }
@@ -157,12 +158,11 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     if found.is_empty() {
         answer.text = "[no file matches]".to_owned();
     }
-    answer.note.push_str(&left_out.note());
+    answer.add_note(&left_out.note());
     if found.len() >= REMEMBERED {
-        let _ = writeln!(
-            answer.note,
-            "[more than {REMEMBERED} files match, and newer ones may be missing: narrow the pattern]"
-        );
+        answer.add_note(&format!(
+            "[more than {REMEMBERED} files match, and newer ones may be missing: narrow the pattern]\n"
+        ));
     }
     if found.len() > limit {
         let _ = write!(answer.note, "[{} more: raise `limit`]", found.len() - limit);
@@ -220,7 +220,7 @@ fn invalid(message: String) -> CallError {
     CallError::new(ErrorKind::InvalidArguments, format!("{message}. Correct it and call again."))
 }
 
-/// Matches a path. A pattern without a slash matches file names, at any depth.
+/// Returns whether a path matches. A pattern without a slash matches file names, at any depth.
 fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
     match (glob.glob().glob().contains('/'), relative.file_name()) {
         (false, Some(name)) => glob.is_match(name),
@@ -228,7 +228,7 @@ fn fits(glob: &GlobMatcher, relative: &Path) -> bool {
     }
 }
 
-/// Returns a path as the model sees it: relative to the working directory if it lies there.
+/// Returns a path as the model sees it: relative if the path is below the working directory.
 fn named(work: &Work<'_>, path: &Path) -> String {
     shown(path.strip_prefix(&work.ctx.access.paths.working_dir).unwrap_or(path).as_os_str())
 }
@@ -240,7 +240,7 @@ struct Search<'a> {
     context: usize,
     matches: AtomicU64,
     most: u64,
-    /// Bytes of the results.
+    /// Bytes of the results so far.
     bytes: AtomicU64,
     /// Files that were not searched to their end.
     unfinished: AtomicU64,
@@ -388,7 +388,7 @@ impl Sink for Lines<'_> {
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> Result<bool, io::Error> {
         if self.search.bytes.load(Ordering::Relaxed) > FOUND_BYTES {
-            // Treat this like the limit on matches.
+            // Treat the limit on bytes like the limit on matches.
             self.search.matches.fetch_max(self.search.most, Ordering::Relaxed);
             return Ok(false);
         }

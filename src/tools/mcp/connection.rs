@@ -15,19 +15,20 @@ use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
 use super::super::ToolContext;
+use super::error::{McpError, UnreadableTool};
 use super::lines::{LimitedReader, RefusalReason};
 use super::{Described, PATIENCE};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
-use crate::process::{Piped, PipedEnd, PipedEnded, ProcessSpec};
+use crate::process::{Piped, PipedEnd, ProcessSpec};
 
-/// The most pages of a tool list.
+/// Maximum pages of a tool list.
 const MAX_PAGES: usize = 100;
 
-/// The most bytes of one message over HTTP, where we do not count values.
+/// Maximum bytes of one message over HTTP, where we do not count values.
 const MESSAGE_BYTES: usize = 8 << 20;
 
-/// The most images of one answer that we look at.
+/// Maximum number of images of one answer that we look at.
 const MAX_PICTURES: usize = 4;
 
 /// The time limit for establishing a connection.
@@ -47,8 +48,8 @@ impl ClientHandler for Client {
         implementation.name = "dutyd".to_owned();
         implementation.version = env!("CARGO_PKG_VERSION").to_owned();
         let mut config = ClientConfig::new(ClientCapabilities::default(), implementation);
-        // The newest version that current servers speak. If a server offers another version, we
-        // follow it.
+        // This is the newest protocol version that current servers speak. If a server offers
+        // another version, we follow the server.
         config.protocol_version = ProtocolVersion::V_2025_11_25;
         config
     }
@@ -62,7 +63,7 @@ impl ClientHandler for Client {
 pub(super) struct Answered {
     /// The text, in which `[picture N]` (from 1) replaces an image.
     pub(super) text: String,
-    /// The images in base64, unchanged.
+    /// The images in base64, as the server sent them.
     pub(super) pictures: Vec<String>,
     /// Whether the server reports a failure.
     pub(super) has_failed: bool,
@@ -78,21 +79,20 @@ pub(super) struct Connection {
 impl Connection {
     /// Starts the server, or connects to it, and performs the handshake.
     ///
-    /// *Errors*: the reason, as a sentence.
+    /// *Errors*: [`McpError`]. The process of a server that cannot be used has ended.
     pub(super) async fn connect(
         server: &McpServer,
         ctx: &ToolContext,
         rights: Category,
         lifetime: Duration,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, McpError> {
         match &server.transport {
-            McpTransport::Http { .. } if ctx.access.domains.is_offline => {
-                Err("the job has no network".to_owned())
-            }
+            McpTransport::Http { .. } if ctx.access.domains.is_offline => Err(McpError::Offline),
             McpTransport::Http { url, headers } => {
                 let transport = http(url, headers)?;
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
-                let service = served.map_err(|_| silent())?.map_err(|e| e.to_string())?;
+                let served = served.map_err(|_| McpError::HandshakeTimeout)?;
+                let service = served.map_err(McpError::failed)?;
                 let (process, ending) = (Mutex::new(None), None);
                 Ok(Self { service, process, ending, refused: RefusalReason::default() })
             }
@@ -100,7 +100,7 @@ impl Connection {
                 let path: PathBuf = program
                     .path
                     .clone()
-                    .ok_or_else(|| format!("the program `{}` was not found", program.written))?;
+                    .ok_or_else(|| McpError::ProgramNotFound(program.written.clone()))?;
                 // A server runs on this host even if the job's tools run elsewhere.
                 let working_dir = match ctx.programs.execution.is_local() {
                     true => ctx.working_dir.as_path(),
@@ -110,7 +110,7 @@ impl Connection {
                     .programs
                     .sandboxes
                     .of(rights, sandbox, working_dir)
-                    .map_err(|error| format!("it cannot be sandboxed: {error}"))?;
+                    .map_err(McpError::Sandbox)?;
                 let mut all = ctx.programs.env.clone();
                 all.extend(env.iter().map(|(name, value)| (name.clone(), value.clone())));
                 let argv = std::iter::once(path.display().to_string());
@@ -124,7 +124,7 @@ impl Connection {
                     sandbox,
                 };
                 let started = ctx.programs.spawner.start_piped(&spec, &ctx.redactor).await;
-                let (process, output, input) = started.map_err(|error| error.to_string())?;
+                let (process, output, input) = started?;
                 let ending = process.ending();
                 let (output, refused) = LimitedReader::new(output);
                 let served = serve_client(Client, (output, input));
@@ -133,26 +133,27 @@ impl Connection {
                         let process = Mutex::new(Some(process));
                         return Ok(Self { service, process, ending: Some(ending), refused });
                     }
-                    Ok(Err(_)) if refused.get().is_some() => {
-                        refused.get().copied().unwrap_or_default().to_owned()
-                    }
-                    Ok(Err(error)) => {
-                        // Let the server exit by itself first, so that we can report how it exited.
-                        ending.within(SOON).await;
-                        error.to_string()
-                    }
-                    Err(_) => silent(),
+                    Ok(Err(error)) => match refused.get() {
+                        Some(reason) => McpError::Refused(reason),
+                        None => {
+                            // Let the server exit by itself first, so that we can report how it
+                            // exited.
+                            ending.within(SOON).await;
+                            McpError::failed(error)
+                        }
+                    },
+                    Err(_) => McpError::HandshakeTimeout,
                 };
                 // Leave no process of a server that cannot be used.
-                Err(explained(error, &process.end().await))
+                Err(error.with_end(&process.end().await))
             }
         }
     }
 
     /// Returns the tools that the server describes.
     ///
-    /// *Errors*: the reason, as a sentence; also if there are more than `most` tools.
-    pub(super) async fn tools(&self, most: usize) -> Result<Listing, String> {
+    /// *Errors*: [`McpError`]; also if there are more than `most` tools.
+    pub(super) async fn tools(&self, most: usize) -> Result<Listing, McpError> {
         let (mut listing, mut cursor) = (Listing::default(), None);
         for _ in 0..MAX_PAGES {
             let mut page = PaginatedRequestParams::default();
@@ -163,12 +164,12 @@ impl Connection {
             });
             let listed = match self.service.send_request(request).await {
                 Ok(listed) => listed,
-                Err(error) => return Err(self.told(error).await),
+                Err(error) => return Err(self.error_of(error).await),
             };
             let (tools, next) = read_page(listed)?;
             for tool in tools {
                 if listing.described.len() + listing.unreadable.len() == most {
-                    return Err(format!("it has more than {most} tools"));
+                    return Err(McpError::TooManyTools(most));
                 }
                 match tool {
                     Ok(tool) => listing.described.push(tool),
@@ -180,26 +181,26 @@ impl Connection {
                 return Ok(listing);
             }
         }
-        Err(format!("its list of tools has more than {MAX_PAGES} pages"))
+        Err(McpError::TooManyPages(MAX_PAGES))
     }
 
     /// Calls a tool of the server.
     ///
-    /// *Errors*: the reason, as a sentence. *Cancel*: dropping the future notifies the server.
+    /// *Errors*: [`McpError`]. *Cancel*: dropping the future notifies the server.
     pub(super) async fn call(
         &self,
         name: &str,
         arguments: Map<String, Value>,
-    ) -> Result<Answered, String> {
+    ) -> Result<Answered, McpError> {
         let mut params = CallToolRequestParams::new(name.to_owned());
         params.arguments = Some(arguments);
         let answer = match self.service.peer().call_tool_once(params).await {
             Ok(answer) => answer,
-            Err(error) => return Err(self.told(error).await),
+            Err(error) => return Err(self.error_of(error).await),
         };
         let CallToolResponse::Complete(result) = answer else {
             // We decline the server's own requests (sampling, elicitation): MCP-4.
-            return Err("the server requested input first, which is refused".to_owned());
+            return Err(McpError::InputRequested);
         };
         let (mut parts, mut pictures): (Vec<String>, Vec<String>) = Default::default();
         for block in &result.content {
@@ -240,10 +241,11 @@ impl Connection {
         }
     }
 
-    /// Returns an error as text, with the exit of the server if that is the cause.
-    async fn told(&self, error: ServiceError) -> String {
-        if let Some(why) = self.refused.get() {
-            return (*why).to_owned();
+    /// Returns the error for a request that failed, with the exit of the server if that is the
+    /// cause.
+    async fn error_of(&self, error: ServiceError) -> McpError {
+        if let Some(reason) = self.refused.get() {
+            return McpError::Refused(reason);
         }
         let is_broken =
             matches!(error, ServiceError::TransportClosed | ServiceError::TransportSend(_));
@@ -251,9 +253,10 @@ impl Connection {
             Some(ending) if is_broken => ending.within(SOON).await,
             _ => None,
         };
+        let error = McpError::failed(error);
         match ended {
-            Some(ended) => explained(error.to_string(), &ended),
-            None => error.to_string(),
+            Some(ended) => error.with_end(&ended),
+            None => error,
         }
     }
 }
@@ -262,14 +265,15 @@ impl Connection {
 #[derive(Default)]
 pub(super) struct Listing {
     pub(super) described: Vec<Described>,
-    /// Why each of the other tools cannot be used, as a sentence.
-    pub(super) unreadable: Vec<String>,
+    /// The other tools.
+    pub(super) unreadable: Vec<UnreadableTool>,
 }
 
-type Page = (Vec<Result<Described, String>>, Option<String>);
+/// The tools of a page, and the cursor of the next page.
+type Page = (Vec<Result<Described, UnreadableTool>>, Option<String>);
 
 /// Reads the tools of a page one by one, so that an unreadable tool does not hide the others.
-fn read_page(listed: ServerResult) -> Result<Page, String> {
+fn read_page(listed: ServerResult) -> Result<Page, McpError> {
     let value = match listed {
         ServerResult::ListToolsResult(listed) => {
             let tools = listed.tools.into_iter().map(|tool| {
@@ -283,21 +287,21 @@ fn read_page(listed: ServerResult) -> Result<Page, String> {
         }
         // At least one of the tools violates the protocol.
         ServerResult::CustomResult(result) => result.0,
-        _ => return Err("its answer to tools/list is not a list of tools".to_owned()),
+        _ => return Err(McpError::NotAToolList),
     };
     let tools = value.get("tools").and_then(Value::as_array);
-    let tools = tools.ok_or("its answer to tools/list has no `tools`")?;
+    let tools = tools.ok_or(McpError::NoTools)?;
     let next = value.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
     Ok((tools.iter().map(read_tool).collect(), next))
 }
 
-fn read_tool(tool: &Value) -> Result<Described, String> {
+fn read_tool(tool: &Value) -> Result<Described, UnreadableTool> {
     let word = |key: &str| tool.get(key).and_then(Value::as_str);
-    let name = word("name").ok_or("a tool without a name is left out")?;
-    let schema = tool.get("inputSchema").filter(|schema| schema.is_object()).ok_or_else(|| {
-        let name = crate::text::escape::one_line(name);
-        format!("the tool `{name}` has a schema that cannot be read; it is left out")
-    })?;
+    let name = word("name").ok_or(UnreadableTool::NoName)?;
+    let schema = tool
+        .get("inputSchema")
+        .filter(|schema| schema.is_object())
+        .ok_or_else(|| UnreadableTool::NoSchema(crate::text::escape::one_line(name)))?;
     Ok(Described {
         name: name.to_owned(),
         description: word("description").unwrap_or_default().to_owned(),
@@ -305,33 +309,22 @@ fn read_tool(tool: &Value) -> Result<Described, String> {
     })
 }
 
-fn explained(error: String, ended: &PipedEnded) -> String {
-    match ended.words() {
-        words if words.is_empty() => error,
-        words => format!("{error}; {words}"),
-    }
-}
-
-fn silent() -> String {
-    format!("it did not answer within {} s", PATIENCE.as_secs())
-}
-
 fn http(
     url: &str,
     headers: &std::collections::BTreeMap<String, String>,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, String> {
+) -> Result<StreamableHttpClientTransport<reqwest::Client>, McpError> {
     let client = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT)
         .build()
-        .map_err(|error| format!("the HTTP client cannot be made: {error}"))?;
+        .map_err(McpError::HttpClient)?;
     let mut config = StreamableHttpClientTransportConfig::with_uri(url.to_owned());
     config.max_sse_event_size = MESSAGE_BYTES;
     for (name, value) in headers {
         let name = http::HeaderName::try_from(name.as_str())
-            .map_err(|_| format!("`{name}` is not a valid header name"))?;
+            .map_err(|_| McpError::HeaderName(name.clone()))?;
         let mut value = http::HeaderValue::try_from(value.as_str())
-            .map_err(|_| format!("the header `{name}` has a value that cannot be sent"))?;
+            .map_err(|_| McpError::HeaderValue(name.to_string()))?;
         value.set_sensitive(true);
         config.custom_headers.insert(name, value);
     }

@@ -15,19 +15,19 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::text::json::Measure;
 
-/// The most bytes of one message.
+/// Maximum bytes of one message.
 const MESSAGE_BYTES: usize = 16 << 20;
 
-/// The most values of one message, which is enough for some thousand tools.
+/// Maximum number of JSON values in one message, which is enough for several thousand tools.
 const MESSAGE_VALUES: usize = 100_000;
 
-/// The most levels of lists and objects. The parser's own limit is 128.
+/// Maximum levels of lists and objects. The parser's own limit is 128.
 const MAX_LEVELS: usize = 120;
 
 /// Bytes that we read at once.
 const PIECE: usize = 64 << 10;
 
-/// The limit that a message exceeded, set once.
+/// Why a message was refused; set at the first such message.
 pub(super) type RefusalReason = Arc<OnceLock<&'static str>>;
 
 /// A reader that fails at a message over the limits.

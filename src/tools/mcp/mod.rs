@@ -7,6 +7,7 @@
 //! fails only its own calls (MCP-5). The official library implements the protocol.
 
 mod connection;
+mod error;
 mod lines;
 mod schema;
 mod tool;
@@ -23,18 +24,20 @@ use crate::agent::AgentTool;
 use crate::config::{MCP_SEPARATOR, McpServer};
 use crate::domain::{Category, ToolName};
 use connection::Connection;
+use error::UnreadableTool;
+pub use error::{McpError, UnusableServer};
 use tool::McpTool;
 
 /// The time limit for the handshake, and for listing the tools.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The most tools of one server.
+/// Maximum number of tools of one server.
 const MAX_TOOLS: usize = 500;
 
-/// The most bytes of a tool's schema.
+/// Maximum bytes of a tool's schema.
 const SCHEMA_BYTES: usize = 64 * 1024;
 
-/// The most characters of each text of a server that a model sees.
+/// Maximum characters of each text of a server that a model sees.
 const DESCRIPTION_CHARACTERS: usize = 4000;
 
 /// A tool as a server describes it.
@@ -66,8 +69,8 @@ pub struct RunningServer {
     pub name: String,
     /// The tools that the server describes.
     pub described: Vec<Described>,
-    /// Why each of the other tools cannot be used, as a sentence.
-    unreadable: Vec<String>,
+    /// The other tools of its list.
+    unreadable: Vec<UnreadableTool>,
     connection: Arc<Connection>,
 }
 
@@ -81,6 +84,12 @@ pub struct McpWarning {
 }
 
 impl McpWarning {
+    /// Returns the warning about a server whose tools a run lacks.
+    #[must_use]
+    pub fn unavailable(error: &UnusableServer) -> Self {
+        Self::new("mcp_unavailable", error.to_string())
+    }
+
     fn new(code: &'static str, message: String) -> Self {
         Self { code, message }
     }
@@ -88,25 +97,27 @@ impl McpWarning {
 
 impl RunningServer {
     /// Starts a server and lists its tools. `rights` is the highest category that the job lists for
-    /// it.
+    /// the server. A server process ends after `lifetime` at the latest.
     ///
-    /// *Errors*: why the server cannot be used, as a sentence. *Cancel*: dropping the future ends
-    /// the server.
+    /// *Errors*: [`UnusableServer`]. *Cancel*: dropping the future ends the server.
     pub async fn start(
         server: &McpServer,
         ctx: &ToolContext,
         rights: Category,
         lifetime: Duration,
-    ) -> Result<Self, String> {
-        let failed = |error| format!("the MCP server `{}` cannot be used: {error}", server.name);
+    ) -> Result<Self, UnusableServer> {
+        let failed = |error| UnusableServer { server: server.name.clone(), error };
         let connection =
             Connection::connect(server, ctx, rights, lifetime).await.map_err(failed)?;
         let listing = match tokio::time::timeout(PATIENCE, connection.tools(MAX_TOOLS)).await {
             Ok(Ok(listing)) => listing,
-            other => {
+            Ok(Err(error)) => {
                 connection.end().await;
-                let error = other.unwrap_or_else(|_| Err("it did not list its tools".to_owned()));
-                return Err(failed(error.err().unwrap_or_default()));
+                return Err(failed(error));
+            }
+            Err(_) => {
+                connection.end().await;
+                return Err(failed(McpError::ListTimeout));
             }
         };
         Ok(Self {
@@ -133,7 +144,7 @@ impl RunningServer {
         ctx: &Arc<ToolContext>,
     ) -> (Vec<Arc<dyn AgentTool>>, Vec<McpWarning>) {
         let mut tools: BTreeMap<String, Arc<dyn AgentTool>> = BTreeMap::new();
-        let unreadable = |why: &String| {
+        let unreadable = |why: &UnreadableTool| {
             McpWarning::new("mcp_schema", format!("MCP server `{}`: {why}", self.name))
         };
         let mut warnings: Vec<McpWarning> = self.unreadable.iter().map(unreadable).collect();
@@ -195,7 +206,7 @@ impl RunningServer {
     }
 }
 
-/// Returns an untrusted text as a model sees it: escaped, and cut to the limit.
+/// Returns an untrusted text as a model sees it: escaped, and cut to [`DESCRIPTION_CHARACTERS`].
 fn shown(text: &str) -> String {
     let escaped = crate::text::escape::for_model(text);
     escaped.chars().take(DESCRIPTION_CHARACTERS).collect()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The most parts of a schema after every reference in it is followed.
+/// Maximum parts (JSON values) of a schema after every reference in it is followed.
 const MAX_PARTS: u64 = 20_000;
 
 /// Returns whether a schema stays small after every reference in it is followed: no reference is

@@ -10,17 +10,18 @@ use super::super::ToolContext;
 use super::super::image;
 use super::super::output::PROGRAM_VIEW;
 use super::connection::{Answered, Connection};
+use super::error::{McpError, SchemaError};
 use super::{Described, shown};
 use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::argv::Parameters;
 use crate::config::{McpServer, McpTransport};
 use crate::domain::{CallError, Category, ErrorKind, Image};
 
-/// The most bytes of one text argument.
+/// Maximum bytes of one text argument.
 const TEXT_BYTES: usize = 1 << 20;
 
-/// The most bytes, in base64, of all images of one answer: they stay in the history, and providers
-/// limit the size of a request.
+/// Maximum bytes, in base64, of all images of one answer together: they stay in the history, and
+/// providers limit the size of a request.
 const SHOWN_BYTES: usize = 5_000_000;
 
 pub(super) struct McpTool {
@@ -40,7 +41,7 @@ pub(super) struct McpTool {
 impl McpTool {
     /// Returns the tool for a run.
     ///
-    /// *Errors*: why its schema cannot be used.
+    /// *Errors*: [`SchemaError`].
     pub(super) fn new(
         server: &McpServer,
         name: &str,
@@ -48,9 +49,9 @@ impl McpTool {
         category: Category,
         connection: Arc<Connection>,
         ctx: Arc<ToolContext>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, SchemaError> {
         if !super::schema::is_bounded(&described.schema) {
-            return Err("its schema has circular or too many references".to_owned());
+            return Err(SchemaError::References);
         }
         let mut schema = described.schema.clone();
         // Providers reject a whole request if the arguments of one tool are not an object.
@@ -58,11 +59,11 @@ impl McpTool {
             let kind = fields.entry("type").or_insert_with(|| "object".into());
             let is_listed = |kinds: &Vec<Value>| kinds.iter().any(|kind| kind == "object");
             if kind != "object" && !kind.as_array().is_some_and(is_listed) {
-                return Err("its schema does not describe an object".to_owned());
+                return Err(SchemaError::NotAnObject);
             }
             *kind = "object".into();
         }
-        let parameters = Parameters::of_schema(schema.clone())?;
+        let parameters = Parameters::of_schema(schema.clone()).map_err(SchemaError::Invalid)?;
         let clean = |text: &str| shown(&ctx.redactor.text(text));
         let definition = ToolDefinition {
             name: name.to_owned(),
@@ -133,7 +134,7 @@ impl ToolRunner for McpTool {
                 return output;
             }
             Ok(Err(error)) => {
-                let error = shown(&self.ctx.redactor.text(&error));
+                let error = shown(&self.ctx.redactor.text(&error.to_string()));
                 return CallOutput::of_error(&CallError::new(ErrorKind::Tool, error));
             }
             Ok(Ok(answered)) => answered,
@@ -163,7 +164,7 @@ impl ToolRunner for McpTool {
 
 impl McpTool {
     /// Calls the tool and returns the text of the answer, its images, and whether the call failed.
-    async fn answer(&self, call: &PreparedCall) -> Result<(String, Vec<Image>, bool), String> {
+    async fn answer(&self, call: &PreparedCall) -> Result<(String, Vec<Image>, bool), McpError> {
         let answered = self.connection.call(&self.own_name, call.arguments.clone()).await?;
         let Answered { mut text, pictures, has_failed } = answered;
         let images = pictures_of(pictures, &mut text).await;

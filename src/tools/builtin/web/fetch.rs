@@ -1,5 +1,5 @@
-//! Fetches pages: judges each address after its host is resolved, and connects only to judged
-//! addresses.
+//! Fetches pages: resolves the host of each URL, judges its IP addresses, and connects only to
+//! those addresses.
 //!
 //! *Source*: threat model, NET-1 to NET-7.
 
@@ -14,10 +14,10 @@ use crate::domain::{CallError, ErrorKind};
 use crate::gate::{DomainRefusal, DomainRules, Target};
 use crate::text::redact::Redactor;
 
-/// The most bytes of a body, as received and as unpacked.
+/// Maximum bytes of a body, both as received and as unpacked.
 pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
 
-/// The most redirects of one call.
+/// Maximum redirects of one call.
 const MAX_REDIRECTS: usize = 5;
 
 /// The time limit for establishing a connection.
@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct Fetched {
-    /// The final address, after redirects.
+    /// The URL of the page, after redirects.
     pub(super) url: String,
     pub(super) status: reqwest::StatusCode,
     pub(super) content_type: Option<String>,
@@ -39,7 +39,8 @@ pub(super) struct Fetched {
 
 /// Fetches a page and follows its redirects.
 ///
-/// *Errors*: `denied` if a rule refuses an address, `timeout`, `limit`, `io`. *Cancel*: drop it.
+/// *Errors*: `denied` if a rule refuses a URL or an IP address, `timeout`, `limit`, `io`. *Cancel*:
+/// drop the future.
 pub(super) async fn fetch(
     rules: &DomainRules,
     url: &str,
@@ -74,7 +75,7 @@ async fn follow(
     Err(CallError::new(ErrorKind::Limit, message))
 }
 
-/// Returns the target of a redirect; `None` for any other response.
+/// Returns the URL to which a response redirects; `None` for any other response.
 fn next(target: &Target, response: &Response) -> Option<String> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -83,13 +84,13 @@ fn next(target: &Target, response: &Response) -> Option<String> {
     // Some servers send bytes that are not ASCII.
     let location = String::from_utf8_lossy(location.as_bytes());
     let joined = target.url.join(&location);
-    // Return an invalid address unchanged, so that the rules refuse it.
+    // Return an invalid URL unchanged, so that the rules refuse it.
     Some(joined.map_or_else(|_| location.into_owned(), String::from))
 }
 
 fn denied(url: &str, refusal: &DomainRefusal, redactor: &Redactor) -> CallError {
     let clean = redactor.text(url);
-    // The refusal quotes a part of the address, which may be a part of a secret.
+    // The refusal quotes a part of the URL, which may be a part of a secret.
     let why = match clean == url {
         true => shortened(&refusal.to_string()),
         false => "the address contains a secret".to_owned(),
@@ -99,9 +100,9 @@ fn denied(url: &str, refusal: &DomainRefusal, redactor: &Redactor) -> CallError 
     CallError::new(ErrorKind::Denied, message)
 }
 
-/// Resolves a host and judges every address.
+/// Resolves the host of a URL and judges each of its IP addresses.
 ///
-/// *Errors*: `denied` if a rule refuses one of them, `io` if the host is unknown, `timeout`.
+/// *Errors*: `denied` if a rule refuses an address, `io` if the host is unknown, `timeout`.
 pub(in crate::tools) async fn judged_addresses(
     target: &Target,
     redactor: &Redactor,

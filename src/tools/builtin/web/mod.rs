@@ -151,8 +151,9 @@ impl WebFetchTool {
     }
 }
 
-/// Adds the address and the status for the model, and the details of the response for the
-/// transcript.
+/// For the model, adds the address (if it differs from the requested one) and the HTTP status (if
+/// it is a failure). For the transcript, adds details of the response. Returns the kind of the
+/// failure as well.
 fn told(asked: &str, got: &Fetched, mut answer: Answer) -> (Answer, Option<ErrorKind>) {
     let mut head = String::new();
     let normal = url::Url::parse(asked).map(String::from);

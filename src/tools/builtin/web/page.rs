@@ -1,8 +1,8 @@
 //! Turns the body of a response into text for the model.
 //!
 //! A hostile page can exhaust the stack or the memory of the process that parses it, so a separate
-//! process does it: this binary, started like a tool, in the sandbox of a read tool without a
-//! network.
+//! process, the converter, parses each page: this binary, started like a tool, in the sandbox of a
+//! read tool without a network.
 
 use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ use crate::text::html;
 /// The argument that starts this binary as the converter.
 pub const CONVERTER_VERB: &str = "__convert";
 
-/// The time limit for the conversion of a page; an ordinary one takes some milliseconds.
+/// The time limit for the conversion of a page; an ordinary page takes a few milliseconds.
 const TIME: Duration = Duration::from_secs(10);
 
-/// The most bytes of memory of the converter, including its stack.
+/// Maximum bytes of memory of the converter, including its stack.
 const MEMORY: u64 = 1 << 30;
 
-/// The most CPU seconds of the converter, which the kernel enforces.
+/// Maximum CPU seconds of the converter, which the kernel enforces.
 const WORK: u64 = 20;
 
 /// Bytes of the converter's stack: nested pages need more than the default.
@@ -145,8 +145,8 @@ async fn convert(
         .of(Category::Read, &offline, &temporary)
         .map_err(|error| failed(&format!("the process cannot be sandboxed: {error}")))?;
     let spec = ProcessSpec {
-        // The kernel resolves this in the process that executes it, so that it is our binary even
-        // after an upgrade replaced the file.
+        // The kernel resolves this path in the process that executes it. That process runs our
+        // binary, even after an upgrade replaced the file.
         program: PathBuf::from("/proc/self/exe"),
         argv: ["dutyd", CONVERTER_VERB, word(form)].map(str::to_owned).into(),
         env: Default::default(),

@@ -16,7 +16,7 @@ struct Program {
 }
 
 /// Returns each cycle as `folder: a, b, c`.
-pub(crate) fn circles(files: &[(std::path::PathBuf, String)]) -> Vec<String> {
+pub(crate) fn cycles(files: &[(std::path::PathBuf, String)]) -> Vec<String> {
     let mut program = Program::default();
     let sources: Vec<(Module, String)> =
         files.iter().map(|(path, code)| (module_of(path), code.clone())).collect();
@@ -186,6 +186,6 @@ fn a_circle_is_found() {
         file("run/b.rs", "use std::fmt;"),
         file("run/b/inner.rs", "fn f() { super::super::a::g() }"),
     ];
-    assert_eq!(circles(&files[..3]), Vec::<String>::new());
-    assert_eq!(circles(&files), ["run: a, b"]);
+    assert_eq!(cycles(&files[..3]), Vec::<String>::new());
+    assert_eq!(cycles(&files), ["run: a, b"]);
 }
