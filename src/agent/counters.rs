@@ -7,10 +7,11 @@ use crate::config::Price;
 use crate::domain::{Turn, Usage};
 use crate::gate::Spent;
 
-/// Characters per token, to estimate text whose tokens no provider has counted.
+/// Characters per token, to estimate text whose tokens no provider has counted. Each byte of the
+/// text counts as a character.
 const CHARACTERS_PER_TOKEN: u64 = 4;
 
-/// The number of characters as which an image counts. Providers count about 1,600 tokens for an
+/// An image counts like a text of this many characters. Providers count about 1,600 tokens for an
 /// image of the largest size.
 const CHARACTERS_PER_IMAGE: usize = 6400;
 

@@ -16,8 +16,8 @@ use crate::text::escape::is_deceptive;
 use crate::text::suggest::nearest;
 use crate::text::template::{Piece, Template};
 
-/// Limit on the argv of a call without the program, in bytes, inclusive (ARG-7). Each argument
-/// counts one byte more, for its NUL terminator.
+/// Limit on the arguments of a call together, in bytes, inclusive (ARG-7). The program does not
+/// count. Each argument counts one byte more, for its NUL terminator.
 pub const ARGV_BYTES_LIMIT: usize = 64 * 1024;
 
 /// Limit on a string that is used only on standard input, in bytes, inclusive.
@@ -138,7 +138,9 @@ impl CommandLine {
         Ok(Rendered { args, stdin })
     }
 
-    /// Returns a diagnostic for each position at which a model could pass an option (ARG-14).
+    /// Returns a diagnostic for each argument that begins with a value of the model and would be an
+    /// option if that value began with a dash (ARG-14). [`Self::render`] rejects such a value
+    /// unless the parameter allows it. The element right after a literal option is not reported.
     #[must_use]
     pub fn open_positions(&self) -> Vec<Diagnostic> {
         let mut open = Vec::new();
@@ -342,7 +344,7 @@ impl CommandLine {
             used.insert(name.to_owned());
             if parameter.names.is_some() && pointer != "/stdin" && !is_whole(template) {
                 errors.push(
-                    Diagnostic::new(pointer, format!("`{name}` names a path or a URL, but the program would get a different one"))
+                    Diagnostic::new(pointer, format!("`{name}` names a path or a URL, but the text around it would turn it into another one"))
                         .with_hint(format!("use `{{{{{name}}}}}` alone, or at the end after text that ends with `=` or `@`")),
                 );
             }
@@ -391,8 +393,9 @@ impl CommandLine {
         }
     }
 
-    /// Returns possible command lines of a call, with the pointer of each template: without
-    /// optional arguments, with each entry of `optional_args` alone, and with all of them.
+    /// Returns these command lines of a call: the one without optional arguments, one for each
+    /// entry of `optional_args`, and the one with all entries. Each template comes with its
+    /// pointer.
     fn lines(&self) -> Vec<Vec<(String, &Template)>> {
         fn of<'t>(pointer: &str, templates: &'t [Template]) -> Vec<(String, &'t Template)> {
             let numbered = templates.iter().enumerate();

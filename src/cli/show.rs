@@ -93,7 +93,7 @@ async fn record(context: &Context, source: &Source, name: &str) -> Result<Record
 fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, CliError> {
     let whole = record.bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     let lines = record.bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
-    let lines = lines.filter(|line| !line.is_empty()).enumerate();
+    let lines = lines.enumerate().filter(|(_, line)| !line.is_empty());
     lines
         .map(|(at, line)| {
             serde_json::from_slice(line).map_err(|error| {
@@ -114,7 +114,9 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
         Some(end) => out.push_str(&renderer.result(&end.event)),
         None if record.is_live => out.push_str("still running\n"),
-        None => out.push_str("not ended: the next daemon marks the run as interrupted\n"),
+        None => {
+            out.push_str("not ended: the next start of the daemon marks the run as interrupted\n")
+        }
     }
     out.push('\n');
     for line in &raw {

@@ -97,7 +97,7 @@ pub struct Policy {
     pub write: Vec<Listed>,
     /// Entries that admit admin calls.
     pub admin: Vec<Listed>,
-    /// Listed tools that still need a person's approval.
+    /// Tools whose otherwise allowed calls need a person's approval.
     pub approve: BTreeSet<String>,
     /// Tools that are denied even if another list names them.
     pub deny: BTreeSet<String>,
@@ -191,7 +191,7 @@ pub struct Job {
     pub prompt: Template,
     /// Values for the placeholders of the prompt.
     pub vars: BTreeMap<String, String>,
-    /// The model that the job names, or that the defaults of its file name.
+    /// The model that the job names; otherwise the default model of the file that declares the job.
     pub model: Option<String>,
     /// Text to append at the end of the system prompt.
     pub system_prompt: Option<String>,

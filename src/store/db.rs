@@ -39,8 +39,8 @@ pub enum DbError {
     /// The file was damaged and has been moved to this path.
     #[error("the database was damaged and has been moved to {0}")]
     SetAside(PathBuf),
-    /// The writer thread has stopped.
-    #[error("{0}: the writer thread has stopped")]
+    /// The writer gave no answer: its thread has stopped, or the work panicked.
+    #[error("{0}: the writer thread gave no answer")]
     Closed(PathBuf),
 }
 
@@ -139,7 +139,7 @@ impl Db {
 pub(super) struct Reading {
     pub(super) connection: Connection,
     /// Whether the file has an older schema. The connection is then to a migrated copy in memory;
-    /// the writer migrates the file itself.
+    /// only the writer migrates the file on disk.
     pub(super) was_upgraded: bool,
 }
 
@@ -264,6 +264,9 @@ fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     // Another process may have migrated the file in the meantime.
     let found = version(&transaction).map_err(failed)?;
+    if found > known {
+        return Err(DbError::Newer { path: path.to_path_buf(), found, known });
+    }
     migrate(&transaction, schema).map_err(failed)?;
     transaction.commit().map_err(failed)?;
     Ok((connection, found > 0 && found < known))

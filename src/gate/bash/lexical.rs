@@ -62,6 +62,14 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     }
 }
 
+/// Tells whether a `#` at `start` begins a comment in bash too: it must not continue a word. After
+/// `n=(a b)` without a space, for example, it does.
+pub(super) fn begins_comment(text: &str, start: usize) -> bool {
+    let before = text.get(..start).unwrap_or("?");
+    let Some(rest) = before.strip_suffix([' ', '\t', '\n', ';']) else { return before.is_empty() };
+    !rest.ends_with('\\')
+}
+
 /// Tells whether bash splits a node into the same parts.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");

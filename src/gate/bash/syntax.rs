@@ -5,8 +5,8 @@
 //! to find a blocked command in the rest.
 
 use super::lexical::{
-    is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
-    joins_lines, literal_body, may_hold_code,
+    begins_comment, is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc,
+    is_plain_token, joins_lines, literal_body, may_hold_code,
 };
 use super::tree::{Node, tree};
 use super::variables::Variables;
@@ -281,8 +281,10 @@ impl<'a> Reader<'a> {
                 && own.contains(['|', '(', ')']))
         {
             self.unreadable("bash may read a word in another way");
-        } else if node.kind == "comment" && ctx.in_substitution {
-            self.unreadable("a substitution contains a comment");
+        } else if node.kind == "comment"
+            && (ctx.in_substitution || !begins_comment(self.text, node.start))
+        {
+            self.unreadable("a comment may belong to a substitution or a word");
         }
         let is_literal = !matches!(node.kind, "comment" | "special_variable_name" | "regex");
         self.script.holds_code |= is_literal && !ctx.in_word && may_hold_code(own);

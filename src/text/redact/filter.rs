@@ -1,4 +1,5 @@
-//! Skips the text in which no spelling begins, several bytes at a time.
+//! Skips the text in which no spelling of a secret begins, several bytes at a time. A spelling is
+//! one form in which a secret can appear: plain, or in an encoding.
 //!
 //! The filter moves a window over the text. The window is at most as long as the shortest spelling.
 //! A table tells, for the last three bytes of the window, how far the window can move without
@@ -6,7 +7,7 @@
 //! *Source*: S. Wu and U. Manber, "A fast algorithm for multi-pattern searching", 1994.
 
 /// The longest window, in bytes. A longer window can move farther, but more entries of the table
-/// stop it.
+/// shorten its moves.
 const LONGEST_WINDOW: usize = 16;
 
 /// The number of bytes that the filter looks at.
