@@ -58,7 +58,8 @@ pub trait Approver: Send + Sync {
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer;
 
     /// Shows the checklist and returns whether the run may begin. Asks a person only if an item
-    /// failed; the answer may never come.
+    /// failed; the answer may never come. This default neither shows nor asks: it returns `false`
+    /// if an item failed.
     ///
     /// *Cancel*: safe.
     async fn preflight(&self, items: &[PreflightItem]) -> bool {

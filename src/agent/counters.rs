@@ -22,13 +22,14 @@ pub struct Counters {
     pub iterations: u64,
     /// The counts that the gate checks.
     pub spent: Spent,
-    /// Names of the tools in calls that the gate did not deny.
+    /// Names of the tools in calls for which the gate decided `allow` or `ask`.
     pub tools_used: BTreeSet<String>,
     /// Tokens of all responses, estimated where the provider did not report them.
     pub usage: Usage,
     /// Cost in US dollars; `None` as soon as a model without a known price has answered.
     pub cost: Option<f64>,
-    /// Input tokens of the last request if the provider has cached it, otherwise 0.
+    /// Input tokens of the last request if the provider read any of them from its cache or wrote
+    /// any to it, otherwise 0.
     pub cached: u64,
     /// The last token count that a provider reported, and the number of turns that it covers.
     counted: Option<(u64, usize)>,
@@ -59,7 +60,7 @@ impl Counters {
         price: Option<Price>,
     ) -> Option<f64> {
         self.iterations += 1;
-        // The scripted model reports zero tokens on purpose.
+        // The scripted model, which demos and tests use, reports zero tokens on purpose.
         let is_free = reply.usage == Some(Usage::default())
             && reply.stop_reason.is_none()
             && price == Some(Price::free());

@@ -94,7 +94,7 @@ impl fmt::Debug for AcceptedCall {
 pub struct StepPosition {
     /// The number of the step, from 1.
     pub step: u64,
-    /// The ids of the reads whose results the model had seen before it requested this step.
+    /// The ids of the reads in [`Changes::reads`] when the model requested this step.
     pub rests_on: Vec<CallId>,
 }
 
@@ -122,7 +122,7 @@ pub struct CallOutcome {
 /// The role of a call in a change plan.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Planned {
-    /// None: the call does not affect the plan.
+    /// The call does not affect the plan.
     #[default]
     Nothing,
     /// A read that later steps may rest on.
@@ -138,7 +138,7 @@ pub enum Planned {
 pub struct Changes {
     /// The planned steps, in order.
     pub steps: Vec<PlanStep>,
-    /// The reads since the last change that was made, on which later steps rest.
+    /// The reads since the last call that may have changed something. Later steps rest on them.
     pub reads: Vec<PlanRead>,
 }
 

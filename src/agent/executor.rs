@@ -1,5 +1,6 @@
 //! Runs calls. Sessions, `apply` and `dutyd call` all run their calls here, so that each call is
-//! recorded before it starts and has exactly one end.
+//! recorded before it starts and has exactly one end. Only `dutyd call` passes a sink that discards
+//! these records.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ impl CallExecutor {
     }
 }
 
-/// A call without a recorded end; [`OpenCall::end`] records it.
+/// A call whose end is not recorded yet; [`OpenCall::end`] records the end.
 #[must_use]
 pub struct OpenCall<'a> {
     executor: &'a CallExecutor,

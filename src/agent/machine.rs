@@ -1,8 +1,8 @@
 //! The loop as a pure machine: (state, input) → (events, action).
 //!
-//! The machine decides what to say, what to run and when to stop. The driver performs the actions:
-//! it records the events *before* it performs the action, so the transcript announces every action
-//! that takes effect. *Source*: `docs/design/loop.md`.
+//! The machine decides what to say, what to run and when to stop. The driver (`session.rs`)
+//! performs the actions: it records the events *before* it performs the action, so the transcript
+//! announces every action that takes effect. *Source*: `docs/design/loop.md`.
 
 mod limits;
 mod reply;
@@ -45,7 +45,7 @@ pub enum Input {
         /// Time since the start of the run.
         elapsed: Duration,
     },
-    /// The model did not answer, even after all retries.
+    /// The model gave no reply, and the session will not retry.
     ModelFailed(ModelError),
     /// The results of every call of the last reply, in call order.
     Results(Vec<CallOutcome>),

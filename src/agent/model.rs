@@ -1,8 +1,8 @@
 //! The interface between the loop and a model, and the errors of a model call.
 //!
-//! One call is one attempt. The session retries and records each retry in the transcript. A call
-//! returns a complete reply or none. Streamed text goes to a [`DeltaSink`] and is never acted upon
-//! (LLM-5).
+//! One model call is one attempt. The session retries and records each retry in the transcript. A
+//! model call returns a complete reply or none. Streamed text goes to a [`DeltaSink`] and is never
+//! acted upon (LLM-5).
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct ModelRequest<'a> {
     pub system: &'a str,
     /// Length in bytes of the prefix of `system` that is the same in every run of the job.
     pub stable: usize,
-    /// Whether a reply may contain several calls.
+    /// Whether a reply may contain several tool calls.
     pub parallel_calls: bool,
     /// The history; the model replies to its last turn.
     pub history: &'a [Turn],
@@ -26,7 +26,7 @@ pub struct ModelRequest<'a> {
     pub tools: &'a [ToolDefinition],
 }
 
-/// A call as the provider sent it, unvalidated and untrusted.
+/// A tool call as the provider sent it, unvalidated and untrusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestedCall {
     /// The provider's id; may be missing, empty or repeated.
@@ -43,7 +43,7 @@ pub struct ModelReply {
     pub text: String,
     /// The reasoning, if the provider shows it.
     pub reasoning: Option<String>,
-    /// The calls, in order.
+    /// The tool calls, in order.
     pub calls: Vec<RequestedCall>,
     /// Why the model stopped.
     pub finish_reason: FinishReason,

@@ -14,7 +14,8 @@ pub struct Rules {
     pub approval: Approval,
     /// The limits of the session. Most of them end it when they are reached.
     pub limits: Limits,
-    /// Whether the model must confirm its first reply without calls.
+    /// Whether the model must confirm its first reply without calls. Has no effect in a session
+    /// without tools.
     pub confirm: bool,
     /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,

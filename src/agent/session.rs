@@ -24,17 +24,19 @@ use super::stop::StopSignal;
 use super::untrusted::Marker;
 use crate::domain::{Event, LiveEvent, StopReason};
 
-/// The shortest and the longest pause between two attempts, without jitter.
+/// The first and the longest pause between two attempts, before jitter shortens them. A provider
+/// can request a longer pause.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The longest pause between two attempts that a provider can request.
+/// The longest pause that a provider can request. A longer request counts as this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// The parts of a session.
 pub struct SessionParts {
     /// The machine that decides.
     pub machine: Machine,
-    /// The models in order of preference. The next one takes over when one is unavailable.
+    /// The models in order of preference. When one is unavailable, the next one that fits the cost
+    /// limit takes over.
     pub models: Vec<ModelInUse>,
     /// Delimits tool output as untrusted content.
     pub marker: Marker,
@@ -54,7 +56,7 @@ pub struct ModelInUse {
     pub name: String,
     /// The client of the model.
     pub model: Arc<dyn Model>,
-    /// Retries of one model call, not counting the first attempt.
+    /// Maximum number of retries of one model call: attempts after the first.
     pub max_retries: u32,
     /// What the loop knows about the model.
     pub facts: ModelFacts,

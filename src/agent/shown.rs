@@ -61,7 +61,8 @@ impl ShownAs {
         }
     }
 
-    /// Replaces parameter names in `text` with the names that the model sees.
+    /// Replaces parameter names in `text` with the names that the model sees. Times in `text` stay
+    /// in milliseconds, and the text then says so.
     pub(super) fn in_shown_words(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         for word in text.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_') {
@@ -77,8 +78,8 @@ impl ShownAs {
         out
     }
 
-    /// Renames arguments to the tool's own parameter names. An argument that is already under the
-    /// tool's own name takes precedence.
+    /// Converts arguments to the tool's own parameter names and time unit. An argument that is
+    /// already under the tool's own name takes precedence.
     pub(super) fn own_arguments(&self, arguments: &Map<String, Value>) -> Map<String, Value> {
         let own = |name: &str, value: &Value| {
             let pair = self.parameters.iter().find(|(_, theirs)| *theirs == name);
@@ -93,7 +94,8 @@ impl ShownAs {
         arguments.iter().map(|(name, value)| own(name, value)).collect()
     }
 
-    /// Renames conditions on arguments to the parameter names that the model sees.
+    /// Converts conditions on arguments to the parameter names and the time unit that the model
+    /// sees.
     pub(super) fn conditions(&self, conditions: &Map<String, Value>) -> Value {
         let shown = |(own, condition): (&String, &Value)| {
             let theirs = self.parameters.iter().find(|(ours, _)| *ours == own);

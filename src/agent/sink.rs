@@ -4,8 +4,8 @@ use async_trait::async_trait;
 
 use crate::domain::{Event, LiveEvent};
 
-/// The transcript could not be written. The action that the event announces must not happen
-/// (LOG-6).
+/// An event could not be written to the transcript. The action that this event announces must not
+/// happen (LOG-6).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the transcript cannot be written: {0}")]
 pub struct RecordError(pub String);
@@ -13,9 +13,11 @@ pub struct RecordError(pub String);
 /// Receives the events of a session.
 #[async_trait]
 pub trait EventSink: Send + Sync {
-    /// Writes an event to the transcript. When this returns, the transcript contains the event.
+    /// Writes an event to the transcript. When this returns `Ok`, the transcript contains the
+    /// event.
     ///
-    /// *Errors*: [`RecordError`]; the transcript then contains no part of the event.
+    /// *Errors*: [`RecordError`]; the transcript may then contain a part of the event, and accepts
+    /// no later event.
     async fn record(&self, event: Event) -> Result<(), RecordError>;
 
     /// Publishes an event that is shown live but never written. Must not block.

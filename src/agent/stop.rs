@@ -14,8 +14,8 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Returns a signal that fires when `stop` holds a reason or at `deadline`, whichever comes
-    /// first.
+    /// Returns a signal that fires at `deadline`, or earlier once `stop` holds a request or has
+    /// lost its sender.
     #[must_use]
     pub fn new(stop: watch::Receiver<Option<Stop>>, deadline: Instant) -> Self {
         Self { stop, deadline }

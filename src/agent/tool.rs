@@ -259,15 +259,16 @@ impl Toolbox {
         self.shown.get(name).map_or(name, |(own, _)| own)
     }
 
-    /// Renames arguments to the tool's own parameter names. An argument that is already under the
-    /// tool's own name takes precedence.
+    /// Converts arguments to the tool's own parameter names and time unit. `name` is the tool name
+    /// that the model sees. An argument that is already under the tool's own name takes precedence.
     #[must_use]
     pub fn own_arguments(&self, name: &str, arguments: &Map<String, Value>) -> Map<String, Value> {
         let Some((_, shown)) = self.shown.get(name) else { return arguments.clone() };
         shown.own_arguments(arguments)
     }
 
-    /// Renames conditions on a tool's arguments to the parameter names that the model sees.
+    /// Converts conditions on a tool's arguments to the parameter names and the time unit that the
+    /// model sees. `name` is the tool name that the model sees.
     #[must_use]
     pub fn in_shown_names(&self, name: &str, conditions: &Map<String, Value>) -> Value {
         match self.shown.get(name) {
@@ -276,7 +277,9 @@ impl Toolbox {
         }
     }
 
-    /// Replaces a tool's parameter names in `text` with the names that the model sees.
+    /// Replaces a tool's parameter names in `text` with the names that the model sees. `name` is
+    /// the tool name that the model sees. Times in `text` stay in milliseconds, and the text then
+    /// says so.
     #[must_use]
     pub fn in_shown_words(&self, name: &str, text: &str) -> String {
         self.shown

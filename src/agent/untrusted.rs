@@ -1,8 +1,8 @@
 //! Delimits untrusted content, such as tool output, as data for the model.
 //!
 //! The delimiters contain a value derived from the call's id and a secret of the run. The author of
-//! the content does not know the value, so the content cannot close the delimiters. A resumed run
-//! produces the same delimiters.
+//! the content does not know the value, so the content cannot close the delimiters. The same secret
+//! and call id always produce the same delimiters.
 //! Invisible characters between the delimiters are escaped (LLM-1, LLM-3). We do not rely on the
 //! delimiters: the gate decides regardless of what a model believes.
 
@@ -12,7 +12,8 @@ use crate::domain::CallId;
 use crate::text::escape;
 use crate::text::truncate::{Keep, ViewLimit, head_and_tail};
 
-/// The factor by which escaping may lengthen content.
+/// The factor by which escaping may lengthen content, in characters. Content of fewer than 1,000
+/// characters counts as 1,000.
 const GROWTH: usize = 2;
 
 /// Delimits the untrusted content of one run.
@@ -54,7 +55,7 @@ impl Marker {
         let (shown, _) = head_and_tail(
             &escape::for_model(content),
             limit,
-            "Its escaped characters made it too long.",
+            "The escaped characters made the output too long.",
         );
         // Content that contains the value could close the delimiters, so remove the value.
         let shown = shown.replace(&value, "[removed]");

@@ -138,9 +138,10 @@ impl CommandLine {
         Ok(Rendered { args, stdin })
     }
 
-    /// Returns a diagnostic for each argument that begins with a value of the model and would be an
-    /// option if that value began with a dash (ARG-14). [`Self::render`] rejects such a value
-    /// unless the parameter allows it. The element right after a literal option is not reported.
+    /// Returns a diagnostic for each argument that begins with the placeholder of a parameter whose
+    /// schema admits a leading dash: the program could read such a value as an option (ARG-14).
+    /// [`Self::render`] rejects such a value unless the parameter allows it. An argument after `--`
+    /// or right after a literal option is not reported.
     #[must_use]
     pub fn open_positions(&self) -> Vec<Diagnostic> {
         let mut open = Vec::new();
@@ -157,7 +158,7 @@ impl CommandLine {
                     open.push(
                         Diagnostic::new(
                             format!("{pointer}/{at}"),
-                            format!("the model could pass an option here: `{name}` has no enum and no pattern that forbids a leading dash"),
+                            format!("a value of `{name}` that begins with a dash would be an option here; a call with such a value is rejected unless the parameter sets `allow_leading_dash`"),
                         )
                         .with_hint("add an enum, a pattern such as ^[a-z0-9][a-z0-9-]*$, or a \"--\" before it"),
                     );
@@ -344,7 +345,7 @@ impl CommandLine {
             used.insert(name.to_owned());
             if parameter.names.is_some() && pointer != "/stdin" && !is_whole(template) {
                 errors.push(
-                    Diagnostic::new(pointer, format!("`{name}` names a path or a URL, but the text around it would turn it into another one"))
+                    Diagnostic::new(pointer, format!("the gate checks the path or URL in `{name}`, but the text around it would make the program use a different one"))
                         .with_hint(format!("use `{{{{{name}}}}}` alone, or at the end after text that ends with `=` or `@`")),
                 );
             }

@@ -2,12 +2,13 @@
 //!
 //! The walk reads the arguments as the program would, by the table in `programs.rs`. After an
 //! option that is not in the table, the walk cannot tell what the later arguments mean, so it
-//! counts them as dangerous.
+//! counts them as dangerous. It reads on in two cases: after a literal `--name=value`, and if only
+//! the known options of a program run something ([`Kind::Options`]).
 
 use super::programs::{self, Kind, Reader, Stdin, is_listed};
 use crate::text::template::{Piece, Template};
 
-/// The parts of its input that a program would run.
+/// The parts of a program's arguments and standard input that the program would run.
 #[derive(Debug, Default)]
 pub(crate) struct Reading<'a> {
     /// Positions of the arguments in which a placeholder names what runs, ascending.

@@ -173,7 +173,8 @@ impl Parameters {
 
     /// Validates arguments and fills in defaults.
     ///
-    /// `text_limit` returns the byte limit of a parameter's strings if it has no `maxLength`.
+    /// `text_limit` returns the byte limit of a string of a parameter without `maxLength`.
+    ///
     /// *Errors*: `invalid_arguments`, with at most five problems, written for the model.
     pub(crate) fn validate(
         &self,
@@ -257,7 +258,7 @@ impl Parameters {
 
 /// Compiles a JSON Schema without network access, with linear-time patterns and format checks.
 ///
-/// *Errors*: the schema is invalid; the message is the library's.
+/// *Errors*: the schema is invalid; the message contains the library's.
 pub(crate) fn build(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .with_draft(Draft::Draft7)

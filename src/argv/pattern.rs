@@ -6,8 +6,8 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 
 /// Wraps `pattern` so that it matches only whole values.
 ///
-/// *Errors*: the pattern does not run in linear time (look-around, back-references), or it enables
-/// multi-line mode, which would defeat the wrapping (ARG-4, ARG-5).
+/// *Errors*: the pattern is invalid or too large, does not run in linear time (look-around,
+/// back-references), or enables multi-line mode, which would defeat the wrapping (ARG-4, ARG-5).
 pub(crate) fn whole(pattern: &str) -> Result<String, String> {
     let parsed = ast::parse::Parser::new().parse(pattern).map_err(|error| {
         format!(

@@ -15,7 +15,8 @@ use crate::process::person;
 
 /// Checks that the caller owns the state directory, if it exists.
 ///
-/// *Errors*: another user owns it; the hint is the `sudo` command that works.
+/// *Errors*: another user owns it, and the hint is the `sudo` command that works; or its metadata
+/// cannot be read.
 pub(crate) fn check_state_owner(dirs: &Dirs) -> Result<(), CliError> {
     let state = &dirs.state;
     let meta = match std::fs::metadata(state) {
@@ -55,7 +56,7 @@ fn sudo_command(dirs: &Dirs, owner: &str) -> String {
 
 /// Tells whether `path` exists.
 ///
-/// *Errors*: `path` exists, but the caller cannot read it.
+/// *Errors*: the caller cannot read `path`, or cannot tell whether it exists.
 pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
     let wanted = match path.is_dir() {
         true => Access::READ_OK | Access::EXEC_OK,
@@ -68,8 +69,8 @@ pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
     }
 }
 
-/// Returns the error for an unusable path. If permission is denied, the error names the owner and
-/// the remedy.
+/// Returns the error for an unusable path. If permission is denied, the error names the file or
+/// directory that denies it, the owner of that and a remedy.
 pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
     let plain = CliError::failed(format!("cannot use {}: {error}", path.display()));
     // From `path` upwards, the first path whose metadata we can read is the one that denies access.

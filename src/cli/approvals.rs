@@ -1,4 +1,5 @@
-//! `dutyd approvals`, `approve` and `deny`, and the prompt of `run --interactive` and `apply`.
+//! `dutyd approvals`, `approve` and `deny`, and the questions that `run --interactive` and `apply`
+//! ask at the terminal.
 
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;

@@ -48,7 +48,7 @@ pub(crate) enum Verb {
     Schema(SchemaArgs),
     /// Show which rule decides a call, and why
     Explain(ExplainArgs),
-    /// List the tools with their category, or what a job may use
+    /// List the tools with their category, and which of them a job may use
     Tools(ToolsArgs),
     /// Make one tool call through the gate, without a model
     Call(CallArgs),
@@ -68,7 +68,7 @@ pub(crate) enum Verb {
     Next(NextArgs),
     /// List the slots: what became of each due time
     Slots(SlotsArgs),
-    /// Check that each due time has a slot; exit with 1 if one is missing
+    /// Check that the ledger accounts for each due time; exit with 1 if it does not
     Audit(AuditArgs),
     /// List runs, newest first
     Runs(RunsArgs),
@@ -142,7 +142,7 @@ pub(crate) struct SlotsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
-    /// Show only this job
+    /// Check only this job
     pub(crate) job: Option<String>,
 }
 
@@ -238,7 +238,7 @@ pub(crate) struct ExplainArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show what this job may use
+    /// Show which of the tools this job may use
     #[arg(long)]
     pub(crate) job: Option<String>,
 }
@@ -271,7 +271,7 @@ pub(crate) struct RunArgs {
     /// Plan changes instead of making them
     #[arg(long)]
     pub(crate) plan: bool,
-    /// Show the checklist, and ask at this terminal for approval of calls that are not listed
+    /// Show the checklist, and ask at this terminal about each call that needs approval
     #[arg(long, conflicts_with = "detach")]
     pub(crate) interactive: bool,
     /// Have the daemon run the job, and return immediately

@@ -26,7 +26,8 @@ pub(crate) struct Client {
 impl Client {
     /// Connects to the daemon; `None` if none is running.
     ///
-    /// *Errors*: a socket exists, but we may not use it.
+    /// *Errors*: we may not connect to a socket that exists, or the key beside it cannot be read or
+    /// is invalid.
     pub(crate) fn find(context: &Context) -> Result<Option<Self>, CliError> {
         let mut refused = None;
         for path in candidates(context) {
@@ -50,7 +51,7 @@ impl Client {
                 candidates(context).iter().map(|path| path.display().to_string()).collect();
             looked.dedup();
             CliError::new(ErrorKind::NoDaemon, "no daemon is running")
-                .hint(format!("looked for {}; start one with `dutyd serve`", looked.join(", ")))
+                .hint(format!("looked for {}; `dutyd serve` starts a daemon", looked.join(", ")))
         })
     }
 
@@ -190,7 +191,7 @@ fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), ConnectionRefused | InvalidInput | NotADirectory | NotFound)
 }
 
-/// Returns a query string with its `?` that contains the non-null fields of `query`; empty if there
+/// Returns the non-null fields of `query` as a query string that begins with `?`; empty if there
 /// are none.
 fn query_string(query: &impl Serialize) -> Result<String, CliError> {
     let value = serde_json::to_value(query).map_err(|error| CliError::failed(error.to_string()))?;

@@ -150,7 +150,7 @@ impl Context {
     /// Returns the run that `name` means: `name` is an id, a unique prefix of one, `last`, or
     /// `JOB@last`.
     ///
-    /// *Errors*: no run matches, or several do.
+    /// *Errors*: no run matches, several do, or the directory of the runs cannot be read.
     pub(crate) fn find_run(&self, name: &str) -> Result<RunDir, CliError> {
         let state = self.state();
         super::access::exists_and_readable(&state.root().join("runs"))?;

@@ -1,8 +1,8 @@
-//! `dutyd demo`: runs a real daemon with example files, real host tools and a scripted model,
-//! offline.
+//! `dutyd demo`: runs a real daemon with example files, real host tools and scripted models,
+//! offline. `--model` replaces the scripts by a real model.
 //!
-//! It works in a new private temporary directory. It leaves the directory in place, so that the
-//! user can read the transcripts.
+//! The demo works in a new private temporary directory and leaves it in place, so that the user can
+//! read the transcripts.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ use crate::run::Host;
 use crate::sinks::{Observed, Observers};
 use crate::store::{RawLine, StateDir, create_private_dir, write_atomic};
 
-/// How long the demo runs with the scripted model.
+/// How long the demo runs with the scripted models; with a real model, ten times as long.
 const DEMO_DURATION: Duration = Duration::from_secs(12);
 
 /// The files of the demo in addition to the starter `tools.yaml`: jobs that come due every few
@@ -63,8 +63,8 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     let watcher = tokio::spawn(show(observers.watch(), context.color));
     drop(observers);
     let reload = Box::new(|| Loaded { config: None, report: Report::default() });
-    // The empty environment places the control socket in the state directory, where its path stays
-    // below the limit for socket paths (about 100 bytes).
+    // The empty environment has no RUNTIME_DIRECTORY, so the control socket is created in the state
+    // directory of the demo.
     let daemon = Daemon::start(
         host,
         Default::default(),
@@ -232,7 +232,7 @@ fn print_summary(state: &StateDir, directory: &Path) {
     let verbs = ["runs", "show last", "verify last", "slots", "audit"];
     lines.extend(verbs.map(|verb| format!("{own} {verb}")));
     let told = format!(
-        "\nThe daemon made {}. Every due time and every call is on record. To look around:\n\n  {}\n\nTo set up your own: {own} init. To remove this demo: rm -r {}\n",
+        "\nThe daemon made {}. Every due time and every call is on record. To look around:\n\n  {}\n\nTo set up your own jobs: {own} init. To remove this demo: rm -r {}\n",
         output::counted(runs.len(), "run"),
         lines.join("\n  "),
         word(&directory.display())

@@ -99,8 +99,8 @@ fn kernel() -> PreflightItem {
 fn state(context: &Context) -> PreflightItem {
     let path = &context.dirs.state;
     let probe = path.join(format!(".doctor.{}", std::process::id()));
-    // `create` would correct the mode of an existing directory, which the item `permissions` must
-    // report.
+    // `create` would correct the mode of an existing directory, so the item `permissions` could not
+    // report a wrong mode.
     let there = if path.is_dir() { Ok(()) } else { context.state().create() };
     let written = there
         .and_then(|()| crate::store::write_atomic(&probe, b"x"))
@@ -111,7 +111,8 @@ fn state(context: &Context) -> PreflightItem {
     }
 }
 
-/// Checks that only the owner can read the state, which can contain anything that tools have read.
+/// Checks that other users cannot access the state directory or an entry directly in it. These can
+/// contain anything that tools have read.
 fn permissions(context: &Context) -> PreflightItem {
     let root = &context.dirs.state;
     let open: Vec<String> = std::iter::once(root.clone())
@@ -124,7 +125,7 @@ fn permissions(context: &Context) -> PreflightItem {
             let kind = meta.file_type();
             let is_key = path == key_path(&path) && mode & 0o037 == 0;
             (mode & 0o077 != 0 && !kind.is_socket() && !kind.is_symlink() && !is_key)
-                .then(|| format!("{} has {mode:o}", path.display()))
+                .then(|| format!("{} has mode {mode:o}", path.display()))
         })
         .collect();
     match open.as_slice() {
@@ -188,8 +189,8 @@ async fn models(context: &Context, config: &Config, online: bool) -> Vec<Preflig
                 };
                 let (ok, said) = match probe {
                     Ok(probe) => {
-                        // Many servers other than the provider's own accept model names that
-                        // they do not list.
+                        // Only the provider's own server surely lists every model that it accepts;
+                        // many compatible servers do not.
                         let is_own = remote.base_url == remote.format.base_url();
                         let known = match probe.is_known {
                             Some(false) if is_own => ", BUT THIS MODEL DOES NOT EXIST",

@@ -51,7 +51,7 @@ impl CliError {
 
     /// Returns the error for a name that is a prefix of several ids.
     pub(crate) fn ambiguous(name: &str) -> Self {
-        Self::usage(format!("`{name}` is a prefix of several ids: use a longer one"))
+        Self::usage(format!("`{name}` is a prefix of several ids: use a longer prefix"))
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {

@@ -23,7 +23,8 @@ impl LivePrinter {
         Self { form, renderer: Renderer::new(color, terminal_width()), answer: None }
     }
 
-    /// Prints a transcript line or a live-only event.
+    /// Prints a transcript line or a live-only event; nothing in the formats `json` and `yaml`, in
+    /// which `run` prints a single value at the end.
     pub(crate) fn line(&mut self, text: &str) {
         match self.form {
             OutputForm::Jsonl => output::raw(format!("{text}\n").as_bytes()),

@@ -71,7 +71,8 @@ impl Drop for LogGuard {
 
 /// Starts the log.
 ///
-/// *Errors*: the log directory is not writable, or the thread that writes to stderr does not start.
+/// *Errors*: the log directory is not writable, stderr is closed, or the thread that writes to
+/// stderr does not start.
 pub(crate) fn start(
     settings: &LogSettings,
     environment: &Environment,

@@ -39,8 +39,8 @@ async fn start(
 ) -> Result<Result<(RunningServer, RunId), String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
-    // Start the server with the rights that a run would give it: a server that no run can start
-    // must not look healthy.
+    // Start the server with the least rights that a job gives it: a server that fails with these
+    // rights in a run must not look healthy here.
     let (job, rights, whose) = match least_rights(config, server) {
         Some((job, rights)) => (Job::clone(job), rights, format!("job `{}` gives", job.name)),
         None => (operator_job(config, None)?, server.highest(), "its own tools need".to_owned()),

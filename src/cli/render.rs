@@ -1,4 +1,4 @@
-//! Renders a transcript for people: one or a few lines per event.
+//! Renders a transcript for people, event by event.
 //!
 //! Text from models and tools is escaped. A long text is folded: a mark in its middle tells how
 //! many lines or characters are hidden there.

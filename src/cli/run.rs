@@ -76,7 +76,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     conclude(context, &ended)
 }
 
-/// Starts the run in the daemon and prints its events until it ends.
+/// Starts the run in the daemon and, unless `--detach` is given, prints its events until it ends.
 async fn run_in_daemon(
     context: &Context,
     daemon: &Daemon,

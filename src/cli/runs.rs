@@ -58,7 +58,7 @@ pub(crate) async fn row_without_record(
             let run_id = daemon.run_id(name).await?;
             match daemon.client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await {
                 Ok(row) => Some(row),
-                // The run may still have a record that is damaged or missing from the index.
+                // The run may have a record that is damaged or not in the index.
                 Err(error) if error.kind == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             }

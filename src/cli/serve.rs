@@ -120,7 +120,7 @@ impl Daemon {
             Ledger::open(&root).map_err(|error| failed("cannot open the ledger", &error))?;
         if let Some(aside) = aside {
             let reason = format!(
-                "the ledger was damaged and moved to {}; of earlier slots, only the transcripts of their runs remain",
+                "the ledger was damaged and moved to {}; for earlier slots, only the transcripts of their runs remain",
                 aside.display()
             );
             tracing::error!(reason);
@@ -151,7 +151,7 @@ impl Daemon {
             }
         }
         for run in recovered.iter().filter(|run| run.began && !run.had_ended) {
-            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: the previous daemon ended during it");
+            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: its process had died");
         }
         if owes_rebuild {
             index

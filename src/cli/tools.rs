@@ -1,4 +1,4 @@
-//! `dutyd tools`: lists the tools, or those that a job may use.
+//! `dutyd tools`: lists the tools and, with `--job`, whether the job may use each of them.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -26,7 +26,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     let plain = |errors: &[ConfigError]| serde_json::to_value(errors).unwrap_or_default();
     let value =
         json!({"ok": ok, "errors": plain(&report.errors), "warnings": plain(&report.warnings)});
-    // In `jsonl` too, the report is a single object on one line.
+    // The report is one object, so `jsonl` prints it as a single line.
     let form = context.form;
     output::value(form, &value, || people(&loaded, context))?;
     if form != OutputForm::Table && !ok {

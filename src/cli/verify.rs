@@ -81,7 +81,8 @@ fn report_text(report: &VerifyReport) -> String {
     }
 }
 
-/// Checks every record from `--since` on. Memory use does not depend on the number of records.
+/// Checks every record from `--since` on. Memory use grows only with the number of broken and
+/// missing records.
 fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
     super::access::exists_and_readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;

@@ -20,12 +20,13 @@ pub enum DirError {
     },
 }
 
-/// The two directories that all other paths derive from; both are absolute.
+/// The configuration and state directories; both are absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dirs {
     /// Holds `config.yaml`, `jobs.yaml` and `tools.yaml`.
     pub config: PathBuf,
-    /// Holds transcripts, ledger, index and socket.
+    /// Holds transcripts, ledger and index, and the control socket unless `$RUNTIME_DIRECTORY` is
+    /// set.
     pub state: PathBuf,
 }
 

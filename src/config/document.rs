@@ -1,7 +1,7 @@
-//! A YAML file as a JSON value that records the location of every value.
+//! A YAML file as a JSON value, with the location of every value.
 //!
 //! Plain scalars are converted by the YAML 1.2 core schema, so `yes` is a string. As an exception,
-//! octal numbers, numbers with a leading zero (`012`) and non-finite numbers stay strings too.
+//! octal numbers, integers with a leading zero (`012`) and non-finite numbers stay strings too.
 //! Duplicate keys, merge keys, tags, several documents and oversized or deeply nested files are
 //! errors (CFG-3, CFG-4). Alias expansion is bounded.
 
@@ -13,7 +13,7 @@ use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, 
 use super::error::{ConfigError, LINE_CHARACTERS};
 use crate::argv::pointer_segment;
 
-/// The maximum number of errors that are reported per file.
+/// The number of errors at which the parser, and then the schema check, stops reporting on a file.
 pub(super) const MAX_ERRORS: usize = 200;
 
 /// The maximum length of an error message in characters; a longer one is cut.
@@ -22,8 +22,8 @@ const MESSAGE_CHARACTERS: usize = 1000;
 /// The maximum size of a file in bytes, inclusive.
 pub(crate) const FILE_BYTES_LIMIT: usize = 1024 * 1024;
 const DEPTH_LIMIT: usize = 64;
-/// The maximum number of values in a file after alias expansion. A file without aliases stays below
-/// this limit even at the maximum size.
+/// The maximum number of values in a file after alias expansion, inclusive. A list of one-character
+/// values stays below this limit even at the maximum file size.
 const NODE_LIMIT: usize = 600_000;
 
 /// A line and a column, both counted from 1; the column counts characters.
@@ -57,7 +57,7 @@ impl Document {
         self.error_at(pointer, self.nearest(pointer).map(|spot| spot.value), message)
     }
 
-    /// Returns an error at the key of `pointer`, or at its nearest ancestor with a known location.
+    /// Returns an error like [`error`](Self::error), but at the key of the value if it has one.
     pub(crate) fn key_error(&self, pointer: &str, message: impl Into<String>) -> ConfigError {
         self.error_at(
             pointer,
@@ -135,8 +135,8 @@ fn field_of(pointer: &str) -> String {
 
 /// Parses `text`; `file` is its name for errors.
 ///
-/// *Errors*: every YAML error. If there are errors, the document contains what could be read, or is
-/// `None`.
+/// *Errors*: the problems of the YAML text, at most 200. If parsing had to stop, or the file is
+/// empty or too large, the document is `None`; otherwise it contains what could be read.
 pub fn parse(file: &str, text: &str) -> (Option<Document>, Vec<ConfigError>) {
     if text.len() > FILE_BYTES_LIMIT {
         return (
@@ -281,7 +281,7 @@ impl Builder {
     }
 
     /// Returns the location and the description of a syntax error. The parser may report a position
-    /// after the cause of the error; then the location of the cause is returned if it can be found.
+    /// before or after the mistake; if we can find the mistake, the result describes the mistake.
     fn located(&self, text: &str, error: &yaml::ScanError) -> (Location, String) {
         let noticed = location(*error.marker());
         let cause = match error.kind() {
@@ -386,7 +386,7 @@ impl Builder {
             self.problems
                 .push((at, "the merge key `<<` is not allowed: repeat the keys".to_owned()));
         } else if is_plain && plain_scalar(&name).is_null() {
-            self.problems.push((at, "a key must not be empty".to_owned()));
+            self.problems.push((at, "a key must not be empty or null".to_owned()));
         }
         if let Some(Open::Map { key, .. }) = self.open.last_mut() {
             *key = Some((name, at));
@@ -456,7 +456,7 @@ fn location(marker: Marker) -> Location {
     Location { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// Converts a plain scalar by the YAML 1.2 core schema, except that octal numbers, numbers with a
+/// Converts a plain scalar by the YAML 1.2 core schema, except that octal numbers, integers with a
 /// leading zero and non-finite numbers remain strings.
 fn plain_scalar(text: &str) -> Value {
     match text {

@@ -49,8 +49,8 @@ impl Environment {
         }
     }
 
-    /// Returns the absolute path of `program`, looked up in the absolute entries of `PATH` (ENV-2).
-    /// Returns `None` for a relative path with a slash.
+    /// Returns the absolute path of `program`; `None` if it is not an executable file. Looks up a
+    /// bare name in the absolute entries of `PATH` (ENV-2); rejects a relative path with a slash.
     #[must_use]
     pub fn find_program(&self, program: &str) -> Option<PathBuf> {
         if program.contains('/') {

@@ -19,7 +19,8 @@ const MAX_KEPT: usize = 2000;
 /// One error or warning of a configuration.
 ///
 /// *Shape*:
-/// `{"file":"jobs.yaml","line":4,"column":5,"field":"jobs[0].shedule","message":"…","hint":"did you mean `schedule`?"}`
+/// ``{"file":"jobs.yaml","line":4,"column":5,"field":"jobs[0].shedule","message":"…",``
+/// ``"hint":"did you mean `schedule`?","text":"…"}``
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigError {
     /// The path of the file, for display.

@@ -1,4 +1,4 @@
-//! The target on which a job's tools run: this host, SSH, a container or a pod.
+//! The target on which a job's tools run: this host, another host, a container or a pod.
 
 /// The target on which the programs of a job's tools run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

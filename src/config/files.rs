@@ -12,10 +12,10 @@ use super::schema::SchemaName;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
     /// Reports an error; for verbs that act, such as `serve` and `run`, and for verbs that check
-    /// the configuration in place, such as `check` and `doctor`.
+    /// the installed configuration, such as `doctor` and `validate` without a path.
     Required,
     /// Reports a warning; for verbs that only show something, such as `jobs`, and for `validate`
-    /// with a named path.
+    /// with a path.
     Advised,
     /// Skips the check; used for files that we have just written.
     Given,
@@ -29,8 +29,8 @@ pub struct FileSet {
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
-    /// Whether the caller named single files instead of a directory. It is then not an error if all
-    /// files of one kind are missing.
+    /// Whether the caller named single files instead of a directory. Files may then be missing, so
+    /// a job without a model is not reported.
     pub(crate) is_partial: bool,
 }
 
@@ -73,7 +73,8 @@ impl FileSet {
         })
     }
 
-    /// Returns the named files. The kind of a file follows from its name, else from its content.
+    /// Returns the named files. The kind of a file follows from its name or folder (such as
+    /// `jobs.d`), else from its content.
     /// Adds files from the first file's directory: `config.yaml` if the caller named none, and the
     /// tools files if the caller named jobs files but no tools files.
     ///
@@ -239,7 +240,7 @@ pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<Config
     None
 }
 
-/// Returns an error if `path` is a symbolic link that leads out of `directory`.
+/// Returns an error if `path`, with symbolic links resolved, is outside `directory`.
 pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
     let name = path.display().to_string();
     let real = std::fs::canonicalize(path).ok()?;
@@ -247,12 +248,9 @@ pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
     (!real.starts_with(&inside)).then(|| {
         ConfigError::of_file(
             &name,
-            format!(
-                "it is a symbolic link that leaves the configuration directory, to {}",
-                real.display()
-            ),
+            format!("the path leaves the configuration directory and leads to {}", real.display()),
         )
-        .with_hint("replace the link with the file itself")
+        .with_hint("move the file into the configuration directory; do not use a symbolic link")
     })
 }
 

@@ -24,7 +24,8 @@ pub enum SecretsMode {
     Leave,
 }
 
-/// Keys below `tools[]` and `jobs[]` whose values models and other users of the host can see.
+/// Keys below `tools[]` and `jobs[]` with values that are visible to models and to other users of
+/// the host.
 const SHOWN: &[&str] = &[
     "cmd",
     "args",
@@ -118,7 +119,8 @@ fn walk(value: &mut Value, pointer: &str, context: &mut Walk<'_>) {
 }
 
 impl Walk<'_> {
-    /// Returns `text` with its references resolved; `None` if it does not change.
+    /// Returns `text` with its references resolved; `None` if it does not change, or after an
+    /// error, which this method reports.
     fn string(&mut self, text: &str, pointer: &str) -> Option<String> {
         let segments: Vec<&str> = pointer.split('/').skip(1).collect();
         let has_reference = text.replace("$${", "").contains("${");
@@ -224,7 +226,7 @@ impl Walk<'_> {
         if value.len() < SHORTEST_SECRET {
             self.found.report.add_warning(self.document.error(
                 pointer,
-                format!("the secret `{name}` is shorter than {SHORTEST_SECRET} characters, so it is not redacted from outputs"),
+                format!("the secret `{name}` is shorter than {SHORTEST_SECRET} bytes, so it is not redacted from outputs"),
             ));
         }
         let secret = Secret { name: name.to_owned(), value: value.to_owned() };

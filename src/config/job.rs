@@ -127,9 +127,10 @@ pub struct Limits {
     pub error_threshold: u64,
     /// Timeout of one call if its tool does not set one.
     pub tool_timeout: Duration,
-    /// Characters of a call's output that the model sees, unless the tool sets its own limit.
+    /// Characters of a call's output that the model sees, unless the tool declares its own limit;
+    /// `None` is the default limit of each tool.
     pub output_limit: Option<usize>,
-    /// Bytes of a call's output that are kept.
+    /// Bytes at the start of a call's output that are kept; the last 1 MiB is kept as well.
     pub max_output_bytes: u64,
     /// Bytes that the run's temporary directory may contain, inclusive; more end the run.
     pub max_tmp_bytes: u64,
@@ -191,7 +192,8 @@ pub struct Job {
     pub prompt: Template,
     /// Values for the placeholders of the prompt.
     pub vars: BTreeMap<String, String>,
-    /// The model that the job names; otherwise the default model of the file that declares the job.
+    /// The model that the job names; otherwise the model in the `defaults` of its own file or of
+    /// `jobs.yaml`. For `None`, see `Config::model_of`.
     pub model: Option<String>,
     /// Text to append at the end of the system prompt.
     pub system_prompt: Option<String>,
@@ -200,7 +202,8 @@ pub struct Job {
     pub working_dir: Option<PathBuf>,
     /// Trees that the job may use in addition to its working directory.
     pub allowed_paths: Vec<PathBuf>,
-    /// Hosts that the job may reach in addition to those in `config.yaml`.
+    /// Hosts that `web_fetch` and parameters of `format: url` may name, in addition to those in
+    /// `config.yaml`.
     pub allowed_domains: Vec<AllowedHost>,
     /// How strictly the kernel sandboxes the job's tools.
     pub sandbox: SandboxMode,
@@ -235,10 +238,10 @@ pub(crate) struct JobContext<'a> {
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
     /// Names of tools whose declarations have errors. A job may name them without a further error.
     pub(crate) broken_tools: &'a BTreeSet<String>,
-    /// The configured MCP servers. A job may name any tool of a server, because its tools are known
-    /// only while the server runs.
+    /// The configured MCP servers. A job may name any tool of a server, because the tools of a
+    /// server are known only while it runs.
     pub(crate) mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,
-    /// `None` if `config.yaml` is missing or has errors; model names are then not checked.
+    /// `None` if `config.yaml` is missing or has schema errors; model names are then not checked.
     pub(crate) models: Option<&'a BTreeSet<String>>,
     pub(crate) prompt_file: &'a dyn Fn(&str) -> Result<String, String>,
     /// Reads a file relative to the configuration directory.

@@ -32,7 +32,8 @@ use crate::text::redact::{Redactor, Secret};
 pub struct Config {
     /// The directory that contains the files.
     pub directory: PathBuf,
-    /// SHA-256 (hex) of the files as written, before references are resolved.
+    /// SHA-256 (hex) of the configuration files, prompt files, skills and scripts as written,
+    /// before references are resolved.
     pub digest: String,
     /// Settings of `config.yaml` other than models and MCP servers.
     pub settings: Settings,
@@ -60,7 +61,7 @@ impl Config {
     }
 
     /// Returns the model that `job` runs with: its own, else the default, else the only one. `None`
-    /// if that model does not exist.
+    /// if there is no such model.
     #[must_use]
     pub fn model_of(&self, job: &Job) -> Option<&Arc<Model>> {
         match job.model.as_ref().or(self.settings.default_model.as_ref()) {
@@ -318,8 +319,9 @@ impl Loader<'_> {
             let name = entry.get("name").and_then(Value::as_str).unwrap_or_default();
             let server = name.split_once(MCP_SEPARATOR).map(|(server, _)| server);
             if let Some(server) = server.filter(|server| servers.contains_key(*server)) {
-                let message =
-                    format!("`{name}` is reserved for tools of the MCP server `{server}`");
+                let message = format!(
+                    "`{name}` is reserved for tools of the MCP server `{server}`: choose another name"
+                );
                 self.error(file.document.error(&format!("/tools/{at}/name"), message));
             }
         }

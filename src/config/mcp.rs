@@ -94,7 +94,7 @@ impl McpServer {
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
         if !is_name {
             let message = format!(
-                "`{name}` is not a valid server name: use at most 32 letters, digits, `-` and single inner `_`"
+                "`{name}` is not a valid server name: use 1 to 32 letters, digits, `-` and `_`, without `__` and without `_` at either end"
             );
             diagnostics.error("", message);
         }
@@ -155,7 +155,7 @@ impl McpServer {
                     Err(message) => diagnostics.error("/url", message),
                     Ok(url) if is_exposed(&url) && raw.headers.is_some() => diagnostics.warn(
                         "/url",
-                        "the headers are sent over plain HTTP to a host that is not loopback"
+                        "the headers are sent over plain HTTP to a host that is not loopback: use https://"
                             .to_owned(),
                     ),
                     Ok(_) => {}

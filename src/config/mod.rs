@@ -3,8 +3,8 @@
 //!
 //! The `Raw…` types hold what the operator typed. `dutyd schema` prints their generated schema, and
 //! the loader validates the files with it. [`Config`], [`Job`], [`Tool`] and [`Model`] hold what
-//! the files mean, with every default filled in; code that uses them never looks at a file. Only
-//! this folder reads the environment.
+//! the files mean, with every default filled in; code that uses them never reads a configuration
+//! file. Only this folder reads the process environment; other code asks [`Environment`].
 
 mod builtin;
 mod dirs;

@@ -93,7 +93,6 @@ impl WireFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     Low,
-    /// Enough reasoning for most tasks.
     Medium,
     High,
 }
@@ -272,8 +271,10 @@ fn remote(
         None => Duration::from_secs(default),
         Some(Ok(duration)) if !duration.is_zero() => duration,
         Some(Ok(_)) => {
-            diagnostics
-                .error(&format!("/{key}"), "a timeout of zero would end every call".to_owned());
+            diagnostics.error(
+                &format!("/{key}"),
+                "a timeout of zero would end every call: use a value above 0s".to_owned(),
+            );
             Duration::from_secs(default)
         }
         Some(Err(message)) => {
@@ -376,7 +377,7 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
     }
 }
 
-/// Reports combinations of settings that the provider would reject at run time with status 400.
+/// Reports settings that the provider would reject at run time with status 400, alone or together.
 fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {
     let model = raw.model.as_deref().unwrap_or_default();
     let thinks = raw.reasoning_effort.is_some();
@@ -425,7 +426,7 @@ fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnost
         WireFormat::Gemini => {
             let is_medium = matches!(raw.reasoning_effort, Some(RawEffort::Medium));
             if is_medium && model.trim_start_matches("models/").starts_with("gemini-3-pro") {
-                let message = format!("`{model}` supports only low and high");
+                let message = format!("`{model}` supports only low and high: choose one of them");
                 diagnostics.error("/reasoning_effort", message);
             }
         }

@@ -1,7 +1,7 @@
 //! Prices of models.
 //!
-//! A price in the configuration takes precedence; other prices come from `prices.json`, which
-//! contains its own date.
+//! A price in the configuration takes precedence; other prices come from `prices.json`, which also
+//! contains the date of these prices.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -35,7 +35,7 @@ pub struct Price {
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 struct Long {
-    /// Input tokens from which on a call has these rates, inclusive.
+    /// The number of input tokens of a call from which these rates apply, inclusive.
     from: u64,
     #[serde(flatten)]
     rates: Rates,

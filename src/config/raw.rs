@@ -1,5 +1,6 @@
-//! The configuration files exactly as the operator typed them. `dutyd schema` generates its JSON
-//! Schemas from these types, and the loader validates the files with the same schemas.
+//! The configuration files as the operator typed them: no default is filled in, but `${…}`
+//! references are resolved. `dutyd schema` generates its JSON Schemas from these types, and the
+//! loader validates the files with the same schemas.
 //!
 //! Editors show these doc comments to operators.
 

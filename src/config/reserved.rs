@@ -3,8 +3,8 @@
 //! The loader rejects them by name; otherwise an operator could believe that a protection or a
 //! limit is in effect when it is not.
 
-/// `(path, keys)`: the path of an object and its reserved keys. In a path, `[]` stands for any item
-/// and `*` for any key.
+/// `(path, keys)`: the path of an object and its reserved keys. A path begins with the kind of the
+/// file; `[]` stands for any item of a list, and `*` for any key of `models` or `mcp_servers`.
 const KEYS: &[(&str, &[&str])] = &[
     ("config", &["budget", "server", "retention", "notifications", "builtin_tools"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
@@ -30,7 +30,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("tools.tools[]", &["probe", "output_lines"]),
 ];
 
-/// The name reserved for the editing tools of a model's family. A tool must not have this name.
+/// A name that stands for all editing tools of a model's profile in a later version. This version
+/// rejects it as a tool name and in jobs.
 pub(crate) const EDITOR: &str = "editor";
 
 /// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.

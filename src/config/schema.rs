@@ -1,8 +1,8 @@
 //! Generates JSON Schemas from the raw types and validates files with them.
 //!
-//! `dutyd schema` prints the schema that the loader validates with. Every violation becomes one
-//! error with its location. The invalid part is then removed from a copy, so that the loader can
-//! still check the rest of the entry.
+//! `dutyd schema` prints the schema that the loader validates with. Violations become errors with
+//! their locations, until a file has 200. Each invalid part is removed from a copy of the file's
+//! value, so that the loader can still check the rest of the entry.
 
 use std::borrow::Cow;
 
@@ -374,7 +374,7 @@ fn cut(value: &mut Value, pointer: &str) {
         Some(Value::Array(items)) => {
             match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
                 // Replace the entry instead of removing it, so that the other entries keep their
-                // positions. Later checks skip null and empty names.
+                // positions. Later checks skip null entries and empty names.
                 Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
                 Some(item) if is_list_of_names(parent) => *item = Value::String(String::new()),
                 Some(item) if parent == "/jobs" || parent == "/tools" => *item = Value::Null,

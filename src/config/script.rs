@@ -10,7 +10,8 @@ use crate::argv::Diagnostics;
 pub struct ScriptCall {
     /// The name of the tool.
     pub tool: String,
-    /// The arguments; strings are minijinja templates over `vars`, `job` and `results`.
+    /// The arguments. One that is a string is a minijinja template over `vars`, `job` and `results`
+    /// (the outputs so far); strings inside lists and mappings are not templates.
     pub arguments: Map<String, Value>,
 }
 

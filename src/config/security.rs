@@ -1,4 +1,7 @@
 //! The checked `security` section of `config.yaml` and the sandbox settings of single tools.
+//!
+//! A closed path is one that tools cannot use even if a job allows it: a denied path, or one of our
+//! own directories, such as the configuration directory.
 
 use std::path::{Path, PathBuf};
 
@@ -8,8 +11,8 @@ use super::{AllowedHost, Environment};
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::text::suggest::nearest;
 
-/// Paths that are closed by default, in addition to those of [`user_keys`]. `~` is the daemon's
-/// home.
+/// Paths that are denied by default, in addition to those of [`user_keys`] and to
+/// `$CREDENTIALS_DIRECTORY`. `~` stands for `$HOME`.
 const DENIED: &[&str] = &[
     "~/.ssh",
     "~/.gnupg",
@@ -31,8 +34,8 @@ const USERS: &str = "/etc/passwd";
 /// as a person too.
 const FIRST_PERSON: u32 = 1000;
 
-/// Returns the paths of `.ssh` and `.gnupg` in the home of every user of this host. Omits paths in
-/// the home of a service account if they do not exist.
+/// Returns the paths of `.ssh` and `.gnupg` in the home of each user whose home exists. For a
+/// service account, omits paths that do not exist.
 fn user_keys() -> Vec<PathBuf> {
     let users = std::fs::read_to_string(USERS).unwrap_or_default();
     let homes = users.lines().filter_map(|line| {
@@ -134,14 +137,14 @@ impl SandboxMode {
 pub struct Security {
     /// Trees that jobs may use in addition to their own.
     pub allowed_paths: Vec<PathBuf>,
-    /// Trees that are closed even if an allowed tree contains them; only [`ToolSandbox::read`]
-    /// opens one.
+    /// Trees that are closed even if an allowed tree contains them, including the default ones;
+    /// only [`ToolSandbox::read`] opens one.
     pub denied_paths: Vec<PathBuf>,
-    /// Commands that bash never runs.
+    /// Commands that bash never runs, in addition to the built-in ones.
     pub blocked_commands: Vec<String>,
-    /// Commands that raise a bash call to admin.
+    /// Commands that raise a bash call to admin, in addition to the built-in ones.
     pub destructive_commands: Vec<String>,
-    /// Hosts that jobs may reach.
+    /// Hosts that `web_fetch` and parameters of `format: url` may name in every job.
     pub allowed_domains: Vec<AllowedHost>,
     /// The sandbox mode of jobs that do not set one.
     pub sandbox: SandboxMode,

@@ -211,7 +211,7 @@ pub(crate) fn is_hijacking(name: &str) -> bool {
 pub(crate) fn zone(name: &str) -> Result<Tz, String> {
     let name = match name {
         "local" => match iana_time_zone::get_timezone() {
-            // Hosts without a configured zone use UTC, under various names.
+            // A host without a configured zone reports no name, or one that is not an IANA name.
             Ok(name) if name.parse::<Tz>().is_ok() => name,
             _ => "UTC".to_owned(),
         },

@@ -52,7 +52,8 @@ pub struct Skill {
 impl Skill {
     /// Parses the text of a `SKILL.md`.
     ///
-    /// *Errors*: the frontmatter is missing or cannot be read, or it lacks a description.
+    /// *Errors*: the frontmatter is missing or cannot be read, lacks a description, or has an
+    /// `allowed-tools` that is neither a string nor a list.
     pub fn parse(directory: &str, text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
         let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
@@ -128,8 +129,8 @@ fn name_problems(directory: &str, name: Option<&str>) -> Vec<String> {
     problems
 }
 
-/// Returns our name of a tool. Drops a restriction such as `(git:*)` in `Bash(git:*)`, which we do
-/// not support.
+/// Returns our name of a tool; an unknown name stays as it is. Drops a restriction such as
+/// `(git:*)` in `Bash(git:*)`, which we do not support.
 fn own_name(name: &str) -> String {
     let name = name.split('(').next().unwrap_or(name);
     let lower = name.to_lowercase();

@@ -141,9 +141,9 @@ impl Tool {
         (built(), diagnostics)
     }
 
-    /// Returns the first file that the sandbox would close, of this tool's program and script, with
-    /// the closed tree that contains the file. A file in one of `closed` is closed unless
-    /// `sandbox.read` or `open` opens it. Symlinks are resolved.
+    /// Looks for a closed file among the tool's program and script. Returns the first one and the
+    /// tree of `closed` that contains it. A path of `sandbox.read` or `open` inside that tree opens
+    /// the files below this path. Symlinks are resolved.
     #[must_use]
     pub fn closed_file<'a>(
         &self,

@@ -1,4 +1,5 @@
-//! The hosts and services that web tools may reach: `allowed_domains` and `web_search`.
+//! The hosts and services that web tools may reach: `allowed_domains` and `web_search`. Also checks
+//! the addresses of models and MCP servers.
 
 use std::fmt;
 

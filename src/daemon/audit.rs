@@ -1,5 +1,8 @@
-//! Checks that the ledger accounts for every due time: evaluates again every schedule that the
-//! ledger had in effect, and compares the due times with the rows.
+//! Checks that the ledger accounts for every due time: computes the due times of each schedule
+//! again and compares them with the rows.
+//!
+//! A period is the time in which a schedule was in effect, according to the ledger. A period is
+//! settled up to a time if every due time until then has its row.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +53,7 @@ pub struct AuditReport {
     pub daemon: Option<u32>,
 }
 
-/// How long after its start time a slot may stay undecided.
+/// How long after its latest possible start time a slot may stay undecided.
 const PATIENCE: TimeDelta = TimeDelta::minutes(1);
 
 /// Undecided due times of a job are counted up to this number.

@@ -62,7 +62,7 @@ pub enum CommandError {
     /// The run does not exist.
     #[error("there is no run `{0}`")]
     NoRun(RunId),
-    /// The run has ended, or is ending.
+    /// The run has a directory, but the daemon neither queues nor executes it.
     #[error("run {0} has already ended")]
     Over(RunId),
     /// The request is not valid.

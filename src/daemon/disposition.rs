@@ -1,5 +1,5 @@
-//! Decides what becomes of due times: one pure rule for ticks, suspends and starts (CRON-4,
-//! CRON-5).
+//! Decides what becomes of due times: one pure rule, whether the daemon decides in time, after a
+//! suspend, or when it starts after downtime (CRON-4, CRON-5).
 //!
 //! The supervisor carries the decisions out and assigns run ids. *Source*: `docs/design/config.md`,
 //! "When a job runs".
@@ -52,12 +52,13 @@ pub(super) struct DueSlot {
     pub(super) due_at: DateTime<Utc>,
     /// The due time plus jitter.
     pub(super) starts_at: DateTime<Utc>,
-    /// Whether the same due time already ran in an earlier epoch.
+    /// Whether the same due time already ran before the clock was set back.
     pub(super) is_repeated: bool,
 }
 
 /// Decides the due times of a job. The caller passes them sorted, and only those whose start times
 /// are not after `now`. At most one of them runs: the newest that is not too late and not repeated.
+/// None runs if the job is busy.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
@@ -78,7 +79,8 @@ pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec
 }
 
 impl Disposition {
-    /// Returns the reason that the ledger records, for people.
+    /// Returns the reason that the ledger records, for people. `late` is the time since the due
+    /// time, without regard to jitter.
     pub(super) fn reason(self, job: JobState, cause: Cause, late: Duration) -> String {
         let because = match cause {
             Cause::DaemonDown => "the daemon was down",

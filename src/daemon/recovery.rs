@@ -42,8 +42,8 @@ enum RecoveryError {
 /// Ends every open run that no living process holds. When this returns, the processes that the dead
 /// daemon left are gone.
 ///
-/// *Errors*: the lock files cannot be read. If a transcript cannot be ended, the error is logged
-/// and the run stays open for the next start.
+/// *Errors*: the lock files cannot be read. If a run cannot be ended, the error is logged and the
+/// run stays open until the next start of the daemon.
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
     let state = &host.state;
     let abandoned = state.abandoned()?;

@@ -34,7 +34,8 @@ const LOOK: Duration = Duration::from_secs(4);
 /// would be due until the clock reaches the old time again.
 const STEP_BACK: TimeDelta = TimeDelta::seconds(4);
 
-/// How often the clock reading is saved to the ledger for the next start.
+/// Shortest time between two saves of the clock reading to the ledger. The next start of the daemon
+/// reads the saved value to tell whether the clock was set back.
 const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 
 /// A new epoch skips a due time of a schedule with fixed times of day, if that due time already ran
@@ -199,7 +200,7 @@ impl Supervisor {
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 
-    /// Runs until it is stopped. When this returns, no run and no process of a run is alive.
+    /// Runs until it is stopped. When this returns, every run has ended.
     pub async fn run(mut self) {
         let mut watchdog = self.parts.watchdog.map(|period| tokio::time::interval(period / 2));
         self.fill().await;

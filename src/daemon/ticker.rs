@@ -2,8 +2,9 @@
 //! (CRON-6).
 //!
 //! The scheduler never sees an expression or a zone; its storage is our table of next due times.
-//! When the scheduler lists what is due, we remove those entries from the table, insert the next
-//! due time of each of their jobs, and keep the removed due times until the supervisor takes them.
+//! When the scheduler lists what is due, we claim those entries: we remove them from the table,
+//! insert the next due time of each of their jobs, and keep the removed due times until the
+//! supervisor takes them.
 //! Even if a channel of the scheduler is full, or the scheduler stops, no due time is lost, because
 //! [`Ticker::take`] reads the table itself.
 //! *Source*: `docs/design/architecture.md`, "The clock".
@@ -34,8 +35,8 @@ const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 /// Due times that one look at the table claims, at most; the next look claims the rest.
 const PER_LOOK: usize = 1000;
 
-/// Due times at which one [`Ticker::take`] stops claiming more, which bounds the memory after the
-/// clock jumps by years.
+/// [`Ticker::take`] stops claiming once this many due times are claimed. This bounds the memory
+/// after the clock jumps by years.
 const PER_TAKE: usize = 100_000;
 
 /// Capacity of each channel of the scheduler. One look sends at most a few messages, about one job.
@@ -89,7 +90,7 @@ struct Store {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Table> {
-        // A panic cannot leave the table half changed.
+        // A panic elsewhere must not stop all schedules, so use a poisoned lock.
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,13 +149,13 @@ impl Ticker {
         let mut table = self.store.lock();
         while table.due_times.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
         if table.due_times.len() >= PER_TAKE {
-            // More are due. Wake the supervisor again, after it has processed these.
+            // More may be due. Wake the supervisor again, after it has processed these.
             self.woken.notify_one();
         }
         std::mem::take(&mut table.due_times)
     }
 
-    /// Stops the scheduler; nothing is handed out afterwards.
+    /// Stops the scheduler; no due time is claimed afterwards.
     pub(super) async fn stop(&mut self) {
         self.store.lock().closed = true;
         let _ = self.scheduler.shutdown().await;

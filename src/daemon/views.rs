@@ -35,7 +35,7 @@ pub struct JobRow {
     pub pause_note: Option<String>,
     /// The schedule as written; null if the job has none.
     pub schedule: Option<String>,
-    /// The zone of its schedule.
+    /// The zone of its schedule; `timezone` of `config.yaml` if it has none.
     pub timezone: String,
     /// Its next due time; null if it has no schedule in effect.
     pub next_fire: Option<DateTime<Utc>>,
@@ -140,7 +140,8 @@ pub fn job_rows(
         .collect()
 }
 
-/// Returns the first `count` slots after `from`, of one job or of all enabled jobs, by due time.
+/// Returns the first `count` slots after `from`, of one job or of all jobs, sorted by due time. A
+/// disabled job has no slots.
 #[must_use]
 pub fn next_rows(
     config: &Config,
@@ -178,7 +179,7 @@ fn zone(config: &Config, job: &Job) -> chrono_tz::Tz {
     job.schedule.as_ref().map_or(config.settings.timezone, crate::schedule::Schedule::zone)
 }
 
-/// Formats errors, one per line.
+/// Formats each error as `FILE:LINE:COLUMN: MESSAGE`.
 pub(super) fn error_lines(errors: &[ConfigError]) -> Vec<String> {
     errors
         .iter()

@@ -44,7 +44,7 @@ pub enum ErrorKind {
     Denied,
     /// A person was asked and did not answer in time.
     ApprovalTimeout,
-    /// The call was not run because steering arrived before it, or because the run ended.
+    /// The call was not run because the run was being stopped.
     Skipped,
     Timeout,
     /// The exit code is not in `success_codes`.
@@ -118,6 +118,6 @@ impl CallError {
 pub struct Truncated {
     /// Number of characters removed.
     pub characters: u64,
-    /// Number of lines removed from the text that was left after the characters were removed.
+    /// Number of lines removed. The characters are removed first; this counts lines of the rest.
     pub lines: u64,
 }

@@ -1,8 +1,8 @@
 //! The one event type, and the line of a transcript that carries it.
 //!
 //! Field names and their meaning are a contract with every reader (`v: 1`): fields may be added,
-//! but not changed. Only `store/` creates a [`Line`], which numbers an event and chains it to the
-//! previous one.
+//! but not changed. A [`Line`] numbers an event and holds the hash of the previous line; only
+//! `store/` creates lines.
 //! *Source*: `docs/design/transcript.md`.
 
 use chrono::{DateTime, Utc};
@@ -96,7 +96,7 @@ pub struct PolicyDecision {
     /// The category of the call, possibly raised by a rule.
     pub category: Category,
     pub decision: DecisionKind,
-    /// The rule that decided.
+    /// The rule that decided; `approved` if a person approved the call.
     pub rule: String,
     /// The reason, as a sentence for people.
     pub reason: String,
@@ -193,13 +193,14 @@ pub struct SessionEnd {
     pub outcome: Outcome,
     /// Why the loop stopped.
     pub stop_reason: StopReason,
-    /// The final answer: a JSON object if the text is one, otherwise the text.
+    /// The last text of the run, usually the final answer: a JSON object if the text is one,
+    /// otherwise the text.
     pub result: Option<Value>,
     /// The `status` of the final answer, if it has one.
     pub verdict: Option<String>,
     /// Number of model responses.
     pub iterations: u64,
-    /// Number of calls that the gate did not deny.
+    /// Number of calls for which the gate decided `allow` or `ask`.
     pub tool_calls: u64,
     /// Tools with at least one call that `tool_calls` counts.
     pub tools_used: Vec<String>,
@@ -236,7 +237,7 @@ pub enum Event {
         /// The origin of the turn.
         source: InputSource,
     },
-    /// A complete reply of the model.
+    /// A complete reply of the model, or the message with which the loop ends the run at a limit.
     AssistantTextEnd {
         text: String,
         reasoning: Option<String>,
@@ -260,7 +261,7 @@ pub enum Event {
         /// Data that later requests must return to the provider unchanged.
         provider_data: Option<Value>,
     },
-    /// The gate's decision; precedes `tool_call_start`.
+    /// The gate's decision on a call, or a person's approval of it; precedes `tool_call_start`.
     PolicyDecision(PolicyDecision),
     /// A call is about to start.
     ToolCallStart(CallStart),
@@ -302,7 +303,8 @@ pub enum Event {
     TurnLimit {
         /// The name of the limit.
         limit: String,
-        /// The value of the limit.
+        /// The value of the limit: `max_duration` in seconds, `max_tmp_bytes` in bytes,
+        /// `max_cost_usd` in US cents, the others as a count.
         value: u64,
     },
     /// The loop detected a repetition.

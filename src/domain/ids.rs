@@ -1,7 +1,7 @@
 //! Identifiers as newtypes, each with the one rule that makes it valid.
 //!
-//! Every id is valid by construction: it can be used as a file name, a column and a word on a
-//! terminal without another check.
+//! Every id is valid by construction: it can be used as a file name, as a value in a database and
+//! as text on a terminal without another check.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ text_id!(
     JobName, "a job name", "^[a-z0-9][a-z0-9_-]{0,62}$", job_name
 );
 text_id!(
-    /// The name of a tool, built-in or declared.
+    /// The name of a tool: built-in, declared or offered by an MCP server.
     ToolName, "a tool name", "^[a-zA-Z0-9_-]{1,64}$", tool_name
 );
 text_id!(

@@ -110,7 +110,7 @@ stop_reasons! {
     ProviderAuth = "provider_auth" => Failed,
     /// The provider rejected the request.
     ProviderRejected = "provider_rejected" => Failed,
-    /// The provider gave no usable reply after all retries.
+    /// The provider gave no usable reply, and a further retry was not allowed or could not help.
     ProviderUnavailable = "provider_unavailable" => Failed,
     /// A person stopped the run.
     Cancelled = "cancelled" => Cancelled,

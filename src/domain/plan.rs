@@ -25,7 +25,7 @@ pub struct PlanStep {
     /// The directory in which the program starts.
     pub working_dir: String,
     /// SHA-256 (hex) of everything that identifies the call: tool, arguments, argv, directory,
-    /// program, and the files that the call would change.
+    /// standard input, program, and the files that the call would change.
     pub digest: String,
     /// The output of the call's dry run; null if there was none.
     pub dry_run_output: Option<String>,

@@ -92,7 +92,7 @@ pub struct SessionStart {
     pub provider: String,
     /// The name of the profile.
     pub profile: String,
-    /// The tools that the model sees.
+    /// The tools that the model sees, by their own names.
     pub tools: Vec<String>,
     /// The job's effective policy.
     pub policy: Value,

@@ -59,7 +59,7 @@ impl Usage {
     }
 }
 
-/// The complete reply of a model.
+/// The complete reply of a model, or the message with which the loop ends the run at a limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssistantTurn {
     /// The text, without reasoning.
@@ -125,9 +125,9 @@ pub struct ToolResult {
 /// One entry of a history.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Turn {
-    /// Input from the job or a person.
+    /// Input from the job, from a person, or from the loop (see `InputSource`).
     User(String),
-    /// A reply of the model.
+    /// A reply of the model, or the message with which the loop ends the run at a limit.
     Assistant(Box<AssistantTurn>),
     /// One result for each call of the previous turn, in call order.
     ToolResults(Vec<ToolResult>),

@@ -78,17 +78,18 @@ pub struct Spent {
     bucket: Bucket,
 }
 
-/// The bucket of a rate limit, as of its last refill.
+/// The token bucket of the rate limit. It holds at most `Rate::burst` calls.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Bucket {
-    /// How many calls the bucket lacks until it is full.
+    /// Number of calls missing from a full bucket.
     lacking: f64,
     /// The time of the last refill, since the start of the run.
     looked_at: Duration,
 }
 
 impl Spent {
-    /// Counts a call that was not denied, with the files and lines that it may change.
+    /// Counts a call that was not denied, with the files that it may change and an estimate of the
+    /// changed lines.
     pub fn count(&mut self, rules: &GateRules, resources: &[Resource], lines: u64) {
         self.count_call();
         self.lines += lines;
@@ -134,7 +135,8 @@ pub struct CallFacts<'a> {
     /// admin call.
     pub destructive_when: &'a [ArgumentConditions],
     pub resources: &'a [Resource],
-    /// Upper bound of the number of lines that the call changes in files.
+    /// Estimate of the number of lines that the call changes in files, from its arguments alone; 0
+    /// for a tool whose changes are unknown, such as bash.
     pub lines: u64,
     /// The usage of the run so far.
     pub spent: &'a Spent,
@@ -323,7 +325,8 @@ fn is_listed(list: &[Listed], tool: &str) -> bool {
     list.iter().any(|entry| entry.tool.as_str() == tool)
 }
 
-/// Returns the effective category of a call, never below the tool's own, and why it was raised.
+/// Returns the effective category of a call, never below the tool's own, and why the arguments or
+/// resources make the call an admin call, if they do.
 fn effective_category(
     rules: &GateRules,
     facts: CallFacts<'_>,

@@ -43,7 +43,7 @@ pub enum DomainRefusal {
     #[error("the job has no network")]
     Offline,
     /// The host is not listed.
-    #[error("`{0}` is not among the allowed_domains of the job")]
+    #[error("`{0}` is not among the allowed_domains of the job or of `security`")]
     NotListed(String),
     /// The host has a non-public address, but is not listed as internal.
     #[error("`{host}` is not listed as internal, but its address {address} is not public")]
@@ -81,7 +81,7 @@ impl DomainRules {
         }
         let mut naming = self.hosts.iter().filter(|allowed| allowed.names(&host)).peekable();
         if naming.peek().is_none() {
-            // Limit the length, because a server may choose the host.
+            // Limit the length, because a server can choose the host through a redirect.
             return Err(DomainRefusal::NotListed(host.to_string().chars().take(100).collect()));
         }
         let internal = naming.any(|allowed| allowed.internal);
@@ -127,7 +127,7 @@ enum Kind {
 }
 
 /// Non-public blocks, each with its prefix length. 168.63.129.16 is the address of Azure's platform
-/// services; other clouds use 169.254.0.0/16 for theirs.
+/// services; most other clouds use 169.254.0.0/16 for theirs.
 const INTERNAL_V4: &[(Ipv4Addr, u32)] = &[
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -150,8 +150,8 @@ const IMPOSSIBLE_V4: &[(Ipv4Addr, u32)] = &[
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-/// Non-public blocks of 2000::/3: protocol assignments with Teredo, documentation, and 6to4, which
-/// embeds IPv4 addresses.
+/// Non-public blocks of 2000::/3: protocol assignments (including Teredo), documentation, and 6to4,
+/// which embeds IPv4 addresses.
 const INTERNAL_V6: &[(Ipv6Addr, u32)] = &[
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),

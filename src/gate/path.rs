@@ -59,15 +59,16 @@ pub struct PathRules {
     /// Our own trees and files: closed, except for allowed trees below them. The first entry is the
     /// configuration directory.
     pub own: Vec<PathBuf>,
-    /// Our program, log and unit: no file tool may write them. Their owner and mode protect them
-    /// from other programs.
+    /// Our program, log and systemd unit: no file tool may write them. Their owner and mode protect
+    /// them from other programs.
     pub frozen: Vec<PathBuf>,
 }
 
 /// Why a path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefusal {
-    #[error("`{}` is closed to the tools of every job", shown(.0.as_os_str()))]
+    /// The path is closed, or the call would write a path of [`PathRules::frozen`].
+    #[error("`{}` is closed to the tools of this job", shown(.0.as_os_str()))]
     Denied(PathBuf),
     /// The path is outside every allowed tree.
     #[error("`{}` is outside the paths that the job may use", shown(.0.as_os_str()))]
@@ -174,8 +175,8 @@ impl PathRules {
     }
 }
 
-/// Returns a name as people and models see it: control characters and bytes that are not UTF-8 are
-/// escaped (FS-9).
+/// Returns a name as people and models see it: control and invisible characters, and bytes that are
+/// not UTF-8, are escaped (FS-9).
 #[must_use]
 pub fn shown(name: &OsStr) -> String {
     name.as_bytes()

@@ -1,9 +1,10 @@
 //! Control groups: one per run, if systemd delegated the daemon's own group to it (`Delegate=yes`).
 //!
 //! The daemon moves into a leaf group, because the kernel accepts limits only below a group without
-//! processes. A process of a run joins the group of the run just before it executes its program. A
-//! sandboxed tool cannot leave that group, so one write kills all of the tool's processes. Shims
-//! stay in the group of the daemon, so that they survive this kill and can report.
+//! processes. A process of a run joins the group of the run before it executes its program. A
+//! sandboxed tool cannot leave that group, so one write to the `cgroup.kill` of the group kills all
+//! of the tool's processes. Shims stay in the group of the daemon, so that they survive this kill
+//! and can report.
 //!
 //! *Source*: `cgroups(7)`; `docs/design/gate.md`, "What a process gets"; systemd,
 //! "Control Group APIs and Delegation".
@@ -22,10 +23,12 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::shim::PROCESSES;
 
-/// The directories where version 2 may be mounted: alone, or beside the hierarchies of version 1.
+/// The directories where version 2 of control groups may be mounted: alone, or beside the
+/// hierarchies of version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
-/// The attributes with which systemd marks a delegated group. Only root can read the second one.
+/// The extended attributes with which systemd marks a delegated group. Only root can read the
+/// second one.
 const MARKS: [&str; 2] = ["user.delegate", "trusted.delegate"];
 
 const DAEMON: &str = "daemon";
@@ -49,7 +52,8 @@ pub struct ControlGroups {
 
 impl ControlGroups {
     /// Takes over the control group of this process and moves this process into a leaf; `None` if
-    /// the group is not delegated. Processes that it started earlier stay outside the leaf.
+    /// the group is not delegated. Processes that this process started earlier stay outside the
+    /// leaf.
     ///
     /// *Errors*: the OS error, or `cgroup.kill` is missing; this process then stays in its group.
     pub fn take() -> io::Result<Option<Self>> {
@@ -211,7 +215,7 @@ fn below(directory: &Path) -> Vec<PathBuf> {
     groups.map(|entry| entry.path()).collect()
 }
 
-/// Waits until a group holds no process, according to the kernel; returns whether it is empty.
+/// Waits until a group holds no process, for at most [`PATIENCE`]; returns whether it is empty.
 fn wait_until_empty(directory: &Path) -> bool {
     let Ok(events) = File::open(directory.join("cgroup.events")) else { return true };
     let until = Instant::now() + PATIENCE;
@@ -248,9 +252,10 @@ fn own() -> Option<(&'static Path, String)> {
     Some((Path::new(mount), name.to_owned()))
 }
 
-/// Tells whether systemd delegated a group to its service. Before version 251, systemd marks a
-/// delegation only by the owner of the group. The owner tells something only for system services:
-/// under a user's own systemd, that user owns every group.
+/// Tells whether systemd delegated a group to its service. Before version 251, only root can read
+/// the mark of a delegation; other users see only the owner of the group. The owner proves a
+/// delegation only for a system service that does not run as root: root owns the groups that are
+/// not delegated, and under a user's own systemd, that user owns every group.
 fn is_delegated(directory: &Path, name: &str) -> bool {
     let is_marked = MARKS.iter().any(|mark| {
         let mut value = [0; 8];

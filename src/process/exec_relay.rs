@@ -26,8 +26,8 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes of the longest exit code (3 digits), plus the newline after it.
 const CODE_BYTES: usize = 4;
 
-/// The first character of the mark. No line of text begins with it, so the relay never holds back a
-/// line of text.
+/// The first character of the mark. It is a control character that text does not contain, so the
+/// relay never holds text back to see whether the mark follows.
 pub(crate) const MARK_START: char = '\u{1e}';
 
 /// Runs this process as the relay; returns the exit code of the remote program. Without such a
@@ -165,6 +165,34 @@ mod tests {
         assert_eq!(passed(b"cut^MARK 3", &[]).0, b"cut^MARK 3");
         let endless = [b"^MARK ".to_vec(), vec![b'x'; 9]].concat();
         assert_eq!(passed(&endless, &[]), (endless, None));
+    }
+
+    /// Keeps each write apart.
+    struct Writes(Vec<String>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.push(String::from_utf8_lossy(bytes).into_owned());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn text_that_cannot_be_an_exit_code_is_passed_on_at_once() {
+        let long = format!("^MARK {}", "1".repeat(CODE_BYTES));
+        let short = format!("^MARK {}", "1".repeat(CODE_BYTES - 1));
+        for (first, expected) in
+            [(&long, vec![long.clone(), "y".to_owned()]), (&short, vec![format!("{short}y")])]
+        {
+            let mut writes = Writes(Vec::new());
+            let pieces = Pieces(vec![first.clone().into_bytes(), b"y".to_vec()]);
+            pass_on(pieces, &mut writes, b"^MARK ").unwrap();
+            assert_eq!(writes.0, expected);
+        }
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! server, which keeps one forked shim ready.
 //!
 //! A request is one packet on a socket that the shim reads. It contains the name of the shim and
-//! these descriptors: the far end of its lifeline, the pipe for the output of the tool, the
-//! Landlock ruleset of the tool, the pipes for standard input and standard error of a process that
-//! we talk to, and its control group. Before it does anything else, the shim answers on its
-//! lifeline, with a descriptor of itself. Without an answer, nothing was started, and the daemon
-//! may repeat the request.
+//! these descriptors: the far end of the lifeline, the pipe for the output of the tool and, where
+//! the order needs them, the Landlock ruleset of the tool, the pipes for standard input and
+//! standard error of a process that we talk to, and the control group of the run. Before the shim
+//! reads its order, it answers on its lifeline with a pidfd of itself. Without an answer, no tool
+//! was started, and the daemon may repeat the request.
 //!
 //! *Source*: `unix(7)`, SCM_RIGHTS; `pidfd_open(2)`.
 #![expect(
@@ -83,13 +83,13 @@ impl ForkServer {
     /// Returns a fork server that executes the binary of this process.
     #[must_use]
     pub fn of_this_binary() -> Self {
-        // The child resolves this link, so it is the same file even after an upgrade has replaced
-        // it on disk.
+        // The child resolves this link, so it executes the running binary even after an upgrade has
+        // replaced the file on disk.
         Self::new(PathBuf::from("/proc/self/exe"))
     }
 
-    /// Returns the path of the binary as the kernel names it in other processes, even after the
-    /// file was replaced.
+    /// Returns the path of the binary as `/proc/PID/exe` shows it for the fork server and the
+    /// shims, even after the file was replaced.
     pub(crate) fn binary(&self) -> PathBuf {
         std::fs::read_link(&self.binary).unwrap_or_else(|_| self.binary.clone())
     }
@@ -102,7 +102,8 @@ impl ForkServer {
 
     /// Starts a shim that `/proc` shows as `name`, and sends it its order.
     ///
-    /// *Errors*: the OS error. *Cancel*: safe; a shim without a daemon ends by itself.
+    /// *Errors*: the OS error; `ESRCH` if no shim answers, `ETIMEDOUT` if the shim does not read
+    /// its order. *Cancel*: safe; a shim ends by itself when its lifeline closes.
     pub(crate) async fn start(
         &self,
         name: &str,
@@ -337,8 +338,8 @@ fn wait_for_request(
     take: io::PipeWriter,
     filters: Filters,
 ) -> io::Result<()> {
-    // Die with the fork server: the daemon must notice its death at once, and no other shim would
-    // follow this one.
+    // Die with the fork server. A waiting shim would keep the socket of the dead server open, so
+    // the daemon would not notice that death, and no other shim would follow this one.
     rustix::process::set_parent_process_death_signal(Some(RawSignal::KILL))?;
     if nix::unistd::getppid() != server {
         return Err(Errno::ESRCH.into());

@@ -1,14 +1,15 @@
 //! The hold on process groups: a process of a tool can leave its group only while the shim agrees.
 //!
 //! A chain of processes, each of which forks the next one and exits, outruns every scan of `/proc`.
-//! A signal to a process group does not miss it: the kernel delivers the signal to all members
-//! before any of them can fork again. So when a tool calls `setsid` or `setpgid`, that system call
-//! waits for the shim, which holds the listener of the tool's seccomp filter and lets the system
-//! call continue. When the tool call ends, the shim closes the listener. From then on, the kernel
-//! refuses both system calls with ENOSYS; the same happens if the shim dies. The existing groups
-//! can then be killed one by one, and no new group appears.
+//! But it cannot outrun a signal to its process group: the kernel delivers the signal to all
+//! members before any of them can fork again. So when a tool calls `setsid` or `setpgid`, that
+//! system call waits for the shim, which owns the listener of the tool's seccomp filter (the
+//! descriptor that reports such calls) and lets the system call continue. When the tool call ends,
+//! the shim closes the listener. From then on, the kernel refuses both system calls with ENOSYS;
+//! the same happens if the shim dies. The existing groups can then be killed one by one, and no new
+//! group appears.
 //!
-//! We do not hold forks: a signal that arrives while a system call waits for the shim makes the
+//! We do not hold forks: a signal that arrives while a system call waits for the shim can make the
 //! system call fail with EINTR, which no program expects of `fork`.
 //!
 //! *Source*: `seccomp_unotify(2)`; `kill_pgrp` and `copy_process` in the kernel; threat model,
@@ -76,7 +77,8 @@ fn number(call: libc::c_long) -> u32 {
 ///
 /// These instructions report `clone3` as missing: its flags are in memory, so a filter cannot see
 /// `CLONE_INTO_CGROUP`, which starts the child in another control group. Every C library falls back
-/// to `clone`. They refuse the x32 numbers, because these are second numbers of the same calls.
+/// to `clone`. On x86-64, the instructions also refuse the numbers of the x32 ABI, because these
+/// are second numbers of the same calls.
 pub(super) fn head() -> BpfProgram {
     let mut calls = vec![step(LOAD, 0, 0, NUMBER)];
     calls.extend(answer(CLONE3, ERRNO + libc::ENOSYS.unsigned_abs()));
@@ -97,8 +99,9 @@ pub(super) fn head() -> BpfProgram {
     head
 }
 
-/// Returns the filter of a tool without a sandbox: it allows everything, but a new group only while
-/// the shim agrees.
+/// Returns the filter of a tool without a sandbox. It begins with [`head`], treats `clone3`,
+/// `setpgid` and `setsid` of 32-bit programs on x86-64 in the same way, and allows every other
+/// system call.
 pub(super) fn only_the_hold() -> BpfProgram {
     let mut program = head();
     program.extend([
@@ -120,8 +123,8 @@ pub(super) fn only_the_hold() -> BpfProgram {
 /// *Errors*: the OS error; the filter is then not in effect.
 pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    // Prefer WAIT_KILLABLE_RECV (since Linux 5.19): without it, each signal restarts a system call
-    // that waits.
+    // Prefer WAIT_KILLABLE_RECV (since Linux 5.19): without it, each signal interrupts a system
+    // call that waits, and the call then restarts or fails with EINTR.
     for flags in [listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, listen] {
         match set_filter(program, flags) {
             // SAFETY: with this flag, the kernel returns a new descriptor, which belongs to nothing
@@ -131,11 +134,16 @@ pub(super) fn put_on(program: &BpfProgram) -> Result<Option<OwnedFd>, Errno> {
             Err(errno) => return Err(errno),
         }
     }
+    set_filter(&without_listener(program), 0).map(|_| None)
+}
+
+/// Returns the filter that allows the calls about which `program` notifies a listener.
+fn without_listener(program: &BpfProgram) -> BpfProgram {
     let allowed = |each: &sock_filter| match each {
         each if each.code == RETURN && each.k == NOTIFY => step(RETURN, 0, 0, ALLOW),
         each => each.clone(),
     };
-    set_filter(&program.iter().map(allowed).collect(), 0).map(|_| None)
+    program.iter().map(allowed).collect()
 }
 
 fn set_filter(program: &BpfProgram, flags: libc::c_ulong) -> Result<i32, Errno> {
@@ -221,5 +229,25 @@ impl GroupHold {
 impl AsFd for GroupHold {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_listener_only_the_notified_calls_change() {
+        let program = only_the_hold();
+        let changed = without_listener(&program);
+        assert_eq!(changed.len(), program.len());
+        let mut notified = 0;
+        for (before, after) in program.iter().zip(&changed) {
+            assert_eq!((before.code, before.jt, before.jf), (after.code, after.jt, after.jf));
+            let is_notified = before.code == RETURN && before.k == NOTIFY;
+            assert_eq!(after.k, if is_notified { ALLOW } else { before.k });
+            notified += usize::from(is_notified);
+        }
+        assert!(notified >= 2, "{notified}");
     }
 }

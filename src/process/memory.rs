@@ -1,4 +1,4 @@
-//! How the C library keeps freed memory.
+//! Limits the freed memory that the C library keeps.
 #![cfg_attr(
     target_env = "gnu",
     expect(unsafe_code, reason = "calls to the C library; each use says why it is sound")
@@ -13,8 +13,8 @@ pub fn share_heap() {
     let _ = unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1) };
 }
 
-/// Returns freed memory to the system. Loading a configuration frees many times what it keeps, and
-/// glibc would hold that memory forever.
+/// Returns freed memory to the system. Loading a configuration frees many times as much memory as
+/// the configuration occupies, and glibc would hold the freed memory forever.
 pub fn return_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes the allocator's lock, and only free pages are returned.

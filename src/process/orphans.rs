@@ -1,7 +1,7 @@
 //! Ends the orphaned shims of runs whose daemon is dead.
 //!
-//! A shim ends by itself when its lifeline closes. We wait for that, and kill a shim that does not
-//! end.
+//! A shim ends by itself when its lifeline closes. We wait for that. If a shim does not end, we
+//! kill it and all processes below it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -48,10 +48,12 @@ fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
         .collect()
 }
 
-/// Tells whether a process descends from a shim, a fork server or this process.
+/// Tells whether a process is a shim or a fork server, or descends from one or from this process.
+/// The control socket rejects such a process.
 ///
 /// This relies on what `/proc` shows: a process with hidden ancestors is not recognized as a tool.
-/// A process that takes the name of a shim only locks itself out.
+/// A process that gives itself the name of a shim counts as a tool, and so loses only its own
+/// access.
 #[must_use]
 pub fn is_tool(pid: i32) -> bool {
     const DEEPEST: usize = 256;

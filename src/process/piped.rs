@@ -1,9 +1,8 @@
-//! A process that we talk to over its standard input and output: an MCP server, a shared
-//! connection.
+//! A process that we talk to over its standard input and output: an MCP server, or the client of a
+//! connection that the calls of a run share.
 //!
-//! One task per process reads its standard error from the first byte to the last, so the process
-//! never blocks on a full pipe. The task keeps the last 16 KiB, without secrets. This module also
-//! ends the process.
+//! One task per process reads the standard error of the process from the first byte to the last, so
+//! that the process never blocks on a full pipe. The task keeps the last 16 KiB, without secrets.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -35,8 +34,8 @@ const SAID_LINES: usize = 10;
 /// Characters of standard error in [`PipedEnded::words`].
 const SAID_CHARACTERS: usize = 2000;
 
-/// A process that we talk to. Dropping it closes the lifeline, and the shim then ends the tree by
-/// itself.
+/// A process that we talk to. Dropping this value closes the lifeline, and the shim then ends the
+/// process and all its descendants.
 #[derive(Debug)]
 pub struct Piped {
     server: Arc<ForkServer>,
@@ -63,8 +62,10 @@ pub struct PipedEnded {
 }
 
 impl Spawner {
-    /// Starts a process that we talk to over its standard input and output. It lives until
-    /// [`Piped::end`] or its timeout. `redactor` removes secrets from its standard error.
+    /// Starts a process that we talk to over its standard input and output; returns it with the
+    /// receiver of its standard output and the sender for its standard input. `spec.stdin` is not
+    /// used. If the process does not exit by itself, [`Piped::end`] or its timeout ends it.
+    /// `redactor` removes secrets from its standard error.
     ///
     /// *Errors*: [`SpawnFailure`].
     pub async fn start_piped(
@@ -126,7 +127,7 @@ impl PipedEnd {
 
 impl PipedEnded {
     /// Describes the end on one line, with the last 10 lines of standard error (at most 2000
-    /// characters). The text is empty if we ended a process that had written nothing.
+    /// characters). The text is empty if we ended a process whose standard error is empty.
     #[must_use]
     pub fn words(&self) -> String {
         let how = match &self.exit {

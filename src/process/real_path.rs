@@ -1,8 +1,8 @@
 //! Resolves a path as the kernel does, but without the magic links of `/proc`.
 //!
 //! The links `root`, `cwd`, `exe` and `fd/N` in `/proc/PID` lead straight to a file or directory
-//! that the process uses, not to a path. `/proc/self` is another directory in each process. So the
-//! file that we judge would not be the file that another process opens through the same link.
+//! that the process uses, not to a path. `/proc/self` leads each process to its own `/proc/PID`. So
+//! through such a link, a tool would open another file than the one that we judged.
 //! *Source*: `openat2(2)`, RESOLVE_NO_MAGICLINKS.
 
 use std::io;

@@ -1,10 +1,10 @@
 //! The sandbox of a tool: Landlock for files and signals, seccomp for sockets and for what Landlock
 //! does not cover.
 //!
-//! The daemon builds a [`SandboxProfile`] once, from paths. The child of a shim applies it to
-//! itself just before it executes the tool, and no process can remove it again. The rules cover the
-//! files that existed when the profile was built: a file that appears later in a directory that
-//! contains a closed path cannot be read.
+//! The daemon builds a [`SandboxProfile`] from a [`SandboxPolicy`] before the tool starts. The
+//! child of a shim applies the profile to itself just before it executes the tool; no process can
+//! remove the profile again. A directory above a closed path ([`SandboxPolicy::closed`]) is allowed
+//! entry by entry. So an entry that appears in it after the profile was built cannot be read.
 //!
 //! *Source*: `landlock(7)`; `seccomp(2)`; `docs/design/gate.md`, "What a process gets".
 #![expect(unsafe_code, reason = "two system calls without a wrapper; each says why it is sound")]
@@ -33,8 +33,8 @@ use super::group_hold;
 /// file without the right to write.
 const LEAST_ABI: u32 = 3;
 
-/// Devices that every program may use. The rest of `/dev` is closed, because it contains the disks
-/// and the terminals of other people.
+/// Devices that every program may use. The rest of `/dev` is closed, because it contains disks and
+/// other users' terminals.
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// The access rights of a tool's processes. All paths are absolute and resolved.
@@ -47,7 +47,7 @@ pub struct SandboxPolicy {
     /// Trees that may be read and written, even inside a closed tree.
     pub writable: Vec<PathBuf>,
     /// Whether the modes, owners, times and attributes of files, the clock and the host name may be
-    /// changed; Landlock cannot restrict this by path.
+    /// changed; Landlock does not restrict any of this.
     pub metadata: bool,
     /// Whether sockets may be created; `false` refuses local sockets too.
     pub network: bool,

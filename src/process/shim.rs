@@ -41,7 +41,8 @@ pub(super) const PROCESSES: u64 = 4096;
 /// Makes the kernel end tools before the daemon when memory runs out (PROC-9).
 const OOM_SCORE: &[u8] = b"500";
 
-/// The state that a shim prepares while it waits for a request, so that no call waits for that.
+/// The state that a shim prepares before its request arrives, so that no call waits for the
+/// preparation.
 pub(super) struct Ready {
     signals: SignalFd,
     null: OwnedFd,
@@ -73,10 +74,11 @@ impl Ready {
 }
 
 /// Carries out the [`Order`] that arrives over `lifeline`; the tool writes to `output`. `rest`
-/// contains those of these descriptors that the flags of the [`Order`] announce, in this sequence:
-/// Landlock ruleset, standard input, standard error, control group.
+/// contains, in this sequence and without gaps, the descriptors that the flags of the [`Order`]
+/// announce: Landlock ruleset (`landlock`), standard input and standard error (`piped`), control
+/// group (`grouped`).
 ///
-/// *Errors*: the daemon is gone; nothing was started.
+/// *Errors*: `EPIPE` if no valid order arrived; nothing was started.
 pub(super) fn run(
     ready: Ready,
     mut lifeline: UnixStream,
@@ -148,7 +150,8 @@ impl Restrictions<'_> {
         }
     }
 
-    /// Applies the sandbox and sends the listener of the hold on groups to `shim`.
+    /// Applies the sandbox and sends the listener of the hold on groups ([`super::group_hold`]) to
+    /// `shim`.
     fn put_on(&self, shim: &OwnedFd) -> Result<(), Errno> {
         if self.order.landlock != self.ruleset.is_some() {
             // The ruleset was lost on the way. Nothing runs without its sandbox.
@@ -372,7 +375,8 @@ fn close_on_exec_from(first: RawFd) {
     };
 }
 
-/// Waits for the end of the call, for any reason, and then ends all processes that are left.
+/// Waits until the call ends for any reason, and then ends all processes that are left. `leader` is
+/// the process of the tool itself.
 fn watch(
     leader: Pid,
     mut hold: Option<GroupHold>,
@@ -433,8 +437,8 @@ fn wait(
     hold: &mut Option<GroupHold>,
     with_lifeline: bool,
 ) -> bool {
-    /// The longest single wait, because `poll` counts milliseconds; the caller waits again for a
-    /// later moment.
+    /// The longest single wait, because the timeout of `poll` is bounded. If `until` is later, the
+    /// caller waits again.
     const LONGEST: Duration = Duration::from_secs(30);
     let rest =
         until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()).min(LONGEST));

@@ -34,7 +34,8 @@ pub struct ProcessSpec {
     pub argv: Vec<String>,
     pub env: BTreeMap<String, String>,
     pub working_dir: PathBuf,
-    /// The text of its standard input; `None` is `/dev/null`.
+    /// The text of its standard input; `None` is `/dev/null`. [`Spawner::start_piped`] does not use
+    /// this field.
     pub stdin: Option<String>,
     /// The time after which the shim ends the process.
     pub timeout: Duration,
@@ -150,8 +151,9 @@ impl Spawner {
     /// Runs a process to its end. Passes its standard output and its standard error to `output`, in
     /// the order in which it writes them.
     ///
-    /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; the process then ends within 3 s. If
-    /// the future is dropped, the lifeline closes and the shim ends the tree by itself.
+    /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; the shim then sends SIGTERM, and
+    /// kills the whole tree at most 2 s later. If the future is dropped, the lifeline closes and
+    /// the shim ends the tree by itself.
     pub async fn run(
         &self,
         spec: &ProcessSpec,
@@ -213,7 +215,7 @@ pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
     }
 }
 
-/// Kills the processes that dead shims have left below us; returns how many could not be killed.
+/// Kills the processes that dead shims have left below this process; returns how many survive.
 pub(super) async fn sweep(server: &Arc<ForkServer>) -> u64 {
     let server = server.clone();
     let swept = tokio::task::spawn_blocking(move || {

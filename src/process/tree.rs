@@ -3,6 +3,9 @@
 //! This module reads `/proc`. It never signals a reused pid (PROC-8): before it signals a process,
 //! it opens a pidfd and checks that the process is still the one that it saw. Children of this
 //! process need no such check, because they keep their pids until we reap them.
+//!
+//! A chain of forks is a series of processes, each of which forks the next one and exits. Such a
+//! chain outruns every scan of `/proc`, but not a signal to its process group.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -84,8 +87,8 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 /// our children. Returns how many survive.
 ///
 /// This function sends SIGSTOP to all of them before it kills any, so that few can fork in between.
-/// If `root` is this process, it kills the process groups of the children as well, which also ends
-/// a chain of forks.
+/// If `root` is this process, the function also kills the process groups of the children of this
+/// process, which ends chains of forks.
 pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
     let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
@@ -164,9 +167,9 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
 /// accepts and their groups.
 ///
 /// A child that was not reaped keeps its pid and its group number, so no other process is hit
-/// (PROC-8). The kernel lists the children even if `/proc` hides them. A group lies within one
-/// session, and every session except our own began below us, so killing a group hits only our own
-/// descendants.
+/// (PROC-8). `/proc/self/task/*/children` lists the children even if `/proc` hides their
+/// directories. A group lies within one session, and every session except our own began below us,
+/// so killing a group hits only our own descendants.
 pub(crate) fn kill_groups(spare: Option<&dyn Fn(Seen) -> bool>) {
     use rustix::process::{Pid, getpgid, getpgrp, kill_process, kill_process_group};
     let mut spared = BTreeSet::from([getpgrp().as_raw_nonzero()]);
@@ -194,14 +197,14 @@ fn own_pid() -> i32 {
     i32::try_from(std::process::id()).unwrap_or(0)
 }
 
-/// Returns the pids of the children of this process, including those that have ended and were not
-/// reaped.
+/// Returns the pids of the children of this process. They include children that have ended and were
+/// not reaped, if the kernel has the file `children` in `/proc`.
 fn children() -> Vec<i32> {
     let mut pids = String::new();
     for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         match std::fs::read_to_string(thread.path().join("children")) {
             Ok(of_thread) => pids.push_str(&of_thread),
-            // This kernel does not have the file.
+            // This kernel does not have the file. `all` returns only children that have not ended.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let own = own_pid();
                 return all()
@@ -216,8 +219,8 @@ fn children() -> Vec<i32> {
     pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Tells whether a process survives its kill: the kernel holds it in a device wait, or no kill
-/// reached it.
+/// Tells whether a process survives its kill: the kernel holds it in an uninterruptible sleep
+/// (state `D`), or it has no pending SIGKILL.
 fn is_stuck(pid: i32) -> bool {
     /// The bit of SIGKILL in a set of signals.
     const KILL: u64 = 1 << 8;

@@ -1,7 +1,9 @@
-//! The messages between daemon and shim over the lifeline: one frame each way, a length and JSON.
+//! The messages between daemon and shim over the lifeline: one frame in each direction. A frame is
+//! the length of the JSON that follows (4 bytes, big-endian), and the JSON.
 //!
-//! The daemon sends one [`Order`]. After that, the end of its stream means that the shim must end
-//! the tool. The shim answers with one [`Report`].
+//! The daemon sends one [`Order`]. If the daemon then closes its side of the lifeline, the shim
+//! ends the tool. The shim sends one [`Report`]. The descriptors that belong to an order travel in
+//! the request to the fork server ([`super::fork_server`]).
 
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;
@@ -20,7 +22,7 @@ pub(crate) struct Order {
     pub(crate) argv: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) working_dir: String,
-    /// `None` is `/dev/null`.
+    /// The text of standard input; `None` is `/dev/null`. Not used if `piped`.
     pub(crate) stdin: Option<String>,
     pub(crate) timeout_ms: u64,
     /// The seccomp filter; `None` means no sandbox.
@@ -83,7 +85,7 @@ pub(crate) fn frame<T: Serialize>(message: &T) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// Reads the report of a shim; `None` if the shim ended without one.
+/// Reads the report of a shim; `None` if the shim ended without a valid report.
 pub(super) async fn read_report(
     from_shim: &mut (impl tokio::io::AsyncRead + Unpin),
 ) -> Option<Report> {

@@ -28,7 +28,7 @@ pub(super) fn of_response(
 }
 
 /// Returns the error that a body describes. Without a failure status, the error's own code is used
-/// as the status.
+/// as the status. `body`, the unparsed text, becomes the message if `parsed` does not have one.
 pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelError {
     // A server that streams a list wraps its error in a list.
     let parsed = parsed.get(0).unwrap_or(parsed);
@@ -138,8 +138,8 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     if has(MALFORMED) {
         return ErrorClass::BadToolGeneration;
     }
-    // If a provider names a delay, the limit is a per-minute limit, whatever the provider calls it,
-    // unless the error also names a lasting limit.
+    // A limit is short-lived if the error says so or names a delay, and does not name a lasting
+    // limit. Some providers call even a short-lived limit a quota.
     let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
@@ -176,12 +176,12 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
         None if has(&["invalid_request", "invalid_prompt", "invalid_argument", "bad_request"]) => {
             ErrorClass::BadRequest
         }
-        // Without a failure status, the server accepted the request and then failed itself.
+        // Without a failure status, the server accepted the request and failed later.
         None => ErrorClass::Server,
     }
 }
 
-/// Returns a non-JSON body as one line; for an HTML page, only its title.
+/// Returns the whole body as one line; for an HTML page, only its title.
 fn plain(body: &str) -> String {
     let title = body
         .split_once("<title>")

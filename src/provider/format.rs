@@ -1,7 +1,8 @@
 //! Wire formats: how to write a request and how to read a response.
 //!
-//! A format knows the fields and their meaning. Sending, framing, deadlines and size limits are the
-//! same for all formats and live in `remote.rs` and `http.rs`.
+//! A format knows the fields, their meaning, and how a stream is split into messages. Sending,
+//! deadlines and size limits are the same for all formats and live in `remote.rs`, `http.rs` and
+//! `size.rs`. `provider_data` is the data of a response that later requests must return unaltered.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,8 @@ use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCa
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
-/// Maximum number of calls in one response; no model makes more on purpose.
+/// Maximum number of calls in one response, and of its parts of any kind (blocks, items); no model
+/// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
 /// Returns the images of a result that are sent to this model: none if the model does not support
@@ -80,9 +82,9 @@ pub(super) trait Format: Send + Sync {
 }
 
 pub(super) trait Reader: Send {
-    /// Takes the data of one event and appends new answer text to `text`.
+    /// Takes the data of one event or line, and appends new answer text to `text`.
     ///
-    /// *Errors*: the data is not valid JSON, or reports an error.
+    /// *Errors*: the data is malformed, or reports an error.
     fn take(&mut self, data: &str, text: &mut String) -> Result<(), ModelError>;
 
     /// Takes a response that arrived as one JSON object.
@@ -95,7 +97,7 @@ pub(super) trait Reader: Send {
 
     fn progress(&self) -> Progress;
 
-    /// Returns the answer. Call it only once the answer is complete.
+    /// Returns the answer. Call this only after the answer is complete.
     ///
     /// *Errors*: the response does not contain an answer.
     fn finish(self: Box<Self>) -> Result<ModelReply, ModelError>;
@@ -125,7 +127,7 @@ pub(super) fn malformed(message: impl Into<String>) -> ModelError {
     ModelError::new(ErrorClass::MalformedResponse, message)
 }
 
-/// Checks the number of calls in a response.
+/// Checks the number of calls, or of parts of any kind, in a response.
 ///
 /// *Errors*: `count` exceeds [`MAX_CALLS`].
 pub(super) fn check_calls(count: usize) -> Result<(), ModelError> {
@@ -174,7 +176,7 @@ pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Sets a field of `object`; does nothing if that value is not a JSON object.
+/// Sets a field of `object`; does nothing if `object` is not a JSON object.
 pub(super) fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     if let Some(object) = object.as_object_mut() {
         object.insert(field.to_owned(), value.into());
@@ -190,8 +192,8 @@ pub(super) fn arguments(call: &ToolCall) -> Map<String, Value> {
     }
 }
 
-/// Returns the `provider_data` of `turn` if it came from the same format, model and base URL.
-/// Signatures and encrypted reasoning are meaningless to any other model.
+/// Returns the `provider_data` of `turn` if it came in this format from the model and the base URL
+/// in `settings`. Signatures and encrypted reasoning are meaningless to any other model.
 pub(super) fn kept<'a>(
     turn: &'a AssistantTurn,
     format: &str,
@@ -220,7 +222,7 @@ pub(super) fn wire_id(call_id: &CallId, most: usize) -> String {
     if fits { id.to_owned() } else { derived_id(call_id, most) }
 }
 
-/// Returns an id of `most` hex digits, but at most 24, that is derived from ours.
+/// Returns an id derived from `call_id`: `most` hex digits, but never more than 24.
 pub(super) fn derived_id(call_id: &CallId, most: usize) -> String {
     hex::encode(Sha256::digest(call_id.as_str())).chars().take(most.min(24)).collect()
 }

@@ -56,7 +56,7 @@ impl Format for Gemini {
 struct Answer {
     id: Option<String>,
     /// The parts in their order; adjacent text parts of the same kind (answer or thought) are
-    /// merged.
+    /// merged if they have no signature.
     parts: Vec<Value>,
     /// Index in `parts` of the call to which a following part without a name adds arguments.
     open: Option<usize>,
@@ -69,8 +69,8 @@ struct Answer {
     usage: DeltaUsage,
 }
 
-/// Fast path for the most frequent chunk: borrows instead of building a [`Value`]. A chunk with
-/// anything but text takes the slow path.
+/// Fast path for the most frequent chunk: borrows instead of building a [`Value`]. A chunk with any
+/// other field takes the slow path.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Delta<'a> {

@@ -21,7 +21,7 @@ use crate::clock::Clock;
 /// text arrives wrapped in JSON fields.
 const STREAM_BYTES: usize = 64 * 1024 * 1024;
 
-/// Maximum bytes of an error body.
+/// Maximum bytes of an error body. A longer body is ignored as a whole; the status still counts.
 const ERROR_BYTES: usize = 256 * 1024;
 
 /// Maximum bytes that an error quotes from a body that is not JSON. The message is truncated much
@@ -127,7 +127,7 @@ fn with_deadline(
     }))
 }
 
-/// Passes the chunks on, up to [`STREAM_BYTES`] in total.
+/// Passes chunks on. The chunk that brings the total above [`STREAM_BYTES`] becomes an error.
 pub(super) fn capped<E: std::fmt::Display>(
     pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
 ) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
@@ -154,7 +154,7 @@ pub(super) async fn collect(
     Ok(body)
 }
 
-/// Splits chunks into lines that end with LF or CR LF; in an event stream, also with CR alone.
+/// Splits chunks into lines. A line ends with LF; in an event stream, also with CR or CR LF.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     of_events: bool,
@@ -176,7 +176,7 @@ impl Lines {
 
     /// Appends a chunk.
     ///
-    /// *Errors*: the unfinished line exceeds [`ANSWER_BYTES`].
+    /// *Errors*: the line that earlier chunks left unfinished exceeds [`ANSWER_BYTES`].
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<(), ModelError> {
         self.buffer.drain(..self.start);
         self.searched -= self.start;
@@ -188,7 +188,7 @@ impl Lines {
         Ok(())
     }
 
-    /// Returns the next complete line, without the LF or CR that ends it.
+    /// Returns the next complete line, without its line end.
     pub(super) fn next_line(&mut self) -> Option<&[u8]> {
         if self.after_cr && self.start < self.buffer.len() {
             self.after_cr = false;
@@ -211,28 +211,27 @@ impl Lines {
         self.buffer.get(start..end)
     }
 
-    /// Removes the text that was not returned yet from the buffer, and returns it.
+    /// Empties the buffer and returns the bytes in it that were not returned yet.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         let rest = self.buffer.get(self.start..).unwrap_or_default().to_vec();
         *self = Self { seen: self.seen, of_events: self.of_events, ..Self::default() };
         rest
     }
 
-    /// Returns how many complete lines were read.
+    /// Returns how many complete lines [`Self::next_line`] has returned.
     pub(super) fn seen(&self) -> usize {
         self.seen
     }
 }
 
 /// Passes the data of each server-sent event to `take`, in order, until `take` returns true or the
-/// stream ends.
+/// stream ends. Events without data are skipped.
 ///
-/// Unknown fields are ignored, as the standard requires. `error:`, which some servers send, counts
-/// as `data:`. A last event without the blank line that ends it is accepted if its data is complete
-/// JSON or `[DONE]`.
+/// `error:`, which some servers send, counts as `data:`. Every other field is ignored. A last event
+/// without the blank line that ends it is accepted if its data is complete JSON or `[DONE]`.
 ///
-/// *Errors*: the stream is cut off or too large, or `take` fails. *Source*: the HTML standard,
-/// "Server-sent events".
+/// *Errors*: the stream fails or is cut off, an event is too large or not UTF-8, or `take` fails.
+/// *Source*: the HTML standard, "Server-sent events".
 pub(super) async fn decode_events(
     mut pieces: impl Stream<Item = Result<Bytes, ModelError>> + Unpin,
     mut take: impl FnMut(&str) -> Result<bool, ModelError>,
@@ -262,7 +261,8 @@ pub(super) async fn decode_events(
     dispatch(&data, &mut take).map(drop)
 }
 
-/// Adds a line to the data of its event; returns false at the blank line that ends the event.
+/// Adds the value of a `data:` or `error:` line to the data of its event, and ignores other lines.
+/// Returns false at the blank line that ends the event.
 fn add_field(line: &[u8], data: &mut Vec<u8>) -> Result<bool, ModelError> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line = line.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(line);

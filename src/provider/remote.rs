@@ -1,9 +1,11 @@
 //! A model that is called over HTTP, in any wire format. One call is one attempt; the session
-//! retries.
+//! retries. An attempt sends a second request only if [`Format::adapt`] adapted to the error of the
+//! first.
 //!
 //! Every error that can contain text of a server passes through `told`, which removes secrets
-//! before it truncates: a truncated secret would not be recognized. A response whose
-//! `provider_data` contains a secret is rejected as a whole, because that data must not be altered.
+//! before it truncates: a truncated secret would not be recognized. `provider_data` is the data of
+//! a response that later requests must return unaltered. If it contains a secret, we reject the
+//! whole response.
 
 use std::sync::Arc;
 
@@ -116,7 +118,8 @@ impl RemoteModel {
 
     /// Asks the provider for its metadata on the model. The request costs nothing.
     ///
-    /// *Errors*: as for any request: no connection, a rejected key, an unknown model.
+    /// *Errors*: no connection, no response in time, a rejected key, or an unknown model. In the
+    /// `openai_chat` format, an unknown model is not an error: `is_known` is then false.
     pub async fn probe(&self) -> Result<Probe, ModelError> {
         let limit = self.settings.idle_timeout;
         let answer = tokio::time::timeout(limit, self.ask()).await.unwrap_or_else(|_| {
@@ -237,8 +240,9 @@ pub async fn read_as<E: std::fmt::Display>(
 }
 
 /// Reads a response: server-sent events, JSON lines, one JSON array, or one JSON object. The first
-/// byte and the format decide which, because servers often mislabel the content or ignore the
-/// requested framing.
+/// byte after whitespace and the format decide which, because servers often mislabel the content or
+/// ignore the requested framing. `is_event_stream`, the server's own claim, only selects the error
+/// class of an empty response.
 ///
 /// *Errors*: the response is cut off, stalls, is too large, is malformed, or is an error.
 pub(super) async fn read<E: std::fmt::Display>(

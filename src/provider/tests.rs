@@ -142,8 +142,8 @@ fn compare_calls(id: &Value, expected: &Value, reply: &ModelReply) {
     }
 }
 
-/// Tells whether the recording is a list of OpenAI items; search results of other providers contain
-/// encrypted content too.
+/// Tells whether the recording has OpenAI items. Only there does `encrypted_content` mean
+/// reasoning: search results of other providers have this field too.
 fn record_is_openai(expected: &Value) -> bool {
     expected["items"].is_array()
 }
@@ -380,8 +380,8 @@ fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
     out
 }
 
-/// If the next request of another client is recorded, ours equals it in everything that the
-/// provider needs.
+/// If a recording has the request that another client sent next, ours equals it in everything that
+/// the provider needs.
 #[tokio::test]
 async fn what_is_sent_next_is_what_the_provider_needs() {
     for (format, name, _) in FORMATS {
@@ -1112,7 +1112,7 @@ async fn a_call_that_was_cut_never_parses() {
             "{status} {arguments}"
         );
     }
-    // If its server dies, a gateway may end the stream properly, but without a stop reason.
+    // A gateway whose server dies may end the stream properly, but without a stop reason.
     let closed = vec![head(), start(0), json!({"type": "message_stop"})];
     assert_eq!(calls(closed, WireFormat::Anthropic).await, [false]);
     let half = json!({"choices": [{"message": {"tool_calls": [{"id": "i", "custom": {"name": "sql", "input": "DELETE FROM t WHERE"}}]}, "finish_reason": "length"}]});

@@ -34,7 +34,7 @@ pub struct Applied {
     pub ended: Ended,
     /// The plan as the ledger keeps it now.
     pub plan: Plan,
-    /// Why the plan was refused, if it was; then nothing was done.
+    /// Why the plan was refused, if it was; then no step was made.
     pub refused: Option<String>,
 }
 
@@ -117,8 +117,8 @@ struct Apply {
 }
 
 impl Apply {
-    /// Applies the plan; also returns why it was stopped from outside, if it was. A step that is
-    /// running then ends within its grace period.
+    /// Applies the plan; also returns the stop reason if the run was stopped from outside. A stop
+    /// cancels the step in progress and leaves the later steps waiting.
     async fn run_until_stopped(
         &mut self,
         stop: &StopSignal,
@@ -169,7 +169,7 @@ impl Apply {
         for read in &reads {
             items.push(self.read_again(read).await?);
         }
-        // Before doing anything, check that each step is unchanged and that the gate allows it
+        // Before making any step, check that each step is unchanged and that the gate allows it
         // together with the steps before it.
         let mut spent = self.spent.clone();
         for kept in &steps {
@@ -285,9 +285,9 @@ impl Apply {
         })
     }
 
-    /// Prepares a step as it would be made now, and counts what it uses up.
+    /// Prepares a step as it would be made now, and adds what it uses up to `spent`.
     ///
-    /// *Errors*: the step differs from the plan, or the gate denies it.
+    /// *Errors*: the step cannot be prepared or differs from the plan, or the gate denies it.
     async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<AcceptedCall, CallError> {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
@@ -309,8 +309,8 @@ impl Apply {
         Ok(call)
     }
 
-    /// Returns the gate's decision on a call, and whether the call may be made. `most` is its
-    /// category in the plan.
+    /// Returns the gate's decision on a call, and whether the call may be made. `most` is the
+    /// category in the plan; a call that now has a higher category is refused.
     ///
     /// *Errors* (inside): the refusal.
     fn judge(
@@ -339,7 +339,7 @@ impl Apply {
         (decision, allowed)
     }
 
-    /// Makes a step; returns why it failed.
+    /// Makes a step; returns why it failed, or `None` if it succeeded.
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
         // Check the step again at the last moment. Pass a copy of `spent`: the budgets are charged
         // only after the call.

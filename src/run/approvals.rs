@@ -20,10 +20,10 @@ const REMEMBERED: usize = 1000;
 /// Why an answer is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerError {
-    /// No approval has this id.
+    /// No pending or recently decided approval has this id.
     #[error("no such approval")]
     Unknown,
-    /// The approval was already decided, or it has expired.
+    /// The approval was already decided, it has expired, or its run no longer waits for it.
     #[error("the approval was already decided or has expired")]
     Decided,
 }
@@ -54,7 +54,7 @@ impl Approvals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the pending requests, oldest first.
+    /// Returns the pending requests, sorted by id; an id begins with the id of the run.
     #[must_use]
     pub fn waiting(&self) -> Vec<ApprovalRequest> {
         self.lock().waiting.values().map(|(request, _)| request.clone()).collect()
@@ -113,7 +113,7 @@ impl Approver for SocketApprover {
         let _pending = PendingGuard(&self.approvals, id);
         match answer.await {
             Ok(answer) => answer,
-            // The sender is gone, so an answer can no longer come.
+            // The sender is gone, so no answer can come. Wait for the caller's timeout.
             Err(_) => std::future::pending().await,
         }
     }

@@ -1,4 +1,5 @@
-//! The checklist of a job without a run: starts, checks and ends everything that a run would start.
+//! Evaluates the checklist of a job without a run: starts the MCP servers and the connection that a
+//! run would start, checks them, and ends them.
 
 use std::io;
 use std::sync::Arc;
@@ -46,7 +47,7 @@ impl CheckReport {
     }
 }
 
-/// Evaluates the checklist of a job.
+/// Evaluates the checklist of a job. `run_id` names the temporary directory of the check.
 ///
 /// *Errors*: the state directory cannot be used.
 pub async fn check(

@@ -4,7 +4,7 @@
 //! their digests, and a run warns of each document that is new or has changed since the previous
 //! run. We look for documents in each directory from the repository root down to the working
 //! directory, and below each of these at fixed paths such as `.codex/instructions.md`. A document
-//! must be a plain file.
+//! must be a plain file with one link, and must belong to a user whom [`Owner`] trusts.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -43,8 +43,8 @@ pub(super) struct Documents {
 /// Returns the documents from the root down to `directory`: `AGENTS.md` and the files in `names`.
 /// A line with its path precedes the text of each document.
 ///
-/// Without a repository, reads `directory` only. Skips unreadable files. Removes secrets before it
-/// truncates a text.
+/// Without a repository, reads `directory` only. Skips unreadable and empty files. Removes secrets
+/// before it truncates a text, and reads no further document after a truncated one.
 pub(super) fn documents(
     root: Option<&Path>,
     directory: &Path,
@@ -143,7 +143,8 @@ fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redacto
     (!text.trim().is_empty()).then_some(Read { text, is_whole, digest })
 }
 
-/// Returns a warning for each document that is new or has changed since the last run of the job.
+/// Returns a warning for each document that is new or has changed since the run that
+/// [`last_documents`] finds, and for each document without a digest; none if it finds no run.
 pub(super) async fn change_warnings(
     spec: &RunSpec,
     host: &Host,
@@ -166,7 +167,7 @@ pub(super) async fn change_warnings(
     found.iter().filter(is_new).map(sentence).collect()
 }
 
-/// Returns the documents of the last run of the job that recorded them.
+/// Returns the latest earlier run of the job that recorded its documents, and these documents.
 async fn last_documents(spec: &RunSpec, host: &Host) -> Option<(String, Vec<ProjectDocument>)> {
     let job = Some(spec.job.name.to_string());
     let filter = RunFilter { job, limit: MAX_RUNS, ..RunFilter::default() };

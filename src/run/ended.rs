@@ -9,8 +9,7 @@ use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
 
-/// The most JSON values in an answer that is recorded as a JSON object; a larger one is recorded as
-/// text.
+/// Limit of the JSON values in an answer, inclusive; an answer with more is recorded as text.
 const ANSWER_VALUES: usize = 100_000;
 
 /// How a run ended.
@@ -26,7 +25,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Returns the end of a run whose process died.
+    /// Returns the end of a run whose process died, with all counters at zero.
     #[must_use]
     pub fn interrupted_end(error: &str) -> SessionEnd {
         SessionEnd {
@@ -47,7 +46,8 @@ impl Ended {
     }
 }
 
-/// Returns the result of a run that ended before its session began.
+/// Returns the result of a run that has no session, or whose session panicked: all counters are
+/// zero.
 pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
     SessionResult {
         end: End { stop_reason, result: None, error: Some(error) },

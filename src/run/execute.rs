@@ -1,6 +1,7 @@
 //! A run from its first line to its last.
 //!
-//! Even after a panic, the transcript ends with `session_end`, as long as it can be written at all.
+//! Even after a panic of the session, the transcript ends with `session_end`, as long as it can be
+//! written at all.
 
 use tokio::sync::watch;
 
@@ -86,8 +87,8 @@ async fn leave_queue(run_id: &RunId, host: &Host) {
     }
 }
 
-/// Saves the plan of a run that planned changes. This precedes the last line of the transcript,
-/// which tells that a plan waits.
+/// Saves the plan of a run that planned changes. Returns `result`, or a failed result if the plan
+/// cannot be saved. Call it before the last line is written, which tells that a plan waits.
 async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> SessionResult {
     if result.end.stop_reason != StopReason::Planned {
         return result;

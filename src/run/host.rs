@@ -56,16 +56,16 @@ impl Host {
     }
 }
 
-/// Why a run could not start, or why it broke off without an end.
+/// Why a run could not start, or why the last line of its transcript is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The directory, lock file or transcript of the run cannot be created.
+    /// A file or directory of the run cannot be created or locked.
     #[error("cannot record the run in {path}: {error}")]
     State { path: PathBuf, error: io::Error },
     /// A line that must be written before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
-    /// The run panicked: a bug in dutyd.
+    /// The run panicked outside its session: a bug in dutyd.
     #[error("a bug in dutyd ended the run; see the log")]
     Panicked,
 }

@@ -1,5 +1,5 @@
-//! The MCP servers of a run: starts those that it needs, checks their tools against the accepted
-//! pins, and ends them.
+//! The MCP servers of a run: starts those whose tools the job may use, checks each tool against its
+//! pin (the accepted digest of the tool), and ends the servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const SLACK: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Servers {
     running: Vec<RunningServer>,
-    /// The tools that they offer.
+    /// Their accepted tools.
     pub tools: Vec<Arc<dyn AgentTool>>,
     /// The warnings about them, for the transcript.
     pub warnings: Vec<McpWarning>,
@@ -145,7 +145,7 @@ fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option
     let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
         (true, _) => Some(Category::Admin),
         (false, true) => Some(Category::Write),
-        // An attached person can also approve tools that are not listed.
+        // With an attached person, a run may also use write tools that are not listed.
         (false, false) if has_person && !only_reads => Some(Category::Write),
         (false, false) => None,
     };

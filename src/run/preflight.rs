@@ -13,7 +13,7 @@ use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
 use crate::tools::{Connection, ToolContext, missing_programs};
 
-/// Returns the checklist of a job.
+/// Returns the checklist of a job, without the items that [`connect`] returns.
 #[must_use]
 pub fn preflight(
     config: &Config,
@@ -89,8 +89,9 @@ pub(super) async fn may_begin(
     }
 }
 
-/// Reports whether each tool that the job names can be used. Of the other tools that the job may
-/// use, reports those whose program the sandbox would keep from starting.
+/// Reports whether each tool that the job names can be used; [`connect`] does so for the declared
+/// tools of a remote job. Of the other declared tools that the job may use, reports those whose
+/// program or script is closed to tools.
 fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
     let is_local = ctx.programs.execution.is_local();
     let named = job.policy.named();
@@ -104,7 +105,7 @@ fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Ve
             (Some(_), _) if !is_local => return None,
             (Some(declared), _) => program(declared, ctx),
             (None, Some(known)) if !known.is_available() => {
-                (false, "not available in this job".to_owned())
+                (false, "not available in this job; `dutyd tools --job` shows why".to_owned())
             }
             (None, Some(_)) => match tool.split_once(MCP_SEPARATOR) {
                 Some((server, _)) => (true, format!("of the MCP server `{server}`")),
@@ -114,8 +115,8 @@ fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Ve
         };
         Some(item(tool, found))
     });
-    // Skip an unnamed tool whose program was not found: the model does not see the tool. Report one
-    // whose program is closed to tools: the tool would fail at each call.
+    // Skip a tool whose program was not found: the model does not see the tool. Report a tool whose
+    // program is closed to tools: each call of it would fail.
     let others = config.tools.values().filter(|tool| {
         let name = tool.name.as_str();
         is_local
@@ -162,7 +163,9 @@ fn credentials(model: &Model) -> Option<PreflightItem> {
     Some(PreflightItem { name: "credentials".to_owned(), ok, detail })
 }
 
-/// Connects to the execution target of the job and looks for the programs of its tools there.
+/// Connects to the execution target of the job and looks there for the programs of the tools that
+/// the model sees. Returns the connection, if the target supports one, and items for the checklist.
+/// Does nothing if the target is this host.
 pub async fn connect(
     config: &Config,
     job: &Job,
@@ -214,7 +217,8 @@ pub async fn connect(
     (connection, items)
 }
 
-/// Tells whether the kernel can enforce the sandbox of the job.
+/// Reports how the tools of the job are sandboxed. The item fails if the sandbox cannot enforce the
+/// job's settings.
 fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
     if !ctx.programs.execution.is_local() {

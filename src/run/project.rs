@@ -21,17 +21,17 @@ const SUBJECT_CHARACTERS: usize = 120;
 /// Timeout of one git command.
 const GIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Limit of the output of one git command, in bytes; longer output is discarded.
+/// Limit of the output of one git command, in bytes, exclusive; longer output is discarded whole.
 const GIT_BYTES: usize = 16 * 1024 * 1024;
 
 /// How many commits the prompt lists, as an option of `git log`.
 const COMMITS: &str = "-5";
 
-/// Returns the root of the repository that `directory` is in.
+/// Returns the root of the repository that `directory` is in: the nearest directory with a `.git`.
 ///
-/// A directory above `directory` counts only if it is not world-writable and its owner is one of
-/// three users: the owner of `directory`, our own user, root. A stranger's `/tmp/.git` is not our
-/// repository.
+/// We trust three users: the owner of `directory`, our own user and root. One of them must own the
+/// `.git`. The search goes up from `directory` and stops below a directory that is world-writable
+/// or that none of them owns: a stranger's `/tmp/.git` is not our repository.
 pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
     let owner = Owner::of(directory)?;
     directory
@@ -132,7 +132,8 @@ fn modified(root: &Path, index: &[u8]) -> usize {
     count
 }
 
-/// Runs one git command. The repository can name programs in its configuration; none of them runs.
+/// Returns the output of one git command; `None` if the command fails or its output is too long.
+/// The repository can name programs in its configuration; none of them runs.
 async fn git_answer(spawner: &Spawner, git: &Path, root: &Path, args: &[&str]) -> Option<Vec<u8>> {
     const HARMLESS: &[&str] = &[
         "git",

@@ -55,7 +55,7 @@ pub(super) async fn prompt(
     (prompt, git.map(|git| git.untrusted_text()))
 }
 
-/// Returns the documents of the job's project; empty if the job works on another host.
+/// Returns the documents of the job's project; empty for a remote job or without a model.
 pub(super) fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
     let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.programs.execution.is_local())
     else {

@@ -1,4 +1,6 @@
-//! The event sink of a run: appends events to the transcript and shows them to live subscribers.
+//! The event sink of a run: appends events to the transcript, keeps the summary of the run, and
+//! shows live events to watchers. A live event shows the start or a piece of the streamed answer
+//! and is never written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -39,7 +39,7 @@ pub struct RunSpec {
     pub config: Arc<Config>,
     pub job: Arc<Job>,
     pub trigger: TriggerFacts,
-    /// The task, with variables filled in.
+    /// The task: the prompt of the job with variables filled in, or the text that replaces it.
     pub task: String,
     /// The parts of the job that the caller replaced.
     pub overrides: Overrides,

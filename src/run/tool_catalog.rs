@@ -60,7 +60,8 @@ impl<'a> KnownTool<'a> {
         all
     }
 
-    /// Returns the tool of exactly this name.
+    /// Returns the tool of exactly this name. Any name with the prefix of a configured MCP server
+    /// counts as a tool of that server, because the server is not asked.
     ///
     /// *Errors*: no tool has this name.
     pub fn find(config: &'a Config, name: &'a str) -> Result<Self, UnknownTool> {
@@ -136,7 +137,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns the name under which a model calls it.
+    /// Returns its name in the configuration; a model may see a built-in tool under another name.
     pub fn name(&self) -> &'a str {
         match self {
             Self::Declared(tool) => tool.name.as_str(),
@@ -145,7 +146,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns the category of its calls, before a call raises it.
+    /// Returns its category; the gate may raise the category of a single call.
     pub fn category(&self) -> Category {
         match self {
             Self::Declared(tool) => tool.category,
@@ -154,7 +155,7 @@ impl<'a> KnownTool<'a> {
         }
     }
 
-    /// Returns the description for the model.
+    /// Returns the description for the model; for an MCP tool, a hint how to see it.
     pub fn description(&self) -> &'a str {
         match self {
             Self::Declared(tool) => &tool.description,
@@ -244,7 +245,8 @@ pub enum ExplainError {
     Arguments(#[from] CallError),
 }
 
-/// Decides on a call as a run of `job` would; without `arguments`, decides on a call that has none.
+/// Decides on a call as a run of `job` would. Without `arguments`, decides on a call without
+/// arguments, even if the tool requires some.
 ///
 /// *Errors*: [`ExplainError`].
 pub fn explain(
@@ -294,12 +296,13 @@ pub struct ToolRow {
     pub program: Option<String>,
     /// Why the tool is not available on this host or to the job; null if it is available.
     pub unavailable: Option<String>,
-    /// Whether the job may use it; absent without a job.
+    /// Whether it is available and the job may use it; absent without a job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<bool>,
 }
 
-/// Returns a row for each tool. `of_servers` are the tools that servers have offered before.
+/// Returns a row for each tool. `of_servers` lists the MCP tools (server, full name) whose pins the
+/// ledger holds.
 #[must_use]
 pub fn tool_rows(
     config: &Config,
@@ -333,8 +336,8 @@ pub fn tool_rows(
     KnownTool::all(config, of_servers).into_iter().map(row).collect()
 }
 
-/// Returns the full names of the tools that a server has offered before, except those that a run
-/// would leave out.
+/// Returns the full names of `seen`, the tools of `server` that have a pin in the ledger. Leaves
+/// out a tool whose full name is invalid or is the name of a declared tool, as a run does.
 pub fn names_of_server<'a>(
     config: &'a Config,
     server: &'a Arc<McpServer>,

@@ -58,7 +58,8 @@ pub fn tool_context(
         .iter()
         .filter_map(|name| Some((name.clone(), host.environment.get(name)?.to_owned())))
         .collect();
-    // Without `PATH`, a program searches the working directory.
+    // Pass only the absolute entries of `PATH`, whatever `env_allowlist` says: an empty or relative
+    // entry would make a program search the working directory.
     env.remove("PATH");
     env.extend(host.environment.search_path().map(|path| ("PATH".to_owned(), path)));
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
@@ -177,14 +178,15 @@ pub fn path_rules(
     }
 }
 
-/// Returns our own paths, which are closed to every tool: configuration, state, the key of the
-/// control socket, credentials and key files.
+/// Returns our own paths: configuration, state, the key of the control socket, credentials and key
+/// files. They are closed to tools, except for trees below them that a run may access.
 fn own_paths(config: &Config, host: &Host) -> Vec<PathBuf> {
     let of_systemd = ["RUNTIME_DIRECTORY", "CREDENTIALS_DIRECTORY"]
         .into_iter()
         .filter_map(|name| host.environment.get(name))
         .flat_map(|paths| paths.split(':').filter(|path| path.starts_with('/')));
-    // If the daemon is another process, this process lacks these variables.
+    // This process lacks these variables if the daemon is another process, so always add the
+    // directory of the system daemon's socket.
     let of_systemd = of_systemd.chain([SYSTEM_RUNTIME_DIRECTORY]).map(PathBuf::from);
     [config.directory.clone(), host.state.root().to_path_buf()]
         .into_iter()
@@ -211,7 +213,7 @@ fn ourselves(host: &Host) -> Vec<PathBuf> {
     logs.chain(std::env::current_exe()).chain(units).collect()
 }
 
-/// Returns the rules that the gate applies to a run.
+/// Returns the rules that the gate applies to a run without an attached person.
 #[must_use]
 pub fn gate_rules(config: &Config, job: &Job, paths: PathRules) -> GateRules {
     let security = &config.settings.security;

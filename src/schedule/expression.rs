@@ -197,8 +197,8 @@ impl Schedule {
         Some(Self::cron(crons, zone))
     }
 
-    /// Tells whether every due time is a fixed time of day. Such a time must not come due twice
-    /// when the clock is set back (CRON-3).
+    /// Tells whether each expression names a single time of day: its seconds, minutes and hours are
+    /// plain numbers. Such a time must not come due twice when the clock is set back (CRON-3).
     #[must_use]
     pub fn is_fixed_time(&self) -> bool {
         match &self.rule {

@@ -1,4 +1,4 @@
-//! Jitter that depends only on the job and the due time, so that it survives restarts.
+//! Jitter computed from the job, the due time and the spread alone: a restart does not change it.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Streams the lines of a run as events: first those already written, then new ones.
+//! Streams a run as server-sent events: first the lines already written, then new lines and live
+//! events. A live event shows the start or a piece of the streamed answer and is never written.
 
 use std::convert::Infallible;
 
@@ -28,8 +29,8 @@ pub struct EventsQuery {
     pub from_seq: u64,
 }
 
-/// Streams the lines of a run, first those already written, then new ones. Ends after the last
-/// line.
+/// Streams the lines and live events of a run. Ends after the last line, or when no process works
+/// on the run any more.
 pub(super) async fn events(
     State(api): State<Api>,
     Path(id): Path<String>,

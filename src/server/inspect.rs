@@ -35,7 +35,7 @@ impl Api {
         job.map(|job| (config, job)).ok_or_else(|| missing(format!("there is no job `{name}`")))
     }
 
-    /// Returns the tools of the MCP servers that are pinned in the ledger; starts no server.
+    /// Returns the MCP tools (server, full name) whose pins are in the ledger; starts no server.
     async fn of_servers(
         &self,
         config: &Arc<Config>,

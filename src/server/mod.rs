@@ -2,9 +2,9 @@
 //! host.
 //!
 //! Root, the service user and the group of the socket may use it (mode 0660). Each request must
-//! carry the key beside the socket, which tools cannot read. The log records the peer's uid for
-//! every request that changes something. This module does not know what a CLI verb does with a
-//! response.
+//! carry the key from the file beside the socket, which a sandboxed tool cannot read. The log
+//! records the peer's uid for every request that changes something. This module does not know what
+//! a CLI verb does with a response.
 
 mod api;
 mod follow;

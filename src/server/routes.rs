@@ -22,10 +22,10 @@ use crate::process::person;
 use crate::run::AnswerError;
 use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
-/// Rows of a list if the request sets no limit.
+/// Runs in a list if the request sets no limit.
 const DEFAULT_LIMIT: u32 = 50;
 
-/// The most rows of a list, whatever limit the request sets.
+/// The most runs in a list, whatever limit the request sets.
 const MAX_ROWS: u32 = 10_000;
 
 /// Selects runs.
@@ -38,7 +38,7 @@ pub struct RunsQuery {
     pub outcome: Option<String>,
     /// Runs with this verdict.
     pub verdict: Option<String>,
-    /// Only runs with a denied call.
+    /// If true, only runs with a denied call.
     pub refused: Option<bool>,
     /// Runs that started at this time or later.
     pub since: Option<String>,
@@ -134,7 +134,7 @@ async fn status(State(api): State<Api>) -> Answer<StatusReport> {
     Ok(Json(report))
 }
 
-/// Reloads the configuration and reports what changed.
+/// Reloads the configuration and reports whether it changed.
 ///
 /// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
 async fn reload(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<Value> {

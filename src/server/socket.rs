@@ -1,5 +1,5 @@
-//! The control socket itself: private, used by this daemon alone, removed at the end. This module
-//! also limits the number of connections, in total and per user.
+//! The socket file and its key, created at each start of the daemon and removed at its end. This
+//! module also limits the number of connections, in total and per user.
 //!
 //! A client proves with `control.key`, which lies beside the socket, that it is not a tool: every
 //! sandbox profile closes the directory of the key. As a second check, a peer that descends from

@@ -58,6 +58,7 @@ impl Schema {
     }
 }
 
+/// Work for the writer thread.
 type Order = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// A handle to a database and its writer thread.
@@ -212,8 +213,8 @@ fn probed(connection: Connection) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Tells whether the file is on a read-only file system and its write-ahead log is empty. Only then
-/// may it be opened with `immutable=1`, which ignores rows in that log.
+/// Tells whether the file is on a read-only file system, and its write-ahead log is empty or
+/// missing. Only then may the file be opened with `immutable=1`, which ignores the log.
 fn is_immutable(path: &Path) -> bool {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

@@ -24,8 +24,11 @@ pub(super) fn make_private(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     if meta.uid() != nix::unistd::geteuid().as_raw() {
-        let message =
-            format!("{} is owned by uid {} and open to other users", path.display(), meta.uid());
+        let message = format!(
+            "{} is owned by uid {} and open to other users; change its owner to the user of dutyd",
+            path.display(),
+            meta.uid()
+        );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;

@@ -73,8 +73,8 @@ impl Index {
         self.db.write(move |transaction| insert(transaction, &row)).await
     }
 
-    /// Adds an ended run from its transcript. Does nothing if the run is open or its transcript
-    /// cannot be read.
+    /// Adds an ended run from its transcript. Does nothing if the run has not ended, or if its
+    /// transcript cannot be read.
     ///
     /// *Errors*: [`DbError`].
     pub async fn refresh(&self, state: StateDir, run: RunDir) -> Result<(), DbError> {
@@ -97,28 +97,28 @@ impl Index {
             .await
     }
 
-    /// Returns the runs that match `filter`, newest first.
+    /// Returns the ended runs that match `filter`, newest first.
     ///
     /// *Errors*: [`DbError`].
     pub async fn runs(&self, filter: RunFilter) -> Result<Vec<RunSummary>, DbError> {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
-    /// Returns the latest run of each job.
+    /// Returns the latest ended run of each job.
     ///
     /// *Errors*: [`DbError`].
     pub async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, DbError> {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
-    /// Returns the latest run of each job, without the writer of the index.
+    /// Returns the latest ended run of each job, without the writer of the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunSummary>, DbError> {
         Self::read(state, last_of_each)
     }
 
-    /// Returns the runs that match `filter`, newest first, without the writer of the index.
+    /// Returns the ended runs that match `filter`, newest first, without the writer of the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunSummary>, DbError> {
@@ -180,8 +180,9 @@ fn fold(run: &RunDir) -> Option<RunSummary> {
     RunSummary::fold(&lines)
 }
 
-/// Returns the row of a run for the index; `None` for an open run, which is added when it ends. A
-/// run whose transcript has no end, and which has no lock file, counts as interrupted.
+/// Returns the row of a run for the index. If the transcript has no end, the lock file decides:
+/// with a lock file, the run is open and gets no row (`None`) until it ends; without a lock file,
+/// the run counts as interrupted. Also `None` if the transcript cannot be read.
 fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunSummary> {
     let lines: Vec<ReadLine> = read_lines(&run.transcript()).ok()?.map_while(Result::ok).collect();
     let row = RunSummary::fold(&lines)?;

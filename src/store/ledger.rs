@@ -1,9 +1,9 @@
 //! The slot ledger: the disposition of every due time.
 //!
 //! A slot `(job, epoch, due_at)` is claimed here, on disk, before anything of its run begins. An
-//! existing slot is never claimed again (CRON-1). The ledger also keeps the periods in which each
-//! schedule was in effect, so that `audit` can recompute the slots. The ledger is not derived from
-//! other data and cannot be rebuilt.
+//! existing slot is never claimed again (CRON-1). The epoch counts how often the clock was set
+//! back. The ledger also keeps the periods in which each schedule was in effect, so that `audit`
+//! can recompute the slots. The ledger is not derived from other data and cannot be rebuilt.
 
 use std::path::{Path, PathBuf};
 
@@ -68,7 +68,7 @@ pub struct Slot {
     pub reason: String,
     /// The time zone of the schedule.
     pub zone: String,
-    /// The digest of the configuration at that time.
+    /// The digest of the configuration that was in effect when the slot was claimed.
     pub config_digest: String,
 }
 
@@ -336,7 +336,7 @@ impl LedgerReader<'_> {
             .collect()
     }
 
-    /// Returns the slots whose run has not ended as far as the ledger knows.
+    /// Returns the slots whose runs are queued or running, as far as the ledger knows.
     ///
     /// *Errors*: SQLite's.
     pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
@@ -346,7 +346,7 @@ impl LedgerReader<'_> {
         query.query_map([], slot_row)?.collect()
     }
 
-    /// Tells whether a run was made or queued for the same due time in an earlier epoch.
+    /// Tells whether a run was started or queued for the same due time in an epoch before `epoch`.
     ///
     /// *Errors*: SQLite's.
     pub fn ran_before(

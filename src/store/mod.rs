@@ -1,8 +1,8 @@
 //! Persistent state: transcripts, their output files, run locks, the index and the ledger.
 //!
-//! The transcript is the record of a run; the index is derived from it, and the ledger is
-//! authoritative for what no transcript can tell. Files are created private (SEC-3). This folder
-//! does not know who reads them.
+//! The record of a run is its transcript with the output files beside it. The index is derived from
+//! the transcripts, and the ledger is authoritative for what no transcript can tell. Files are
+//! created private (SEC-3). This folder does not know who reads them.
 
 mod db;
 mod files;

@@ -1,7 +1,8 @@
 //! Change plans and MCP pins in the ledger.
 //!
-//! A plan is claimed in one statement before its first step, so that no step is executed twice. A
-//! plan that was claimed and never finished stays `failed`, because we cannot tell how far it came.
+//! A plan is claimed in one statement before its first step, so that no step is executed twice. To
+//! apply a plan, the caller claims it as `failed` and stores its real state afterwards. So a plan
+//! whose execution was cut off stays `failed`: we cannot tell which steps took effect.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +30,8 @@ impl Ledger {
         .await
     }
 
-    /// Claims a waiting plan: sets its state to `to` until [`Self::keep_plan`] stores another.
-    /// Returns the claimed plan; `None` if it was not waiting.
+    /// Claims a waiting plan: sets its state to `to`, which stays until [`Self::keep_plan`] stores
+    /// another state. Returns the claimed plan; `None` if no plan with this id was waiting.
     ///
     /// *Errors*: [`DbError`].
     pub async fn claim_plan(

@@ -1,4 +1,5 @@
-//! The ledger's data on runs: the queued runs, and where the records of ended runs end.
+//! The ledger's data on runs: the queued runs, and the ends of the records of ended runs. The end
+//! of a record is its number of lines and the hash of its last line.
 //!
 //! A queued run has neither a directory nor a transcript yet. A run that ends while it is queued
 //! keeps its row, so that its end can be queried.
@@ -17,7 +18,7 @@ use crate::domain::{RunId, StopReason, Trigger};
 const KEPT_ENDED: u32 = 1000;
 
 impl Ledger {
-    /// Stores where the record of a run ends.
+    /// Stores the end of the record of a run.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_record_end(&self, run_id: RunId, end: RecordEnd) -> Result<(), DbError> {
@@ -90,7 +91,7 @@ impl Ledger {
 }
 
 impl LedgerReader<'_> {
-    /// Returns where the record of a run ends; `None` if the ledger does not know it.
+    /// Returns the end of the record of a run; `None` if the ledger does not have it.
     ///
     /// *Errors*: SQLite's.
     pub fn record_end(&self, run_id: &str) -> rusqlite::Result<Option<RecordEnd>> {
@@ -100,8 +101,8 @@ impl LedgerReader<'_> {
         query.query_row([run_id], record_end).optional()
     }
 
-    /// Calls `take` with the id of each run whose end is stored, in the order of the ids, from the
-    /// id `since` on (inclusive).
+    /// Calls `take` with the id of each run whose record has an end in the ledger, in the order of
+    /// the ids, from the id `since` on (inclusive).
     ///
     /// *Errors*: SQLite's.
     pub fn each_record_end(&self, since: &str, mut take: impl FnMut(&str)) -> rusqlite::Result<()> {

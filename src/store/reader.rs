@@ -40,7 +40,7 @@ impl<'de> Deserialize<'de> for ReadEvent {
 /// A transcript line with its parsed event.
 pub type ReadLine = Line<ReadEvent>;
 
-/// A transcript line as in the file: the envelope, and `type` with its fields.
+/// A transcript line whose event is the JSON from the file: `type` and its fields.
 pub type RawLine = Line<Value>;
 
 /// Returns the event of a line; `None` for an event of a later version.
@@ -68,9 +68,10 @@ pub enum ReadProblem {
     },
 }
 
-/// Returns the lines of a transcript one by one, without a torn last line.
+/// Returns the lines of a transcript one by one, without a torn last line (one without a newline).
+/// The iterator yields an error for each unreadable line.
 ///
-/// *Errors*: the file cannot be opened. The iterator then yields an error for each unreadable line.
+/// *Errors*: the file cannot be opened.
 pub fn read_lines<T: serde::de::DeserializeOwned>(
     path: &Path,
 ) -> io::Result<impl Iterator<Item = Result<Line<T>, ReadProblem>> + use<T>> {

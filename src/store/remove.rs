@@ -23,7 +23,8 @@ const MAX_FAILED: usize = 1000;
 
 /// Removes the file or directory at `path`, with its content. A missing `path` is not an error.
 ///
-/// *Errors*: the first failure; everything else that could be removed is gone. Blocks.
+/// *Errors*: the first failure. Everything else that could be removed is gone, unless more than
+/// [`MAX_FAILED`] entries failed or a directory was moved in the meantime. Blocks.
 pub(super) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -44,7 +45,7 @@ enum Taken {
     Full,
 }
 
-/// A directory on the path from the root of the tree to the open one.
+/// A directory on the path from the root of the tree to the directory that is open.
 struct Level {
     name: CString,
     stat: Stat,

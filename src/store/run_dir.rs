@@ -76,14 +76,14 @@ impl StateDir {
     }
 
     /// Returns the bytes that the temporary directory of a run occupies; `None` if they exceed
-    /// `most` or cannot be counted.
+    /// `most`, or if the directory tree is too large or too deep to be measured.
     ///
     /// *Errors*: a directory in it cannot be read. Blocks.
     pub fn temporary_bytes(&self, run_id: &RunId, most: u64) -> io::Result<Option<u64>> {
         disk_bytes(&self.temporary().join(run_id.as_str()), most)
     }
 
-    /// Removes the temporary directories of runs that no process works on.
+    /// Removes all temporary directories, except those of live runs ([`Self::is_live`]).
     ///
     /// *Errors*: the first failure; everything else that could be removed is gone.
     pub async fn clear_temporary(&self) -> io::Result<()> {
@@ -119,7 +119,8 @@ impl StateDir {
         self.root.join("runs").join(began.format("%Y/%m/%d").to_string()).join(run_id.as_str())
     }
 
-    /// Returns the directory of an existing run. The id contains the date in the path.
+    /// Returns the directory of an existing run; `None` if it does not exist. The date in the path
+    /// comes from the id.
     #[must_use]
     pub fn find_run(&self, run_id: &RunId) -> Option<RunDir> {
         let ulid: ulid::Ulid = run_id.as_str().parse().ok()?;
@@ -298,8 +299,8 @@ impl RunDir {
         self.path.join("transcript.jsonl")
     }
 
-    /// Returns the secret of the run; creates the secret on first use. Data from before the run
-    /// cannot contain anything derived from this secret.
+    /// Returns the secret of the run; creates the secret on first use. The delimiters of untrusted
+    /// content are derived from this secret, so the author of the content cannot predict them.
     ///
     /// *Errors*: any I/O error, or the file does not contain a secret.
     pub fn secret(&self) -> io::Result<[u8; 32]> {

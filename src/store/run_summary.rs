@@ -41,7 +41,7 @@ pub struct RunSummary {
     pub attempt: u64,
     /// Number of model responses.
     pub iterations: u64,
-    /// Number of calls that were started.
+    /// Number of calls that the gate did not deny.
     pub tool_calls: u64,
     /// Number of calls that the gate denied.
     #[serde(default)]

@@ -1,9 +1,9 @@
 //! The transcript: one event, one JSON object, one line, each with the hash of the line before.
 //!
-//! One thread owns the file and the chain. An append returns when the kernel has the line; for an
-//! event that announces an effect, only when the line is also on disk. The derived sinks see a line
-//! only after that. A failed write or sync ends the record: nothing is appended after a gap
-//! (LOG-6).
+//! One thread owns the file and the chain. An append returns when the kernel has the line; for some
+//! events ([`must_be_durable`]), only when the line is also on disk. The callback of
+//! [`Transcript::open`] receives a line only after that. A failed write or sync ends the record:
+//! nothing is appended after a gap (LOG-6).
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -29,7 +29,7 @@ const QUEUE: usize = 64;
 /// Fields that must be sent back to the provider unaltered, so the redactor skips them.
 const OPAQUE: &[&str] = &["provider_data"];
 
-/// A line that was appended, as the derived sinks receive it.
+/// A line that was appended, as the callback of [`Transcript::open`] receives it.
 #[derive(Debug, Clone)]
 pub struct Appended {
     /// The `seq` of the line.
@@ -201,7 +201,8 @@ pub(super) fn hash(line: &[u8]) -> String {
     hex::encode(Sha256::digest(line))
 }
 
-/// Returns the number of lines of a transcript, and the SHA-256 (hex) of the last line.
+/// Returns the number of lines of a transcript, and the SHA-256 (hex) of the last line; 0 and
+/// [`FIRST_PREV`] if the file is empty.
 ///
 /// *Errors*: the file cannot be read.
 pub fn last_line(path: &Path) -> io::Result<(u64, String)> {

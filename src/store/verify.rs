@@ -42,7 +42,8 @@ pub enum HeadState {
     Match,
     /// The record ends elsewhere, or is missing.
     Differs,
-    /// The ledger does not have an end for the record.
+    /// The ledger does not have an end for the record, or an invalid line stopped the check before
+    /// the end.
     None,
 }
 
@@ -66,7 +67,8 @@ pub struct VerifyReport {
     pub live: bool,
     /// Whether the last line is incomplete.
     pub torn: bool,
-    /// The expected `seq` of the first wrong line.
+    /// The expected `seq` of the first wrong or missing line; for a wrong output file, the `seq` of
+    /// the line that names the file.
     pub broken_at_seq: Option<u64>,
     pub reason: Option<String>,
 }
@@ -77,7 +79,7 @@ pub struct VerifyAllReport {
     /// Whether no record is broken.
     pub ok: bool,
     pub runs: u64,
-    /// Number of records whose end the ledger does not have.
+    /// Number of records that no process writes and whose `head` is `none`.
     pub without_head: u64,
     /// The reports of the broken records.
     pub broken: Vec<VerifyReport>,
@@ -123,7 +125,9 @@ pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
         if !is_whole {
             check.report.torn = true;
             if !facts.live {
-                let reason = "the last line is torn; the next start removes it".to_owned();
+                let reason =
+                    "the last line is torn; the next start of dutyd removes it if the run is open"
+                        .to_owned();
                 let seq = check.report.lines;
                 check.report.broken(reason, Some(seq));
             }

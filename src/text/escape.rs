@@ -12,8 +12,8 @@ pub(crate) fn is_deceptive(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Tells whether `c` is deceptive but not a control: a terminal passes it on, and a person does not
-/// see it.
+/// Tells whether `c` is deceptive but not a control character: a person does not see it on a
+/// terminal.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{00AD}' | '\u{034F}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{180B}'..='\u{180F}' | '\u{3164}' | '\u{FFA0}'
@@ -55,7 +55,7 @@ fn json_with(json: String, keep: impl Fn(char) -> bool) -> String {
 }
 
 /// Escapes `text` for people. Keeps newlines and tabs, and shows every other deceptive character as
-/// `\u{…}`.
+/// `\r` or `\u{…}`.
 pub(crate) fn for_terminal(text: &str) -> String {
     escape_with(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -65,7 +65,7 @@ pub(crate) fn for_model(text: &str) -> String {
     for_terminal(&text.replace("\r\n", "\n"))
 }
 
-/// Escapes `text` for people on one line, including newlines and tabs.
+/// Escapes `text` for people, including newlines and tabs, so that it stays on one line.
 pub(crate) fn one_line(text: &str) -> String {
     escape_with(text, |_| false)
 }

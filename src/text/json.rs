@@ -71,9 +71,9 @@ pub(crate) fn memory(value: &Value) -> usize {
         }
 }
 
-/// Checks the number of values in a JSON text.
+/// Checks the number of values in a JSON text against a limit.
 ///
-/// *Errors*: the text has more than `most` values.
+/// *Errors*: the upper bound that [`values`] returns is greater than `most`.
 pub(crate) fn check_values(text: &[u8], most: usize) -> Result<(), String> {
     // Each value takes at least one byte, so a short text needs no count.
     if text.len() > most && values(text) > most {

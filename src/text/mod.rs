@@ -1,5 +1,5 @@
-//! Pure functions over text: escaping, did-you-mean, templates, patches, diffs, truncation,
-//! redaction.
+//! Functions over text: escaping, did-you-mean, templates, patches, diffs, truncation, redaction,
+//! web pages, the size of JSON, durations and sizes.
 //!
 //! Nothing here knows about runs or reads files.
 

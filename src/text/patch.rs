@@ -4,8 +4,8 @@
 //! Where the public implementations differ, we follow codex. We search for the lines of a hunk
 //! below the previous hunk. We compare lines exactly, then without trailing white space, then
 //! without white space at both ends, then with typographic characters replaced by plain ones. The
-//! result has the context lines as the patch spells them. The new lines of a hunk that has no old
-//! and no context lines are appended to the file. A file always ends with a newline.
+//! result has the context lines as the patch spells them. If a hunk has only new lines, they are
+//! appended to the file. A changed file always ends with a newline.
 //! *Source*: the `apply_patch` grammar and behaviour of openai/codex (read 2026-11-22).
 
 /// A change of one file.
@@ -37,9 +37,9 @@ pub enum FilePatch {
 pub struct Hunk {
     /// A line of the file somewhere above the change: the text after `@@ `.
     pub anchor: Option<String>,
-    /// The lines to replace.
+    /// The lines to replace: context lines and removed lines.
     pub old: Vec<String>,
-    /// The lines that replace them.
+    /// The lines that replace them: context lines and added lines.
     pub new: Vec<String>,
     /// Whether the old lines are the last ones of the file.
     pub at_end: bool,
@@ -74,7 +74,7 @@ const UPDATE: &str = "*** Update File: ";
 const MOVE: &str = "*** Move to: ";
 const END_OF_FILE: &str = "*** End of File";
 
-/// Most lines of a hunk that an error quotes.
+/// The maximum number of lines of a hunk that an error quotes.
 const QUOTED: usize = 5;
 
 /// Parses a patch.

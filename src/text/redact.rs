@@ -150,7 +150,8 @@ impl Redactor {
     }
 }
 
-/// Redacts a stream of bytes. Holds back only bytes that could be the beginning of a secret.
+/// Redacts a stream of bytes. Holds back only bytes that could be the beginning of a secret or of
+/// an escape.
 ///
 /// The returned chunks together equal the result of [`Redactor::text`] for the whole stream. If no
 /// automaton could be built, the stream returns no bytes.

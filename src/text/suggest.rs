@@ -1,6 +1,7 @@
 //! Did-you-mean: the known name that is nearest to a misspelled one.
 
-/// Returns the name in `known` that is nearest to `name`, if any is near enough.
+/// Returns the name in `known` that is nearest to `name`, ignoring case. A name is near enough if
+/// it is one edit away, or at most one edit for every three bytes of the shorter name.
 pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let lower = name.to_lowercase();
     known

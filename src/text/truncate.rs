@@ -1,8 +1,8 @@
 //! The model's view of an output: cut by characters, then by lines, with a marker that says how
 //! much is missing.
 //!
-//! The whole output is kept elsewhere. A view never splits a character and always says that it was
-//! cut.
+//! The whole output is kept elsewhere. A view never splits a character, and a cut view always says
+//! that it was cut.
 //! *Source*: `docs/design/loop.md`, "Truncation".
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::domain::Truncated;
 /// How much of an output a model sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewLimit {
-    /// Maximum number of characters (Unicode scalar values).
+    /// Maximum number of characters (Unicode scalar values), not counting the markers.
     pub characters: usize,
     pub lines: usize,
     /// The part to keep if the output is too long.
@@ -85,7 +85,8 @@ pub struct ViewBuilder {
 }
 
 impl ViewBuilder {
-    /// Returns a builder with bounded memory: four bytes per character of the limit, for each end.
+    /// Returns a builder with bounded memory: for each end of the output, four bytes per character
+    /// of the limit, and at least 1 KiB.
     #[must_use]
     pub fn new(limit: ViewLimit) -> Self {
         let capacity = limit.characters.saturating_mul(4).max(1024);

@@ -43,7 +43,8 @@ pub struct ToolContext {
 /// How the programs of tools start.
 pub struct ProgramContext {
     pub spawner: Spawner,
-    /// The allowlisted part of the daemon's environment.
+    /// The environment of programs on this host: the allowlisted variables of the daemon, `PATH`,
+    /// and the run's own `TMPDIR`.
     pub env: BTreeMap<String, String>,
     /// The target on which programs start.
     pub execution: Arc<dyn ExecutionEnvironment>,
@@ -90,8 +91,8 @@ impl AccessRules {
 }
 
 impl ToolContext {
-    /// Returns a prefix for the state of a call: the name of the remote target, or an empty text on
-    /// this host.
+    /// Returns the beginning of the text that [`crate::agent::ToolRunner::state`] returns: the name
+    /// of the remote target and a space, or an empty text on this host.
     #[must_use]
     pub fn state_prefix(&self) -> String {
         match self.programs.execution.is_local() {
@@ -121,8 +122,8 @@ impl ToolContext {
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
     }
 
-    /// Stores images beside the transcript. Returns the name and value of the call detail that
-    /// describes them; `None` if there are no images.
+    /// Stores images beside the transcript, if there is a store. Returns the entry that describes
+    /// the images in the details of the call's output; `None` if there are no images.
     ///
     /// *Errors*: as [`OutputStore::keep_image`].
     pub(super) fn keep_images(

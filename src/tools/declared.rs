@@ -20,7 +20,8 @@ use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
 use crate::process::{Exit, resolved};
 
-/// Maximum bytes of a file that we hash because a literal argument names it.
+/// Maximum bytes of a file that we hash because a literal argument names it. A literal argument is
+/// one without placeholders in `tools.yaml`.
 const DIGEST_BYTES: u64 = 16 << 20;
 
 /// Returns the paths and addresses that a call accesses, from the parameters of `format: path` and
@@ -54,9 +55,9 @@ pub fn declared_resources(
     named.map(resource).collect()
 }
 
-/// Returns the file, such as the script of an interpreter, that a literal argument names;
-/// `tools.yaml` contains such an argument verbatim. The name is the whole argument, or the value of
-/// an option (`--file=name`).
+/// Returns the file that the literal argument `literal` names, such as the script of an
+/// interpreter. The name is the whole argument, or the value of an option (`--file=name`). Returns
+/// `None` if the call does not have this argument, or if there is no such file.
 fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
     call.argv.iter().find(|argument| *argument == literal)?;
     let value = match literal.split_once('=') {
@@ -107,7 +108,8 @@ impl DeclaredTool {
     /// Checks the paths and addresses of a call again: a path after its links are resolved, an
     /// address after its host is resolved.
     ///
-    /// *Errors*: `denied`; `io` or `timeout` if a path or a host cannot be resolved.
+    /// *Errors*: `denied`, also if a link on this host cannot be resolved; `io` or `timeout` if a
+    /// host or a remote path cannot be resolved; `interrupted`.
     async fn judge_named(
         &self,
         call: &PreparedCall,
@@ -134,7 +136,8 @@ impl DeclaredTool {
                         })??;
                         continue;
                     }
-                    // A path that does not exist yet is checked by its existing part.
+                    // If the path does not exist yet, only its existing part is resolved. A
+                    // dangling link is refused.
                     let real = resolved(&path).ok().filter(|real| !real.is_symlink());
                     let astray = || denied("path", &"a link in the path cannot be resolved");
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;

@@ -1,8 +1,11 @@
-//! Starts the programs of a run's tools: on this host, or on a remote target through a client.
+//! Starts the programs of a run's tools: on this host, or on a remote target through a client
+//! (`ssh`, `docker` or `kubectl`).
 //!
 //! On a remote target, a shell starts the program. The shell reads its script from the client's
 //! standard input, so that the arguments and variables of the program do not appear in the process
-//! list of this host. The shell ends the program's process group as soon as that input ends.
+//! list of this host. The shell ends the program's process group as soon as that input ends. After
+//! the program's output, the script prints a mark and the exit code; our relay process, which
+//! starts the client, removes both from the output.
 //! *Source*: `ssh(1)`, `docker exec`, `kubectl exec`.
 
 use std::collections::BTreeMap;
@@ -33,7 +36,7 @@ const LOADER: &str = "IFS= read -r n; s=$(head -c \"$n\"; echo .); case $s in *\
 pub enum TargetError {
     #[error(transparent)]
     Spawn(#[from] SpawnFailure),
-    /// The shared connection over ssh could not be opened. `ended` tells how the client ended.
+    /// A connection over ssh could not be opened. `ended` tells how the client ended.
     #[error(
         "{name} cannot be reached{}; run `ssh -o BatchMode=yes {} true` as the user of the daemon to see why",
         after_colon(.ended),
@@ -61,7 +64,7 @@ fn after_colon(ended: &str) -> String {
 /// The target on which the programs of a run's tools start.
 #[async_trait]
 pub trait ExecutionEnvironment: Send + Sync {
-    /// Returns the name of the target as files and transcripts spell it.
+    /// Returns the name of the target as the configuration and transcripts spell it.
     fn name(&self) -> String;
 
     /// Returns whether the target is this host.
@@ -71,8 +74,8 @@ pub trait ExecutionEnvironment: Send + Sync {
     /// environment variables of the tool itself.
     fn process(&self, spec: ProcessSpec, own: &[(String, String)]) -> ProcessSpec;
 
-    /// Opens the connection that the calls of a run share; returns `None` if the target does not
-    /// support one.
+    /// Connects to an SSH host. The calls of the run share the connection if [`Remote::new`] got a
+    /// socket. Returns `None` for any other target.
     ///
     /// *Errors*: [`TargetError`].
     async fn connect(
@@ -122,7 +125,7 @@ pub struct Remote {
     socket: Option<PathBuf>,
 }
 
-/// A connection that the calls of a run share. Dropping it closes it.
+/// An open connection to an SSH host. Dropping this value closes the connection.
 #[derive(Debug)]
 pub struct Connection {
     process: Piped,
@@ -137,9 +140,9 @@ impl Connection {
 }
 
 impl Remote {
-    /// Returns the execution environment of a target other than this host. No other process may use
-    /// the path `socket`, and no tool may write it. Without a socket, each call opens its own
-    /// connection.
+    /// Returns the execution environment of a target other than this host. The path `socket` must
+    /// belong to this run alone, and no tool may write to it. Without a socket, each call opens its
+    /// own connection.
     #[must_use]
     pub fn new(target: ExecutionTarget, client: PathBuf, socket: Option<PathBuf>) -> Self {
         Self { target, client, socket }
@@ -276,8 +279,9 @@ pub(super) fn nonce() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Returns the script for the shell on the target. The script runs the program in a Unix session of
-/// its own until the program or the input ends, and finally prints `mark` and the exit code.
+/// Returns the script for the shell on the target. The script runs the program until the program or
+/// the input ends, and finally prints `mark` and the exit code. The program runs in its own Unix
+/// session if the target has `setsid`.
 fn script(spec: &ProcessSpec, own: &[(String, String)], mark: &str) -> String {
     // Merge standard output and error, to keep their order.
     let mut text = format!(

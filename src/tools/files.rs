@@ -82,7 +82,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Opens a file, or a directory that will be walked.
+    /// Opens a file, or a directory that will be walked. `depth`, `contents` and `leaves_out_git`
+    /// only limit what is fetched from a remote target.
     ///
     /// *Errors*: as [`Self::open`].
     pub(super) fn open_tree(
@@ -147,8 +148,9 @@ impl<'a> Files<'a> {
 
     /// Opens a file or directory for reading.
     ///
-    /// *Errors*: `denied`, `not_found`, `io`. A FIFO or a device cannot block the call: everything
-    /// but a file or a directory is refused.
+    /// *Errors*: `denied`, `not_found`, `io`; on a remote target also `limit` (a file over 64 MiB)
+    /// and `interrupted`. A FIFO or a device cannot block the call: everything but a file or a
+    /// directory is refused.
     pub(crate) fn open(&self, text: &str) -> Result<Opened, CallError> {
         let opened = self.open_named(&self.named(text)?)?;
         if names_directory(text) && !opened.is_dir {
@@ -176,7 +178,8 @@ impl<'a> Files<'a> {
 
     /// Reads a whole text file.
     ///
-    /// *Errors*: as [`Self::open`]; `io` if the file is larger than 16 MiB or not valid UTF-8.
+    /// *Errors*: as [`Self::open`]; `io` if it is a directory, larger than 16 MiB or not valid
+    /// UTF-8.
     pub(crate) fn text(&self, text: &str) -> Result<String, CallError> {
         let opened = self.open(text)?;
         let name = shown(opened.path.as_os_str());
@@ -237,8 +240,8 @@ impl<'a> Files<'a> {
         let name = shown(path.as_os_str());
         self.rules.judge(&path, access).map_err(refused)?;
         let meta = file.metadata().map_err(|error| failed(&name, &error))?;
-        // Refuse files of `/proc` and `/sys`: as we opened them, they would show our own process
-        // (FS-4).
+        // Refuse files of `/proc` and `/sys`: some would show our own process, because we opened
+        // them (FS-4).
         let kind = rustix::fs::fstatfs(&file).map(|stat| stat.f_type);
         if kind.is_ok_and(|kind| KERNEL_FILES.contains(&kind)) {
             return Err(refused(PathRefusal::Denied(path)));
@@ -282,7 +285,7 @@ impl<'a> Files<'a> {
         loop {
             let how = how | ResolveFlags::BENEATH;
             match openat2(&root, rest, flags | OFlags::CLOEXEC, Mode::empty(), how) {
-                // A concurrent rename: try again.
+                // Without NONBLOCK, EAGAIN means a concurrent rename: try again.
                 Err(Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => {}
                 other => return other,
             }
@@ -292,7 +295,8 @@ impl<'a> Files<'a> {
     /// Returns the place of a file that will be written. On this host, creates the missing
     /// directories above it.
     ///
-    /// *Errors*: `denied`, also for a dangling link; `io`, also if `text` names a directory.
+    /// *Errors*: `denied`, also for a dangling link; `io`, also if `text` names a directory;
+    /// `not_found` if the allowed tree does not exist; on a remote target also `interrupted`.
     pub(crate) fn place(&self, text: &str) -> Result<Place<'a>, CallError> {
         let asked = self.rules.absolute(text).map_err(refused)?;
         let named = self.named(text)?;
@@ -337,7 +341,8 @@ impl<'a> Files<'a> {
         Ok(Place { path, at: At::Here { directory, name, old } })
     }
 
-    /// Refuses a system file if `asked` does not show that it is one: the gate judged only `asked`.
+    /// Refuses a path in a system tree if the path `asked` is not in one: a write to a system tree
+    /// is an admin call, but the gate judged only `asked`.
     fn same_system(&self, path: &Path, asked: &Path) -> Result<(), CallError> {
         if self.rules.is_system(path) && !self.rules.is_system(asked) {
             let name = shown(path.as_os_str());
@@ -376,7 +381,8 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Refuses to replace a link. A link to an existing file was resolved before.
+/// Refuses to replace a link. A link to an existing file was resolved before, so this link is
+/// dangling.
 fn refuse_link(directory: &OwnedFd, path: &Path) -> Result<(), CallError> {
     let name = path.file_name().unwrap_or_default();
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);

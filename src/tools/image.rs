@@ -26,8 +26,8 @@ const READ_SIDE: u32 = 16_384;
 /// Maximum bytes of memory for decoding an image.
 const READ_BYTES: u64 = 256 << 20;
 
-/// Returns the media type of the image that `start` begins; `None` if that is not an image in a
-/// format that models accept.
+/// Returns the media type of a file that begins with the bytes `start`; `None` unless the file is
+/// an image in a format that models accept.
 pub(super) fn media_type(start: &[u8]) -> Option<&'static str> {
     format(start).map(|format| format.to_mime_type())
 }
@@ -44,9 +44,10 @@ fn format(start: &[u8]) -> Option<ImageFormat> {
 /// Held while an image is decoded, so that concurrent calls do not multiply the memory.
 static READING: Mutex<()> = Mutex::new(());
 
-/// Returns the image in the form that we send to a model. Blocks while another thread decodes one.
+/// Returns the image in the form that we send to a model. Blocks while another thread decodes an
+/// image.
 ///
-/// *Errors*: `tool` if the image is broken or too large.
+/// *Errors*: `tool` if the image is broken or too large, or if its format is unknown.
 pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
     let broken = |why: &dyn std::fmt::Display| {
         CallError::new(ErrorKind::Tool, format!("[ERROR: The picture cannot be read: {why}.]"))

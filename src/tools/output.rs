@@ -58,8 +58,8 @@ pub trait OutputStore: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Collected {
     pub view: String,
-    /// The output; `None` if it is in a file. Without a store, at most [`INLINE_LIMIT`] bytes of
-    /// it.
+    /// The output; `None` if it is in a file. Without a store, only the first [`INLINE_LIMIT`]
+    /// bytes of the output.
     pub inline: Option<String>,
     /// The name of the file that holds the output, if there is one.
     pub file: Option<String>,
@@ -105,9 +105,9 @@ pub struct Collector<'a> {
     file: Option<KeptFile>,
     /// Bytes written to the file so far, at most `keep`.
     kept: u64,
-    /// Bytes that followed, including those in `tail`.
+    /// Bytes after the first `keep`, including those in `tail`.
     dropped: u64,
-    /// The last of these bytes, at most [`TAIL_BYTES`]; they end the file.
+    /// The last bytes after the first `keep`, at most [`TAIL_BYTES`]; they end the file.
     tail: VecDeque<u8>,
     /// Bytes of the output before redaction.
     bytes: u64,

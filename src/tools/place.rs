@@ -1,9 +1,9 @@
 //! The place of a file that a tool writes, and the replacement of the whole file there.
 //!
 //! [`super::files`] opens and checks the directory. This module writes the content to an unnamed
-//! file, links the complete file under a hidden name, and renames it over the old file. If the
-//! process is killed meanwhile, it leaves nothing, or a hidden file that a later write to the
-//! directory removes.
+//! file, links the complete file under a hidden name, and renames it over the old file. If our
+//! process is killed meanwhile, it leaves nothing, or a hidden file. A write to the same directory
+//! removes a hidden file that is more than an hour old.
 //!
 //! *Source*: `open(2)`, O_TMPFILE; threat model, FS-6.
 
@@ -70,7 +70,8 @@ impl Place<'_> {
     /// without the set-id bits and, where permitted, the owner. Even after an error, the file is
     /// never incomplete.
     ///
-    /// *Errors*: `io`.
+    /// *Errors*: `io`; `not_found` if the directory was removed; on a remote target also `denied`
+    /// and `interrupted`.
     pub(crate) fn write(&self, content: &[u8]) -> Result<(), CallError> {
         let (directory, name, old) = match &self.at {
             At::Here { directory, name, old } => (directory, name, *old),
@@ -96,7 +97,7 @@ impl Place<'_> {
 
     /// Removes the file, if there is one.
     ///
-    /// *Errors*: `io`.
+    /// *Errors*: `io`; on a remote target also `denied` and `interrupted`.
     pub(crate) fn remove_if_there(&self) -> Result<(), CallError> {
         match self.remove() {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
@@ -106,7 +107,7 @@ impl Place<'_> {
 
     /// Removes the file.
     ///
-    /// *Errors*: `not_found`, `io`.
+    /// *Errors*: `not_found`, `io`; on a remote target also `denied` and `interrupted`.
     pub(crate) fn remove(&self) -> Result<(), CallError> {
         let (directory, name) = match &self.at {
             At::Here { directory, name, .. } => (directory, name),
@@ -166,8 +167,9 @@ fn filled(mut file: File, old: Option<(Mode, u32, u32)>, content: &[u8]) -> io::
     Ok(file)
 }
 
-/// Removes the hidden files that killed processes left in a directory. `written` was just written,
-/// so its modification time serves as the current time of the file system.
+/// Removes the hidden files that killed processes left in a directory more than an hour ago.
+/// `written` was just written, so its modification time serves as the current time of the file
+/// system.
 fn sweep(directory: &OwnedFd, written: &File) {
     let (Ok(written), Ok(entries)) = (written.metadata(), Dir::read_from(directory)) else {
         return;

@@ -2,8 +2,9 @@
 //! fetched into memory and a tree into a directory of the run; a write replaces the whole file.
 //!
 //! The target is untrusted, like any tool output: names are parsed strictly and sizes are limited.
-//! A path is checked as it is named, and again as `readlink` on the target resolves it. Between
-//! that check and the use of the path, only the file permissions on the target protect it.
+//! A path is checked as it is named, and again as `readlink` on the target resolves it. Before the
+//! path is used, a process on the target could still replace a part of it with a link; only the
+//! file permissions there prevent this.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -37,23 +38,28 @@ const MOVED: i32 = 5;
 const CUT: i32 = 6;
 const DANGLING: i32 = 7;
 
-/// Prints the resolved path of each argument. The path itself need not exist.
+/// Resolves the existing part of each argument, and prints each path with a NUL after it.
 const REAL: &str = "for f do p=$f; r=; while [ ! -e \"$p\" ] && [ ! -L \"$p\" ]; do r=/$(basename -- \"$p\")$r; p=$(dirname -- \"$p\"); done; d=$(readlink -f -- \"$p\") || exit 5; [ \"$d\" = / ] && d=; d=$d$r; printf '%s\\0' \"${d:-/}\"; done";
 
-/// Prints the start of a file, or exits with a code that tells why it cannot.
+/// Prints the first `$2` bytes of the file `$1`, or exits with a code that tells why it cannot.
 const READ: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -e \"$1\" ] || exit 3; [ -d \"$1\" ] && exit 21; [ -f \"$1\" ] || exit 4; exec head -c \"$2\" -- \"$1\"";
 
-/// Replaces the content of a file with standard input and creates missing directories. Keeps the
-/// owner and the mode, except for the set-id bits: only the last three digits of the mode are kept.
+/// Replaces the content of the file `$1` with the `$3` bytes of standard input, and creates missing
+/// directories. `$2` ends the name of the temporary file. Keeps the mode without the set-id bits
+/// (only the last three digits of the mode are kept) and, where permitted, the owner.
 const WRITE: &str = "d=$(dirname -- \"$1\"); e=$d; while [ ! -e \"$e\" ] && [ ! -L \"$e\" ]; do e=$(dirname -- \"$e\"); done; [ \"$(readlink -f -- \"$e\")\" = \"$e\" ] || exit 5; mkdir -p -- \"$d\" || exit 1; [ \"$(readlink -f -- \"$d\")/$(basename -- \"$1\")\" = \"$1\" ] || [ \"$d\" = / ] || exit 5; [ -L \"$1\" ] && exit 5; [ -d \"$1\" ] && exit 21; t=$1.$2; trap 'rm -f -- \"$t\"' EXIT; m=; if [ -e \"$1\" ]; then m=$(stat -c %a -- \"$1\"); cp -p -- \"$1\" \"$t\" && chmod u+w,ug-s -- \"$t\" || exit 1; while [ ${#m} -gt 3 ]; do m=${m#?}; done; fi; cat > \"$t\" && [ \"$(wc -c < \"$t\")\" -eq \"$3\" ] || exit 6; [ -z \"$m\" ] || chmod \"$m\" -- \"$t\"; mv -f -- \"$t\" \"$1\"";
 
-/// Exits with 0 if the resolved path exists, or with a code for a dangling link or a missing file.
+/// Exits with 0 if the resolved path `$1` exists. Otherwise, the exit code tells whether the named
+/// path `$2` is a dangling link.
 const IS_THERE: &str = "[ -e \"$1\" ] && exit 0; [ -L \"$2\" ] && exit 7; exit 3";
 
 /// Removes a plain file; refuses a link.
 const REMOVE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || [ ! -e \"$1\" ] || exit 5; [ -L \"$1\" ] && exit 5; [ -e \"$1\" ] || exit 3; [ -f \"$1\" ] || exit 4; exec rm -f -- \"$1\"";
 
-/// Prints a tree: type, time, size and name of each entry, a NUL, and the content if it is wanted.
+/// Prints the tree below `$1`, at most `$2` levels deep: the type, time, size and name of each
+/// entry, a NUL, and the content. Unless `$3` is 1, only `.gitignore` files have content. The types
+/// are `d` (directory), `f` (file), `b` (file over the size limit), `l` (link) and `o` (other).
+/// `$4` is an expression for `find` that leaves entries out, or empty.
 const TREE: &str = "[ \"$(readlink -f -- \"$1\")\" = \"$1\" ] || exit 5; cd -- \"$1\" || exit 3; export W=$3; exec find . -mindepth 1 -maxdepth \"$2\" $4 -exec sh -c 'for f do w=$W; case $f in */.gitignore) w=1;; esac; if [ -L \"$f\" ]; then t=l; elif [ -d \"$f\" ]; then t=d; elif [ -f \"$f\" ]; then t=f; else t=o; fi; s=0; m=$(stat -c %Y -- \"$f\" 2>/dev/null || echo 0); if [ $t = f ] && [ \"$w\" = 1 ]; then s=$(wc -c 2>/dev/null <\"$f\" || echo 0); fi; if [ \"$s\" -gt \"$5\" ]; then t=b; s=0; fi; printf \"%s %s %s %s\\0\" $t \"$m\" \"$s\" \"$f\"; if [ \"$s\" -gt 0 ]; then head -c \"$s\" -- \"$f\"; fi; done' sh {} +";
 
 /// An opened path on the target.
@@ -75,7 +81,7 @@ pub(super) enum Contents {
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) directory: tempfile::TempDir,
-    /// The names of the files over the size limit; the local copies are empty.
+    /// The names of the files over the size limit; their local copies are empty.
     pub(super) skipped: Vec<String>,
 }
 
@@ -230,7 +236,7 @@ impl<'a> RemoteFiles<'a> {
 
     /// Returns whether something exists at `real`, the path to which `named` resolves.
     ///
-    /// *Errors*: `denied` if `named` is a dangling link; `io`.
+    /// *Errors*: `denied` if `named` is a dangling link; `io`; `interrupted`.
     pub(super) fn is_there(&self, real: &Path, named: &Path) -> Result<bool, CallError> {
         let (code, output) = self.run(IS_THERE, &[self.text(real)?, self.text(named)?], None)?;
         match code {

@@ -11,8 +11,8 @@ use crate::process::ProcessSpec;
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
 
-/// Frames the output of a script, to separate it from the client's own messages. `$0` is a word
-/// that cannot be guessed.
+/// Frames the output of a script, to separate it from the client's own messages. `$0` is the nonce,
+/// a word that cannot be guessed.
 const FRAME: &str =
     "exec 2>/dev/null; printf '\\n%s\\n' \"$0\"; ( SCRIPT ); c=$?; printf '%s %s\\n' \"$0\" \"$c\"";
 

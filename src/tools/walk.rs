@@ -1,11 +1,11 @@
 //! Walks a file tree with several threads and never follows a link.
 //!
 //! Each directory is opened beneath the root of the walk, and each file from the descriptor of its
-//! directory, so that a path that is replaced meanwhile cannot lead elsewhere. Ignore files are
-//! untrusted: only plain files of a limited size are read.
+//! directory, so that a path that is replaced meanwhile cannot lead elsewhere. Ignore files
+//! (`.gitignore`) are untrusted: only plain files of a limited size are read.
 //!
-//! The walker of the `ignore` crate opens paths, and it opens whatever is at `.gitignore`, even a
-//! FIFO or a link to an endless device. We use only the matcher of the crate.
+//! The walker of the `ignore` crate opens each entry by its path, and it opens whatever is at
+//! `.gitignore`, even a FIFO or a link to an endless device. We use only the matcher of the crate.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -54,8 +54,8 @@ pub(super) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Opens the entry for reading; `None` if it is no longer a plain file or is a hard link to a
-    /// denied one.
+    /// Opens the entry for reading; `None` if it no longer exists, is not a plain file, or is a
+    /// hard link to a closed file.
     ///
     /// *Errors*: it cannot be opened.
     pub(super) fn open(&self) -> io::Result<Option<File>> {
@@ -115,7 +115,8 @@ struct WalkTotals {
 /// How many files and directories a walk could not take into account.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LeftOut {
-    /// Ignore files that are too large to apply.
+    /// Ignore files that were not applied, because they exceeded [`IGNORE_BYTES`] or
+    /// [`IGNORES_BYTES`].
     pub(super) ignore_files: usize,
     /// Directories that cannot be read.
     pub(super) unreadable: usize,
@@ -162,7 +163,9 @@ struct Queue {
 }
 
 impl Walk<'_> {
-    /// Calls `visit` for each entry, in no particular order and from several threads.
+    /// Calls `visit` for each entry that is neither ignored nor closed. Unless the walk is steady,
+    /// several threads call `visit`, in no particular order. Returns what could not be read or
+    /// applied.
     pub(super) fn run(&self, visit: &(dyn Fn(&Entry<'_>) -> Next + Sync)) -> LeftOut {
         let budget = Arc::new(WalkTotals::default());
         let closed: Vec<(u64, u64)> = self
@@ -224,7 +227,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Visits the entries of one directory and returns its subdirectories.
+    /// Visits the entries of one directory. Returns the subdirectories to walk, and whether the
+    /// walk goes on.
     fn directory(
         &self,
         waiting: &Waiting,

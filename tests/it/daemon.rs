@@ -55,6 +55,7 @@ fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
     assert!(second.code == 1 && second.stderr.contains("another daemon"), "{second:?}");
     assert_eq!(place.dutyd(&["run", "--detach", "stuck"]).code, 0);
     wait_until(|| alive("sleep 7101.OWN").len() >= 2 && slots(&place).len() >= 2, || place.log());
+    assert!(!place.log().contains("orphaned"), "the first daemon had nothing to kill");
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     let daemon = place.serve();

@@ -113,8 +113,8 @@ impl Machine {
         Action::CallModel
     }
 
-    /// Estimates the cost in US dollars of the next request, which has `input` tokens; `None` if
-    /// the price is unknown.
+    /// Estimates the cost of the next request in US dollars: that of its `input` tokens alone,
+    /// because the length of the reply is unknown. Returns `None` if the price is unknown.
     fn next_cost(&self, price: Option<Price>, input: u64) -> Option<f64> {
         let cached_input_tokens = self.counters.cached.min(input);
         let next = Usage { input_tokens: input, cached_input_tokens, ..Usage::default() };
@@ -122,7 +122,8 @@ impl Machine {
     }
 
     /// Tells whether the next request, sent to a fallback model of this price, stays within the
-    /// cost limit. Returns `false` if a cost is unknown.
+    /// cost limit. Returns `true` if there is no limit, and `false` if there is one but a cost is
+    /// unknown.
     pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
         let Some(most) = self.rules.limits.max_cost_usd else { return true };
         let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
@@ -132,15 +133,17 @@ impl Machine {
         self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most)
     }
 
-    /// Ends the run if the cost so far plus the next request would exceed `most`, or if either is
-    /// unknown.
+    /// Ends the run if the cost so far plus the estimated cost of the next request exceeds `most`
+    /// US dollars, or if either cost is unknown.
     fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
         let error = match (self.counters.cost, self.next_cost(self.model.price, input)) {
             (Some(spent), Some(next)) if spent + next <= most => return None,
             (Some(spent), Some(next)) => format!(
                 "{spent:.4} USD spent and about {next:.4} USD for the next request exceed the limit of {most} USD"
             ),
-            _ => format!("cannot enforce the limit of {most} USD: the price of a model is unknown"),
+            _ => format!(
+                "cannot enforce `max_cost_usd` ({most} USD): a model of the run has no known price; add `price:` to it in config.yaml"
+            ),
         };
         events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value: cents(most) });
         Some(self.close(
@@ -185,7 +188,7 @@ impl Machine {
             if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
                 && self.noticed.insert(name)
             {
-                self.steer(format!("{used} of {most} {name} used. Wrap up now: finish the essential work and give the final answer."), "budget", events);
+                self.steer(format!("Budget of {name}: {used} of {most} used. Wrap up now: finish the essential work and give the final answer."), "budget", events);
             }
         }
     }

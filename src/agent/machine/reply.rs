@@ -45,6 +45,7 @@ impl Machine {
         // `generated` is endless in practice, so this default is never used.
         let call_id = call_id.unwrap_or_else(CallId::unpaired);
         self.call_ids.insert(call_id.clone());
+        // Empty text means no arguments, unless the token limit may have cut them off.
         let cut = finish_reason == FinishReason::Length && call.arguments.trim().is_empty();
         let arguments = match parse_arguments(&call.arguments) {
             Ok(_) if cut => {

@@ -54,8 +54,8 @@ struct Row {
     action: String,
 }
 
-/// A tool that is never run: `look` reads, `change` writes and is listed in the policy, `other`
-/// writes and is not listed. Each rejects the argument `bad`.
+/// A tool that is never run. There are three: `look` reads, `change` writes and is listed in the
+/// policy, `other` writes and is not listed. Each rejects the argument `bad`.
 struct Fake(ToolDefinition, Category);
 
 impl ToolSpec for Fake {

@@ -508,7 +508,8 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     assert_eq!(started.elapsed().as_secs(), 40);
 }
 
-/// If the whole pause were random, the pauses of one run in fifty would shrink with each retry.
+/// If the whole pause were random, the second pause of one run in four would be shorter than the
+/// first.
 // proves PROV-1
 #[tokio::test(start_paused = true)]
 async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {

@@ -50,7 +50,7 @@ pub(super) fn is_checked(format: &str, here: &str) -> Result<bool, Diagnostic> {
         .with_hint(format!("known formats: path, url, {}", CHECKED.join(", "))))
 }
 
-/// Counts the formats of a schema that the gate judges, at every depth.
+/// Counts the formats in a schema, at every depth. Only formats that the gate judges count.
 pub(crate) fn judged_formats(schema: &Map<String, Value>) -> usize {
     fn of_value(value: &Value) -> usize {
         match value {

@@ -12,7 +12,7 @@ impl Parameters {
     /// Compiles a schema whose root is an object. Remote references are not fetched, and patterns
     /// run in linear time.
     ///
-    /// *Errors*: the schema is invalid; the message is the library's.
+    /// *Errors*: the schema is invalid; the message contains the library's.
     pub fn of_schema(schema: Value) -> Result<Self, String> {
         let validator = jsonschema::options()
             .with_draft(Draft::Draft7)

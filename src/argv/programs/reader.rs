@@ -21,7 +21,8 @@ pub(crate) struct Reader {
     /// Options whose value names a source of code or settings for the program.
     pub(crate) loads: &'static str,
     pub(crate) long_loads: &'static str,
-    /// Options whose value is a command or code that the program runs in addition.
+    /// Options whose value is a command or code that the program runs in addition to its
+    /// usual work.
     pub(crate) runs: &'static str,
     pub(crate) long_runs: &'static str,
     /// Short options that make the first positional argument code instead of a file. Only shells
@@ -35,6 +36,8 @@ pub(crate) struct Reader {
     pub(crate) stdin: Stdin,
 }
 
+/// How a program reads its positionals: the arguments that are neither options nor values of
+/// options. The first positional is the first one after those that [`Reader::before`] counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The first positional is a script; the rest are its arguments.
@@ -49,7 +52,7 @@ pub(crate) enum Kind {
     /// Like `Program`, but the positionals before the program also determine what runs, such as the
     /// directory of `chroot`.
     Within,
-    /// The program joins the first positional and all later arguments, and passes them to a shell.
+    /// The first positional and all later arguments form one line of code, usually for a shell.
     Line,
     /// Only options run something.
     Options,

@@ -1,4 +1,5 @@
-//! Checks of the single keys of a job: each method returns a key's value and reports its errors.
+//! Checks of the single keys of a job. Each method reports errors and warnings; most return the
+//! checked value of a key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -174,8 +175,9 @@ impl JobChecker<'_> {
         }
     }
 
-    /// Rejects a writable tree that contains a closed tree, because the sandbox cannot close a part
-    /// of a writable tree. Also rejects a tree inside a denied path.
+    /// Rejects a tree that contains a denied path or the configuration directory, if the job lists
+    /// write or admin tools: the sandbox cannot close a part of a writable tree. For such a job,
+    /// also rejects a tree inside a denied path.
     pub(super) fn closed_paths(
         &mut self,
         working_dir: Option<&Path>,
@@ -225,7 +227,9 @@ impl JobChecker<'_> {
             if !is_plain {
                 self.error(
                     &pointer,
-                    format!("`{name}` is not the name of a directory under `skills/`"),
+                    format!(
+                        "`{name}` is not a valid skill name: use letters, digits, `-`, `_` and `.`, but not `.` at the start"
+                    ),
                 );
                 continue;
             }
@@ -371,8 +375,8 @@ impl JobChecker<'_> {
             let builtin = Builtin::find(name).filter(|_| tool.is_none());
             let parameters = tool.map(|tool| tool.command.parameters());
             let parameters = parameters.or(builtin.map(|tool| &tool.parameters));
-            // The parameters of an MCP tool are known only while its server runs, but its
-            // conditions always apply.
+            // The parameters of an MCP tool are known only while its server runs, so conditions on
+            // its arguments are compiled without them. The conditions always apply.
             let args = match (args, self.ctx.tools) {
                 (Some(conditions), Some(_)) => {
                     match ArgumentConditions::compile(conditions, parameters) {

@@ -1,4 +1,4 @@
-//! Loads the models with their scripts and the MCP servers, and checks the models that jobs use.
+//! Loads the MCP servers, and the models with their scripts; checks the models that jobs use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

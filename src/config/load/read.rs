@@ -1,4 +1,5 @@
-//! Reads the trusted configuration files and validates each one with the schema of its kind.
+//! Checks whether other users could have written the configuration files, reads the files, and
+//! validates each one with the schema of its kind.
 
 use std::path::{Path, PathBuf};
 

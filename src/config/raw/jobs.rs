@@ -1,4 +1,4 @@
-//! `jobs.yaml` exactly as the operator typed it.
+//! `jobs.yaml` as the operator typed it.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{DURATION, JOB_NAME, RawHost, RawOff, RawSandbox, SIZE};
 
-/// jobs.yaml: what to do, when, and what it may touch.
+/// jobs.yaml: what each job does, when, and what it may touch.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[expect(
@@ -93,7 +93,8 @@ pub(crate) struct RawJob {
     pub(crate) network: Option<bool>,
     /// Paths that the job may use in addition to its working directory; denied paths stay denied.
     pub(crate) allowed_paths: Option<Vec<String>>,
-    /// Hosts that the job may fetch from, in addition to those in config.yaml.
+    /// Hosts that web_fetch and parameters of `format: url` may name, in addition to those in
+    /// config.yaml.
     pub(crate) allowed_domains: Option<Vec<RawHost>>,
     /// Target on which the programs of the job's tools run: local, ssh:HOST, docker:CONTAINER or
     /// kubernetes:NAMESPACE/POD. Defaults to local.
@@ -266,17 +267,19 @@ pub(crate) struct RawLimits {
     /// Maximum number of changed lines in files. Defaults to 5000.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub(crate) max_lines_changed: Option<u64>,
-    /// Number of consecutive responses whose calls all failed after which the run ends. Defaults to
+    /// The run ends after this number of consecutive responses whose calls all failed. Defaults to
     /// 3.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) error_threshold: Option<u64>,
     /// Timeout of one call if its tool does not set one. Defaults to 120s.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) tool_timeout: Option<String>,
-    /// Maximum number of characters of a call's output to show to the model. Defaults to 30000.
+    /// Maximum number of characters of a call's output to show to the model. Defaults to 30000, or
+    /// to the built-in tool's own limit.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
-    /// Maximum number of bytes of a call's output to keep. Defaults to 64MiB.
+    /// Size of the part to keep from the start of a call's output; the last 1MiB is kept too.
+    /// Defaults to 64MiB.
     #[schemars(regex(pattern = SIZE))]
     pub(crate) max_output_bytes: Option<String>,
     /// Maximum size of the run's temporary directory; the run ends if the directory is larger.

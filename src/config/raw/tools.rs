@@ -1,4 +1,4 @@
-//! `tools.yaml` and the scripts of the scripted model, exactly as the operator typed them.
+//! `tools.yaml` and the scripts of the scripted model, as the operator typed them.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ pub(crate) struct RawTool {
     pub(crate) cmd: Option<String>,
     /// Arguments of the program, one per element; `{{name}}` inserts a parameter.
     pub(crate) args: Option<Vec<String>>,
-    /// Arguments to append after `args`, in this order, if their parameter is given.
+    /// Arguments by parameter name, to append after `args` in this order if the parameter is given.
     pub(crate) optional_args: Option<Map<String, Value>>,
     /// Parameters by name: each a JSON Schema, plus the keys optional, default, allow_leading_dash,
     /// multiline and unsafe_interpreter.
@@ -147,6 +147,6 @@ pub(crate) enum RawCalls {
 pub(crate) struct RawCall {
     /// Name of the tool.
     pub(crate) tool: String,
-    /// Arguments of the call; strings are templates.
+    /// Arguments of the call; an argument that is a string is a template.
     pub(crate) args: Option<Map<String, Value>>,
 }

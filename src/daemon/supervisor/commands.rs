@@ -233,8 +233,7 @@ impl Supervisor {
         let mut degraded = self.parts.degraded.clone();
         degraded.extend(self.ledger_fault.clone());
         if !self.config_state.valid {
-            degraded
-                .push("the configuration on disk has errors; an older one is in effect".to_owned());
+            degraded.push("the last reload failed; an older configuration is in effect".to_owned());
         }
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),

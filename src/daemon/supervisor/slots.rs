@@ -106,8 +106,8 @@ impl Supervisor {
             .collect())
     }
 
-    /// Returns the time up to which each job of `batch` is settled. This time is before every due
-    /// time of the job that is still held for its jitter.
+    /// Returns the time up to which each job of `batch` is settled: every due time up to then has
+    /// its row. This time is before every due time of the job that is still held for its jitter.
     fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
         let mut settled: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
         for slot in batch {
@@ -140,8 +140,8 @@ impl Supervisor {
         self.parts.ledger.read(move |reader| reader.ran_before(&job, epoch, due_at)).await
     }
 
-    /// Starts a new epoch if the clock was set back; otherwise saves the time `now` to the ledger,
-    /// but not at each call.
+    /// Starts a new epoch if the clock was set back by more than [`STEP_BACK`]; otherwise saves
+    /// `now` to the ledger, at most once per [`KEEP_CLOCK`].
     pub(super) async fn look_at_clock(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         if now < self.last_seen - STEP_BACK {
             let (ended, epoch) = (self.last_seen, self.epoch + 1);
@@ -168,7 +168,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Writes a row for every slot up to `now` that came due while the daemon was down.
+    /// Writes a row for every slot up to `now` that came due while the daemon was down. Skips a
+    /// schedule that the ledger holds in an invalid form; `audit` reports it.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         self.abandon_open_slots(now).await?;
         let epoch = self.epoch;

@@ -18,7 +18,8 @@ pub(super) static NAMES: Words = Words::new(|| {
 
 const READ: Reader = Reader { flags: "ers", valued: "dinNptu", ..BLANK };
 
-/// Returns what a builtin runs or sets; `None` if the program is not one of these builtins.
+/// Returns what a builtin runs or sets; `None` if the program is another one, or the builtin has no
+/// such effect with these arguments.
 pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
     let first = arguments.first().and_then(Word::known);

@@ -11,7 +11,7 @@ use crate::argv::programs::{Reader, is_listed};
 const MODULES: &str = "json.tool http.server venv pytest unittest zipfile tarfile base64 calendar platform \
     sysconfig site py_compile compileall mypy black ruff flake8 isort this";
 
-/// Returns what a shell runs: the text of `-c`, or its standard input.
+/// Returns what a shell runs: the text of `-c`, a file, or its standard input.
 pub(super) fn shell(
     program: &str,
     reader: &Reader,

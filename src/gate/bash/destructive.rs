@@ -24,8 +24,8 @@ static ALWAYS: Words = Words::new(|| {
 const DNF: &[&str] =
     &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
 
-/// Subcommands that destroy something, of programs that otherwise mostly read or create. Any
-/// argument that is not an option may be the subcommand.
+/// Subcommands that destroy or change something, of programs that otherwise mostly read or create.
+/// Any argument that is not an option may be the subcommand.
 const WORDS: &[(&str, &str)] = &[
     ("kubectl", "delete drain evict"),
     ("oc", "delete drain evict"),
@@ -73,7 +73,7 @@ const WORDS: &[(&str, &str)] = &[
 
 const CONTAINERS: &str = "rm rmi stop kill prune down";
 
-/// Options that destroy something, of programs that otherwise mostly read or create.
+/// Options that destroy or change something, of programs that otherwise mostly read or create.
 const OPTIONS: &[(&str, &[&str])] = &[
     ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
     ("logrotate", &["-f", "--force"]),
@@ -264,7 +264,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     }
 }
 
-/// Tells whether the arguments of a program of [`BUT_FOR`] only read something.
+/// Tells whether a program of [`BUT_FOR`] only reads something if it is given these arguments.
 fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     // Skip the option that selects the table or the user, with its value.
     let named = match program {
@@ -295,7 +295,7 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     }
 }
 
-/// Looks for subcommands and options that destroy something.
+/// Returns why a command is destructive, if one of its arguments is in [`OPTIONS`] or [`WORDS`].
 fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
@@ -406,7 +406,8 @@ fn permissions(program: &str, arguments: &[Word]) -> Option<String> {
     None
 }
 
-/// Tells whether `other` is the mode `one`. Octal modes match if their last three digits do.
+/// Tells whether `other` has the effect of the mode `one`. Only the last three digits of octal
+/// modes count. `777` also matches a symbolic mode that lets everybody read and write.
 pub(super) fn same_mode(one: &str, other: &str) -> bool {
     let octal = |text: &str| u32::from_str_radix(text.trim_start_matches('='), 8).ok();
     match (octal(one), octal(other)) {
@@ -456,7 +457,7 @@ fn find(arguments: &[Word]) -> Option<String> {
     None
 }
 
-/// Programs that only read their arguments.
+/// Programs that may be given a device, because they normally only read it.
 static READERS: Words = Words::new(|| {
     words(
         "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \

@@ -5,8 +5,8 @@ use super::options::{has, has_shortened, operands};
 use super::word::Word;
 use crate::argv::programs::{BLANK, Reader, is_listed};
 
-/// Built-in subcommands that we know. Any other word counts as an alias, which the settings of a
-/// repository can make run a program.
+/// Built-in subcommands that we know. Any other word counts as an alias: the settings of a
+/// repository can define an alias that runs a program.
 const COMMANDS: &str = "add am annotate apply archive bisect blame branch bundle cat-file \
     check-attr check-ignore check-mailmap check-ref-format cherry cherry-pick clean clone commit \
     config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref \
@@ -73,7 +73,7 @@ fn git_command(arguments: &[Word]) -> Option<&[Word]> {
     operands(&OWN, arguments)
 }
 
-/// Returns the reason if git discards something; `None` if it does not.
+/// Returns why git discards or overwrites something; `None` if it does neither.
 pub(super) fn reason(arguments: &[Word]) -> Option<String> {
     let rest = git_command(arguments)?;
     let (command, rest) = rest.split_first()?;

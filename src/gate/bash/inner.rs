@@ -1,4 +1,4 @@
-//! The inner commands of a command: what it runs or sets in turn.
+//! What a command causes: the commands that it runs and the variables that it sets.
 
 use super::word::Word;
 

@@ -1,8 +1,8 @@
 //! The forms of text that bash and the grammar split into the same tokens. Text in any other form
 //! is unreadable.
 //!
-//! Each function accepts only the forms that it lists. So if bash and the grammar disagree about
-//! another form, we refuse the text instead of overlooking a command.
+//! The functions accept only the forms that they list. So if bash and the grammar disagree about
+//! another form, the text counts as unreadable, and no command is overlooked.
 //!
 //! *Source*: POSIX.1-2024, XCU 2.2 (Quoting), 2.3 (Token Recognition); bash(1), QUOTING and
 //! REDIRECTION.
@@ -29,7 +29,7 @@ const WORDS: [&str; 7] = [
     "heredoc_redirect",
 ];
 
-/// Tells whether bash reads a leaf of the tree as the same token.
+/// Tells whether bash reads a leaf of the tree as the same token as the grammar.
 pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     match node.kind {
         "word" => {
@@ -43,7 +43,8 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
             own.len() == 1 && own.chars().all(|c| c.is_ascii_digit() || "*@?!#$-_".contains(c))
         }
         "raw_string" => within(own, "'", "'").is_some_and(|inner| !inner.contains('\'')),
-        // The grammar may end the text elsewhere after an escaped backslash or quote.
+        // After an escaped backslash or quote, the grammar may end the text at a different place
+        // than bash.
         "ansi_c_string" => within(own, "$'", "'").is_some_and(|inner| {
             !inner.contains('\'') && !inner.contains("\\\\") && !inner.ends_with('\\')
         }),
@@ -70,7 +71,7 @@ pub(super) fn begins_comment(text: &str, start: usize) -> bool {
     !rest.ends_with('\\')
 }
 
-/// Tells whether bash splits a node into the same parts.
+/// Tells whether bash splits a node into the parts that the tree shows.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
     if node.children.len() < 2 && node.kind != "program" {
@@ -221,8 +222,8 @@ pub(super) fn expands(text: &str) -> bool {
     false
 }
 
-/// Tells whether a literal contains code that something may run later, verbatim or after its
-/// escapes are decoded.
+/// Tells whether a literal may contain code that something runs later: a `$` or a backtick,
+/// verbatim or in an escape that may be decoded.
 pub(super) fn may_hold_code(text: &str) -> bool {
     const CODE: [u32; 3] = [b'$' as u32, b'`' as u32, b'\\' as u32];
     if text.contains(['$', '`']) {
@@ -247,8 +248,8 @@ pub(super) fn may_hold_code(text: &str) -> bool {
     })
 }
 
-/// Tells whether bash reads the text between backticks verbatim: it contains no quote, escape or
-/// comment.
+/// Tells whether bash reads the text between backticks verbatim: it contains no quote, escape,
+/// comment or line end.
 pub(super) fn is_plain_backtick(own: &str) -> bool {
     within(own, "`", "`").is_some_and(|inner| !inner.contains(['`', '\\', '\'', '"', '#', '\n']))
 }

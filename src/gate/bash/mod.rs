@@ -1,10 +1,10 @@
 //! Classifies a bash command from its syntax, without running any part of it.
 //!
-//! The classifier parses the command with a full grammar, finds and unwraps every simple command in
-//! it, and looks up each one by the name of its program. Text that it cannot read counts as
-//! destructive. So does a computed word that could make the command destructive, such as the name
-//! of the program. The classifier catches accidents, not adversaries: the sandbox is the security
-//! boundary (SH-1).
+//! The classifier parses the command with a full grammar and finds every simple command in it, also
+//! those that a program such as `env` or `xargs` starts. It looks up each one by the name of its
+//! program. Text that the classifier cannot read counts as destructive. So does a computed word
+//! that could make the command destructive, such as the name of the program. The classifier catches
+//! accidents, not adversaries: the sandbox is the security boundary (SH-1).
 //!
 //! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
@@ -32,7 +32,8 @@ use word::Word;
 use crate::argv::programs::{Words, words};
 
 /// The maximum number of simple commands in a command line, inclusive; a line with more counts as
-/// destructive (SH-3).
+/// destructive (SH-3). Commands inside commands count too, and a command that uses a loop variable
+/// counts again for each known value.
 const MAX_COMMANDS: usize = 50;
 
 /// The maximum length of a text in bytes, inclusive; a longer text is not parsed and counts as
@@ -107,9 +108,10 @@ struct Classifier<'a> {
     commands: usize,
     /// Names of the functions that the text defines.
     functions: Vec<String>,
-    /// Whether bash evaluates an expression.
+    /// Whether bash evaluates an expression (arithmetic, a test or a subscript), and so runs code
+    /// in the values of its variables.
     counts: bool,
-    /// Whether a literal that may reach an expression may contain code.
+    /// Whether a literal that may become such a value may contain code.
     holds_code: bool,
 }
 
@@ -249,13 +251,13 @@ impl Classifier<'_> {
             "XDG_CONFIG_HOME",
             "npm_config_script_shell",
         ];
-        // git reads many of its settings from `GIT_…` variables. Those that name a person run
-        // nothing.
+        // git reads many of its settings from `GIT_…` variables. The variables of the author and
+        // the committer cannot make it run a program.
         let is_git = name.starts_with("GIT_")
             && !name.starts_with("GIT_AUTHOR_")
             && !name.starts_with("GIT_COMMITTER_");
         if name.is_empty() {
-            self.destructive("the name of a variable to set is computed at run time");
+            self.destructive("the command sets a variable whose name is computed at run time");
         } else if EXECUTION.contains(&name)
             || is_git
             || name.starts_with("LUA_INIT")
@@ -288,11 +290,12 @@ fn runs_later(path: &str) -> bool {
     path.ends_with(".git/config") || path.contains(".git/hooks/") || path.ends_with("/.gitconfig")
 }
 
-/// Programs that create the files named in their arguments.
+/// Programs that can create a file with the base name of one of their arguments.
 const MAKERS: [&str; 11] =
     ["cp", "mv", "ln", "install", "tee", "curl", "wget", "dd", "tar", "unzip", "git"];
 
-/// Returns the name of a program that the text both creates (or replaces) and runs.
+/// Returns the base name of a program that the commands both create (or replace) and run by a path
+/// such as `./x`.
 fn made_and_run(commands: &[Simple]) -> Option<String> {
     let base = |word: &Word| word.known()?.rsplit('/').next().map(str::to_owned);
     let path = |command: &Simple| {
@@ -327,7 +330,7 @@ fn is_device(path: &str) -> bool {
     }
     match parts.as_slice() {
         ["dev", name] => !HARMLESS.contains(name),
-        // bash opens network connections for these paths itself.
+        // These paths are not devices: bash opens a network connection for them.
         ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
         ["dev", "fd" | "shm", ..] => parts.contains(&".."),
         ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
@@ -335,13 +338,14 @@ fn is_device(path: &str) -> bool {
         ["proc", _, "root" | "cwd" | "task", rest @ ..] => {
             ["dev", "sys", "proc", ".."].iter().any(|name| rest.contains(name))
         }
-        // A path with `..` may end in `/dev`.
+        // A path with `..` may lead into `/dev`.
         parts => parts.contains(&"..") && parts.contains(&"dev"),
     }
 }
 
-/// Tells whether the first word of `entry` is the program and the other words are among its
-/// arguments.
+/// Tells whether the first word of `entry` is the program and the other words of `entry` are among
+/// the arguments. `mkfs` also stands for `mkfs.ext4` and the like, and a mode of `chmod` for
+/// equivalent modes.
 fn is_meant(entry: &str, program: &str, arguments: &[Word]) -> bool {
     let mut words = entry.split_whitespace();
     let Some(name) = words.next() else { return false };

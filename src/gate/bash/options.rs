@@ -52,8 +52,8 @@ fn own_words(reader: &Reader, text: &str, letters: &str) -> Option<usize> {
     Some(0)
 }
 
-/// Tells whether the words contain one of the options: alone, with a value, or in a bundle of short
-/// options.
+/// Tells whether the words before `--` contain one of the options: alone, with a value, or in a
+/// bundle of short options.
 pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
     words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
         options.iter().any(|option| {
@@ -68,7 +68,7 @@ pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
     })
 }
 
-/// Tells whether the words contain one of the long options, also abbreviated.
+/// Tells whether the words before `--` contain one of the long options, also abbreviated.
 pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
     words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
         let name = word.split('=').next().unwrap_or(word);
@@ -76,7 +76,8 @@ pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
     })
 }
 
-/// Tells whether the words contain an option whose value the program runs or takes as code.
+/// Tells whether the words before `--` contain an option whose value the program runs or takes as
+/// code.
 pub(super) fn runs_value(reader: &Reader, words: &[Word]) -> bool {
     let letters = [reader.runs, reader.code];
     let names = [reader.long_runs, reader.long_code];

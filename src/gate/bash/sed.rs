@@ -57,7 +57,7 @@ impl Script<'_> {
             'a' | 'i' | 'c' => {
                 let (line, rest) = self.rest.split_once('\n').unwrap_or((self.rest, ""));
                 self.rest = rest;
-                // A backslash continues the text on the next line.
+                // Reject any other backslash: it could continue the text on the next line.
                 let line = line.strip_prefix('\\').unwrap_or(line);
                 return (!line.contains('\\')).then_some(());
             }

@@ -18,7 +18,7 @@ mod words;
 /// The input of a shell.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Shell {
-    /// Whether its standard input is the output of another command.
+    /// Whether its standard input is a file, a text or the output of another command.
     pub(super) piped: bool,
 }
 
@@ -30,9 +30,10 @@ pub(super) struct Simple {
     pub(super) assignments: Vec<String>,
     /// Files to which it redirects its output.
     pub(super) writes: Vec<Word>,
-    /// Whether its standard input is a file or the output of another command.
+    /// Whether its standard input is a file, a text or the output of another command.
     pub(super) piped: bool,
-    /// The text of its standard input, if the command itself contains it.
+    /// The text of its standard input, if a here-document or here-string contains this text
+    /// literally.
     pub(super) input: Option<String>,
 }
 
@@ -70,7 +71,7 @@ impl Simple {
         values.iter().map(with).collect()
     }
 
-    /// Returns a command without words, assignments and output files that has the same input.
+    /// Returns a command with the same input, but without words, assignments and output files.
     pub(super) fn without_words(&self) -> Self {
         Self { piped: self.piped, input: self.input.clone(), ..Self::default() }
     }
@@ -159,7 +160,7 @@ impl<'a> Reader<'a> {
 
     fn node(&mut self, node: &Node, ctx: &Context) {
         if !is_divided_alike(node, self.text) {
-            self.unreadable("bash may divide it into other words");
+            self.unreadable("bash and our parser may find different words");
         }
         match node.kind {
             "command" | "declaration_command" | "unset_command" => return self.command(node, ctx),
@@ -224,9 +225,7 @@ impl<'a> Reader<'a> {
                     self.unreadable("bash may read two brackets as an expression");
                 }
                 if own.starts_with('`') && !is_plain_backtick(own) {
-                    self.unreadable(
-                        "the text between backticks contains a quote, an escape or a comment",
-                    );
+                    self.unreadable("text between backticks has a quote, an escape or a comment");
                 }
             }
             _ if !node.is_named => self.token(node, ctx),
@@ -280,7 +279,7 @@ impl<'a> Reader<'a> {
                 && matches!(node.kind, "regex" | "extglob_pattern")
                 && own.contains(['|', '(', ')']))
         {
-            self.unreadable("bash may read a word in another way");
+            self.unreadable("bash and our parser may read a word differently");
         } else if node.kind == "comment"
             && (ctx.in_substitution || !begins_comment(self.text, node.start))
         {
@@ -301,7 +300,7 @@ impl<'a> Reader<'a> {
 
     fn heredoc(&mut self, node: &Node, ctx: &Context) {
         if !is_plain_heredoc(node, self.text) {
-            self.unreadable("a here-document may end at another line, or run something");
+            self.unreadable("bash may end a here-document elsewhere, or run something in it");
         }
         self.script.holds_code |= may_hold_code(&literal_body(node, self.text));
         for child in &node.children {
@@ -385,7 +384,7 @@ impl<'a> Reader<'a> {
             if child.is_named
                 && (!PARTS.contains(&child.kind) || is_literal && text.contains(['{', '}']))
             {
-                self.unreadable("an expansion contains text that bash may read in another way");
+                self.unreadable("bash and our parser may read an expansion differently");
             }
             if child.is_named {
                 self.node(
@@ -422,7 +421,7 @@ impl<'a> Reader<'a> {
                     let inner = Context { in_word: false, ..word.clone() };
                     child.children.iter().for_each(|part| self.node(part, &inner));
                     if !is_divided_alike(child, self.text) {
-                        self.unreadable("bash may divide it into other words");
+                        self.unreadable("bash and our parser may find different words");
                     }
                     continue;
                 }
@@ -440,7 +439,7 @@ impl<'a> Reader<'a> {
             self.node(child, &word);
         }
         if !is_divided_alike(node, self.text) {
-            self.unreadable("bash may divide it into other words");
+            self.unreadable("bash and our parser may find different words");
         }
         simple.words.extend(ctx.behind.iter().cloned());
         // For these builtins, `IFS` changes only how they split what they read.
@@ -457,7 +456,7 @@ impl<'a> Reader<'a> {
             return self.node(node, ctx);
         }
         if !is_divided_alike(node, self.text) {
-            self.unreadable("bash may divide it into other words");
+            self.unreadable("bash and our parser may find different words");
         }
         let inner = Context { piped: ctx.piped, ..ctx.inside() };
         node.children.iter().for_each(|child| self.node(child, &inner));

@@ -574,8 +574,8 @@ fn a_long_text_is_judged_like_a_short_one() {
     }
 }
 
-/// Found by fuzzing: the work of the parser's error recovery doubled with each command after the
-/// error. Now each of these texts is classified quickly.
+/// Found by fuzzing: the work of the parser's error recovery doubled with each redirection after
+/// the error. Now each of these texts is classified quickly.
 // proves SH-3
 #[test]
 fn an_error_among_many_commands_ends_the_parsing() {

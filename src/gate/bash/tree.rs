@@ -19,7 +19,8 @@ const BYTES_PER_STEP: usize = 20;
 /// Steps that the parser may take in addition for any text, even a short one.
 const FEWEST_STEPS: usize = 50;
 
-/// If a text has more redirections than this, parsing stops at its first error.
+/// If a text has more redirections (characters `<` and `>`) than this, parsing stops at its first
+/// error.
 const FEW_REDIRECTIONS: usize = 8;
 
 /// The maximum number of `|&` in a text, inclusive: the parser's time grows with the square of this

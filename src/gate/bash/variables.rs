@@ -1,5 +1,5 @@
-//! The variables that a text itself sets: loop variables with known values, and variables that may
-//! become several words.
+//! The variables that the text of a command sets: loop variables with known values, and all others,
+//! whose values bash may split into several words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,8 +92,8 @@ impl Variables {
         }
     }
 
-    /// Tells whether an expansion may become several words, because the text itself sets its
-    /// variable.
+    /// Tells whether an expansion may become several words, because the text or bash sets its
+    /// variable to a value that we do not know.
     pub(super) fn may_split(&self, expansion: &str) -> bool {
         let own = expansion.trim_start_matches(['$', '{', '!', '#']);
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';

@@ -51,8 +51,8 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
 /// Returns what `program` runs; `reader` describes how the program reads its arguments.
 fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
-    // In a shell, and in some interpreters that read their standard input, `-v` and `-h` select
-    // modes.
+    // In a shell, `-v` and `-h` are settings. Some interpreters run their standard input even with
+    // `-v`.
     let is_fed = outer.piped || outer.input.is_some();
     let asks = |word: &str| match word {
         "--version" | "--help" => true,
@@ -104,14 +104,15 @@ fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> V
     }
 }
 
-/// Returns the command line that a program joins from its words for a shell; `None` if a word is
-/// computed or an option unknown.
+/// Returns the command line that a program such as `watch` joins from its arguments and passes to a
+/// shell; `None` if a word is computed or an option is unknown.
 fn known_line(reader: &Reader, arguments: &[Word]) -> Option<String> {
     let words: Option<Vec<&str>> = operands(reader, arguments)?.iter().map(Word::known).collect();
     words.map(|words| words.join(" "))
 }
 
-/// Returns the program that follows the options of a wrapper.
+/// Returns what a wrapper runs: the command after its options. For `env`, also returns the
+/// variables that it sets.
 fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let mut inner = Vec::new();
     // A lone dash makes `env` start with an empty environment.
@@ -247,8 +248,8 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
 
 /// Returns what `ssh` runs: a shell on the remote host reads the command.
 fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
-    // The argument template of a tool may use fewer options. A command line may use every option
-    // that does not run anything.
+    // The row of `ssh` in `argv/programs/wrappers.rs` lists `-o` and others as options that load
+    // settings. Here, they are accepted unless `runs` finds a setting that may run a command.
     const OPTIONS: Reader =
         Reader { flags: "46AaCfGgKkMNnqsTtVvXxYy", valued: "BbcDEeIiJLlmOopQRSWw", ..BLANK };
     let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];

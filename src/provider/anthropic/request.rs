@@ -86,12 +86,12 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
 }
 
 /// Tells whether the calls since the last user message can be sent back with the thinking that led
-/// to them; they cannot if another model made them. Without this thinking, the provider does not
-/// continue to think.
+/// to them; they cannot if another model made them. If they cannot, the request leaves thinking
+/// off, because the model would not continue it.
 fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     let said = |turn: &Turn| matches!(turn, Turn::User(_) | Turn::Steering(_));
     let since = history.iter().rposition(said).map_or(0, |at| at + 1);
-    // Among these calls, only the first one is preceded by thinking.
+    // Thinking precedes only the first of these calls, so only the first turn matters.
     let first = history.iter().skip(since).find_map(|turn| match turn {
         Turn::Assistant(turn) => Some(turn),
         _ => None,

@@ -17,7 +17,7 @@ use crate::argv::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
 
-/// Maximum number of `reasoning_details` entries that are kept for the server.
+/// Maximum number of `reasoning_details` entries in one answer.
 const MAX_DETAILS: usize = 10_000;
 
 /// The answer received so far.
@@ -253,9 +253,10 @@ impl Answer {
         let is_whole = |call: &Call| {
             call.arguments.trim_end().ends_with('}') && parse_arguments(&call.arguments).is_ok()
         };
-        // Some servers give every call the index 0. A name with another id begins a new call;
-        // without an id, so does a name after complete arguments. An id alone does not begin a
-        // call, because other servers send a new id with each fragment.
+        // Some servers give every call the index 0. A name with another id begins a new call.
+        // Without an id, a name after complete arguments begins one, unless it is the same name
+        // and no arguments come with it. An id alone does not begin a call, because other servers
+        // send a new id with each fragment.
         let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
             _ if name.is_empty() => false,
             (false, false) => call.id != id,

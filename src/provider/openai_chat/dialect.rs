@@ -19,8 +19,8 @@ pub(super) struct Dialect {
     pub(super) parallel_key: bool,
     /// Maximum length of a call id.
     pub(super) id: usize,
-    /// Whether the server follows Mistral's rules: a call id has exactly nine letters and digits,
-    /// and a user message does not follow a tool message.
+    /// Whether the server follows Mistral's rules: a call id consists of exactly nine letters or
+    /// digits, and a user message does not follow a tool message.
     pub(super) is_mistral: bool,
 }
 

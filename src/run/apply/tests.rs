@@ -237,7 +237,7 @@ async fn a_changed_file_or_policy_ends_it_before_any_step() {
     bench.work.rules.policy.deny = ["change".to_owned()].into();
     assert!(refused(bench.run(None).await).starts_with("step 1: "));
     let mut bench = Bench::new(&[json!({"at": "x"}), json!({"at": "y"})]).await;
-    // The gate allows the first step alone, but not the plan as a whole, so nothing is done.
+    // The first step passes the check but the second does not, so no step is made.
     bench.work.plan.steps[1].step.category = Category::Read;
     assert!(refused(bench.run(None).await).starts_with("step 2: "));
     assert_eq!(bench.calls(), ["look a"]);

@@ -10,7 +10,7 @@
 /// shorten its moves.
 const LONGEST_WINDOW: usize = 16;
 
-/// The number of bytes that the filter looks at.
+/// The number of bytes at the end of the window that the filter looks up in the table.
 const GRAM: usize = 3;
 
 const TABLE: usize = 1 << 16;

@@ -1,7 +1,7 @@
 //! Readings of a text in which an encoded or wrapped secret appears in its plain spelling.
 //!
 //! A [`View`] leaves out line ends and the indentation after them, undoes one [`Encoding`] and maps
-//! every byte back to the text. The scanner searches views; it never sees the text itself.
+//! every byte back to the text. The scanner searches views, never the text itself.
 //!
 //! Invariant: if a text is cut where no escape is split, then the view of the second part equals
 //! the end of the view of the whole text, except for blanks at its beginning. Streams rely on this.
@@ -71,8 +71,8 @@ impl Piece {
 }
 
 impl<'a> View<'a> {
-    /// Returns the view of `text`, or `None` if `text` contains no escape of `encoding`: its view
-    /// would equal the plain one.
+    /// Returns the view of `text`; `None` if `text` does not contain the byte that begins every
+    /// escape of `encoding`, because the view would equal the plain one.
     pub(super) fn new(text: &'a [u8], encoding: Encoding, stop: Stop) -> Option<Self> {
         match encoding.mark() {
             Some(mark) => memchr::memchr(mark, text)?,

@@ -32,7 +32,7 @@ pub struct BashTool {
 }
 
 impl BashTool {
-    /// Returns the tool; `None` if there is no bash.
+    /// Returns the tool; `None` if bash is not installed on this host and commands run here.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         let shell = ctx.programs.shell.as_ref()?;

@@ -1,4 +1,5 @@
-//! `write_file`, `edit_file`, `apply_patch`: each replaces whole files, or changes nothing.
+//! `write_file`, `edit_file`, `apply_patch`: each replaces whole files. If a patch fails in the
+//! middle, the files that it has already changed are restored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,8 +44,8 @@ pub(super) fn write_file(
     Ok(changed(text, vec![place], changes))
 }
 
-/// Returns the text of a file for the diff: empty if it is not text, `None` if the file does not
-/// exist.
+/// Returns the text of a file for the diff: empty if the file cannot be read as text or is larger
+/// than 16 MiB, `None` if it does not exist.
 fn existing(work: &Work<'_>, path: &str) -> Result<Option<String>, CallError> {
     match work.files().text(path) {
         Ok(text) => Ok(Some(text)),
@@ -96,8 +97,8 @@ pub(super) fn edit_file(
     Ok(changed(changes.unified.clone(), vec![place], changes))
 }
 
-/// Returns the range of the whole lines that match `wanted` if typographic characters count as
-/// plain ones; `None` unless there is exactly one such range.
+/// Returns the byte range of the whole lines that match `wanted` if typographic characters (such as
+/// curly quotes) count as plain ones; `None` unless there is exactly one such range.
 fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
     // Indentation has a meaning, so compare it exactly. Models often lose trailing whitespace, so
     // ignore it.
@@ -118,8 +119,8 @@ fn unusual(text: &str, wanted: &str) -> Option<std::ops::Range<usize>> {
     Some(*starts.get(at)?..end)
 }
 
-/// Returns `new` as a replacement of `lines`, which are whole lines without their last line break.
-/// Uses the line breaks of the file.
+/// Returns `new` in a form that can replace `lines`, which are whole lines without the last LF. If
+/// the last of these lines ends with CRLF, so does every line of the result.
 fn in_place_of(lines: &str, new: &str) -> String {
     let new = new.strip_suffix('\n').unwrap_or(new);
     if lines.ends_with('\r') {
@@ -233,8 +234,8 @@ fn plan(
     let missing = |path: &str| {
         Unfit::Call(CallError::new(ErrorKind::NotFound, format!("`{path}` does not exist.")))
     };
-    // Normalize the path, so that one file does not count as two. Keep a slash at the end: it makes
-    // the path that of a directory.
+    // Normalize the path, so that one file does not count as two. Keep a slash at the end, because
+    // a path with it can only name a directory.
     let spelled = |text: String| match work.ctx.access.paths.absolute(&text) {
         Ok(path) => {
             let path = path.to_str().map_or_else(|| path.display().to_string(), str::to_owned);

@@ -105,7 +105,8 @@ struct Kind {
     name: &'static str,
     /// Returns the resources that a call accesses, for the gate.
     resources: fn(&Map<String, Value>) -> Vec<Resource>,
-    /// Returns the maximum number of lines that a call can change.
+    /// Returns how many lines of files a call changes, as far as its arguments show: lines that it
+    /// overwrites or deletes without naming them do not count.
     lines: fn(&Map<String, Value>) -> u64,
     work: fn(&Map<String, Value>, &Work<'_>) -> Result<Answer, CallError>,
     view: ViewLimit,
@@ -232,7 +233,7 @@ pub struct JudgedCall {
     pub arguments: Map<String, Value>,
     /// The resources that the call accesses.
     pub resources: Vec<Resource>,
-    /// The maximum number of lines of files that the call can change.
+    /// How many lines of files the call changes, as far as its arguments show.
     pub lines: u64,
 }
 
@@ -300,7 +301,7 @@ fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallErr
     Ok(state)
 }
 
-/// A built-in tool in a run.
+/// A built-in tool in a run, other than `bash` and the web tools.
 pub struct BuiltinTool {
     declared: &'static Builtin,
     kind: Kind,
@@ -309,7 +310,8 @@ pub struct BuiltinTool {
 }
 
 impl BuiltinTool {
-    /// Returns the tools of this module; leaves out `skill` if the job has no skills.
+    /// Returns the built-in tools except `bash` and the web tools; leaves out `skill` if the job
+    /// has no skills.
     pub fn all(ctx: &Arc<ToolContext>) -> impl Iterator<Item = Self> {
         let ctx = ctx.clone();
         KINDS.iter().filter_map(move |kind| {

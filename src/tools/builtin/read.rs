@@ -102,8 +102,8 @@ pub(super) fn read_many_files(
     }
 }
 
-/// Returns `NNN | line` for each requested line, and a note if more lines follow. Sets `lossy` if
-/// bytes of the requested lines are not valid UTF-8.
+/// Returns `NNN | line` for each requested line, up to about `most` bytes, and a note if more lines
+/// follow. Sets `lossy` if bytes of these lines are not valid UTF-8.
 fn numbered(
     work: &Work<'_>,
     files: Files<'_>,
@@ -175,7 +175,7 @@ fn at(name: &str, error: Skipping) -> CallError {
     }
 }
 
-/// Skips lines and returns how many it skipped, which is fewer than `lines` at the end of the file.
+/// Skips lines and returns how many it skipped: fewer than `lines` if the file ends first.
 fn skip(
     reader: &mut BufReader<std::fs::File>,
     lines: u64,

@@ -1,4 +1,4 @@
-//! `grep`, `glob`: ripgrep's matcher and searcher over our own walk, which follows no link.
+//! `grep`, `glob`: ripgrep's libraries over our own walk, which never follows a link.
 
 use std::fmt::Write as _;
 use std::fs::File;

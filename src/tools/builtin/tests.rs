@@ -271,7 +271,7 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
 #[test]
 fn a_search_is_bounded_in_memory_and_says_what_it_left_out() {
     let temp = tempfile::tempdir().unwrap();
-    // With the pattern below, only the slow matcher can search such a line.
+    // With the pattern below, only the NFA matcher, which is slow, can search such a line.
     let line = format!("{}\n", "ab".repeat(200));
     std::fs::write(temp.path().join("many"), line.repeat(50)).unwrap();
     std::fs::write(temp.path().join("one"), "ab".repeat(5 << 20)).unwrap();
@@ -322,7 +322,7 @@ fn contents_and_names_are_searched() {
     }
     std::fs::write(temp.path().join("binary"), b"TODO\0").unwrap();
     std::fs::write(temp.path().join("long"), format!("TODO {}", "x".repeat(2000))).unwrap();
-    // Create entries that lead elsewhere, or that a reader would read without end.
+    // Create entries that lead elsewhere, or at which a reader would wait or read forever.
     std::os::unix::fs::symlink("/etc", temp.path().join("src/etc")).unwrap();
     std::os::unix::fs::symlink(temp.path().join("closed/k.rs"), temp.path().join("src/k.rs"))
         .unwrap();

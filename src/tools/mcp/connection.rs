@@ -25,7 +25,9 @@ use crate::process::{Piped, PipedEnd, ProcessSpec};
 /// Maximum pages of a tool list.
 const MAX_PAGES: usize = 100;
 
-/// Maximum bytes of one message over HTTP, where we do not count values.
+/// Maximum bytes of one event of a stream over HTTP. The library limits an answer that is not a
+/// stream to 16 MiB. Over HTTP, we cannot limit the number of JSON values, as [`super::lines`]
+/// does.
 const MESSAGE_BYTES: usize = 8 << 20;
 
 /// Maximum number of images of one answer that we look at.
@@ -61,7 +63,7 @@ impl ClientHandler for Client {
 
 /// The answer of a server to a call.
 pub(super) struct Answered {
-    /// The text, in which `[picture N]` (from 1) replaces an image.
+    /// The text, in which `[picture N]` (from 1) replaces each image in `pictures`.
     pub(super) text: String,
     /// The images in base64, as the server sent them.
     pub(super) pictures: Vec<String>,
@@ -79,7 +81,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Starts the server, or connects to it, and performs the handshake.
     ///
-    /// *Errors*: [`McpError`]. The process of a server that cannot be used has ended.
+    /// *Errors*: [`McpError`]. After an error, the server's process has ended.
     pub(super) async fn connect(
         server: &McpServer,
         ctx: &ToolContext,
@@ -231,7 +233,8 @@ impl Connection {
         Ok(Answered { text: parts.join("\n"), pictures, has_failed })
     }
 
-    /// Ends the server and returns the number of processes that could not be killed.
+    /// Closes the connection and ends the server's process, if we started one. Returns the number
+    /// of processes that could not be killed.
     pub(super) async fn end(&self) -> u64 {
         self.service.cancellation_token().cancel();
         let process = self.process.lock().ok().and_then(|mut process| process.take());

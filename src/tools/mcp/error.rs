@@ -15,7 +15,7 @@ pub struct UnusableServer {
 /// A connection or a request that failed. The text continues a sentence about the server.
 #[derive(Debug, thiserror::Error)]
 pub enum McpError {
-    /// The job does not allow it.
+    /// The server is reached over HTTP, and the job has no network access.
     #[error("the job has no network")]
     Offline,
     #[error("the program `{0}` was not found")]
@@ -55,7 +55,8 @@ pub enum McpError {
 }
 
 impl McpError {
-    /// Returns the error of the client for a server without a process, or whose process runs.
+    /// Returns the error for a failure that the client reports. If the server's process has ended,
+    /// the caller adds that with [`Self::with_end`].
     pub(super) fn failed(error: impl ToString) -> Self {
         Self::Failed { error: error.to_string(), ended: String::new() }
     }
@@ -80,7 +81,7 @@ pub(super) enum UnreadableTool {
     NoSchema(String),
 }
 
-/// A schema of a tool that we cannot check arguments with.
+/// Why we cannot check arguments with the schema of a tool.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SchemaError {
     #[error("its schema has circular or too many references")]

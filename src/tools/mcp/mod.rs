@@ -1,10 +1,10 @@
-//! The MCP servers of a run: starts them, lists their tools, compares the tools with their pins,
-//! and ends the servers with the run.
+//! The MCP servers of a run: starts them, lists their tools, compares each tool with its pin (the
+//! digest of the accepted tool), and ends the servers with the run.
 //!
-//! A server is untrusted. The configuration gives a tool its category (MCP-1), its name has the
-//! server's name as a prefix (MCP-2), a tool that differs from its pin is left out (MCP-3), the
-//! server's own requests are refused (MCP-4), and time and size limits apply; a server that ends
-//! fails only its own calls (MCP-5). The official library implements the protocol.
+//! A server is untrusted. The configuration gives each tool its category (MCP-1). The name of each
+//! tool begins with the server's name (MCP-2). A tool that differs from its pin is left out
+//! (MCP-3). We refuse the server's own requests (MCP-4). Time and size limits apply, and when a
+//! server ends, only calls of its tools fail (MCP-5). The official library implements the protocol.
 
 mod connection;
 mod error;
@@ -28,7 +28,7 @@ use error::UnreadableTool;
 pub use error::{McpError, UnusableServer};
 use tool::McpTool;
 
-/// The time limit for the handshake, and for listing the tools.
+/// The time limit for the handshake, and again for listing the tools.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum number of tools of one server.
@@ -37,7 +37,7 @@ const MAX_TOOLS: usize = 500;
 /// Maximum bytes of a tool's schema.
 const SCHEMA_BYTES: usize = 64 * 1024;
 
-/// Maximum characters of each text of a server that a model sees.
+/// Maximum characters that a model sees of each text of a server, except the output of a call.
 const DESCRIPTION_CHARACTERS: usize = 4000;
 
 /// A tool as a server describes it.
@@ -60,7 +60,8 @@ impl Described {
     }
 }
 
-/// The digests of the tools that a person accepted, by name.
+/// The digests of a server's tools, by name, as they were when dutyd first used the server or when
+/// a person last accepted them.
 pub type Pins = BTreeMap<String, String>;
 
 /// A running server and its tools.
@@ -84,7 +85,7 @@ pub struct McpWarning {
 }
 
 impl McpWarning {
-    /// Returns the warning about a server whose tools a run lacks.
+    /// Returns the warning about a server that a run cannot use.
     #[must_use]
     pub fn unavailable(error: &UnusableServer) -> Self {
         Self::new("mcp_unavailable", error.to_string())
@@ -96,8 +97,8 @@ impl McpWarning {
 }
 
 impl RunningServer {
-    /// Starts a server and lists its tools. `rights` is the highest category that the job lists for
-    /// the server. A server process ends after `lifetime` at the latest.
+    /// Starts a server and lists its tools. The sandbox gives a server process the rights of a tool
+    /// of the category `rights`. A server process ends after `lifetime` at the latest.
     ///
     /// *Errors*: [`UnusableServer`]. *Cancel*: dropping the future ends the server.
     pub async fn start(
@@ -134,8 +135,8 @@ impl RunningServer {
         self.described.iter().map(|tool| (tool.name.clone(), tool.digest())).collect()
     }
 
-    /// Returns the tools that a run can use, and warnings about the others. `pins` holds the
-    /// accepted tools; `None` accepts all.
+    /// Returns the tools that a run can use, and warnings about the others. With `pins`, leaves out
+    /// each tool that differs from its pin or has none; `None` accepts all tools.
     #[must_use]
     pub fn tools(
         &self,

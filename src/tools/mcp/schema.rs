@@ -9,7 +9,7 @@ use serde_json::Value;
 const MAX_PARTS: u64 = 20_000;
 
 /// Returns whether a schema stays small after every reference in it is followed: no reference is
-/// circular, and references do not multiply.
+/// circular or leads out of the schema, and the number of parts is limited.
 pub(super) fn is_bounded(schema: &Value) -> bool {
     let mut known = BTreeMap::new();
     parts(schema, schema, &mut known, 0).is_some_and(|parts| parts <= MAX_PARTS)

@@ -27,7 +27,7 @@ const SHOWN_BYTES: usize = 5_000_000;
 pub(super) struct McpTool {
     /// The name without the server's prefix.
     own_name: String,
-    /// The transport of the server, as text.
+    /// The transport of the server, as text for [`ToolRunner::state`].
     server: String,
     digest: String,
     is_process: bool,
@@ -172,8 +172,8 @@ impl McpTool {
     }
 }
 
-/// Decodes the images of an answer for the model. Adds a note to `text` for each image that is
-/// broken or too large.
+/// Decodes the images of an answer for the model. Leaves out an image that is broken, or that
+/// exceeds a limit by itself or with the images before it, and adds a note about it to `text`.
 async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
     let mut images: Vec<Image> = Vec::new();
     for (at, encoded) in encoded.into_iter().enumerate() {

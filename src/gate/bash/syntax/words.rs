@@ -15,8 +15,8 @@ impl Reader<'_> {
         (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
     }
 
-    /// Adds a redirection to the command and returns the words after it. They belong to the
-    /// command, but the grammar counts them among the files.
+    /// Adds a redirection to the command and returns the words after the redirection. These words
+    /// belong to the command, but the grammar counts them among the files of the redirection.
     pub(super) fn redirect(&self, node: &Node, simple: &mut Simple) -> Vec<Word> {
         match node.kind {
             "herestring_redirect" => {

@@ -20,7 +20,7 @@ pub(super) const MAX_BYTES: usize = 5 * 1024 * 1024;
 /// Maximum redirects of one call.
 const MAX_REDIRECTS: usize = 5;
 
-/// The time limit for establishing a connection.
+/// The time limit for resolving a host, and also for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The longest time without data before the connection is closed.

@@ -32,7 +32,7 @@ const MEMORY: u64 = 1 << 30;
 /// Maximum CPU seconds of the converter, which the kernel enforces.
 const WORK: u64 = 20;
 
-/// Bytes of the converter's stack: nested pages need more than the default.
+/// Bytes of the converter's stack: deeply nested pages need more than the default.
 const STACK: usize = 256 << 20;
 
 /// Bytes at the start of a body that we search for a NUL, which marks it as binary.
@@ -51,7 +51,8 @@ const TEXTS: &[&str] = &[
     "application/sql",
 ];
 
-/// Returns the text of a response in the requested form.
+/// Returns the text of a response. Converts an HTML page to the requested form, and leaves other
+/// text unchanged.
 ///
 /// *Errors*: the response is not text; the page cannot be converted. *Cancel*: by `context.cancel`.
 pub(super) async fn text(
@@ -103,8 +104,9 @@ fn is_page(text: &str) -> bool {
     start.starts_with("<!doctype html") || start.starts_with("<html")
 }
 
-/// Decodes the body by its byte-order mark, the charset of the response, the charset that the page
-/// declares, or as UTF-8, in this order.
+/// Decodes the body by the first of these that is present and known: its byte-order mark, the
+/// charset of the `Content-Type` header, the charset that the page declares. Otherwise, decodes it
+/// as UTF-8.
 fn decoded(body: &[u8], parameters: &str) -> String {
     let label = parameters.split(';').find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;

@@ -63,7 +63,8 @@ pub struct WebSearchTool {
 }
 
 impl WebSearchTool {
-    /// Returns the tool; `None` without a key for the service or without a network.
+    /// Returns the tool; `None` if the operator has not configured a search service, or if the job
+    /// has no network.
     #[must_use]
     pub fn new(ctx: &Arc<ToolContext>) -> Option<Self> {
         let service = ctx.web_search.clone().filter(|_| !ctx.access.domains.is_offline)?;
