@@ -359,7 +359,7 @@ impl Machine {
         if self.failed_in_a_row >= self.rules.limits.error_threshold {
             events.push(Event::TurnLimit {
                 limit: "error_threshold".to_owned(),
-                value: self.rules.limits.error_threshold,
+                value: self.rules.limits.error_threshold.into(),
             });
             let error = format!("every call failed in {} responses in a row", self.failed_in_a_row);
             return self.close(

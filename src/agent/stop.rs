@@ -67,5 +67,5 @@ pub fn outer_limit(reason: StopReason, limits: &Limits) -> Option<(Event, String
         }
         _ => return None,
     };
-    Some((Event::TurnLimit { limit: limit.to_owned(), value }, error))
+    Some((Event::TurnLimit { limit: limit.to_owned(), value: value.into() }, error))
 }

@@ -112,7 +112,7 @@ impl Renderer {
                 line,
                 "limit",
                 Tone::Bad,
-                &format!("{} = {}", text("limit"), number("value")),
+                &format!("{} = {}", text("limit"), event.get("value").unwrap_or(&Value::Null)),
             ),
             "loop_detection" => self.entry(
                 line,

@@ -10,7 +10,7 @@ use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::config::Trust;
 use crate::daemon::AuditReport;
-use crate::server::SlotsQuery;
+use crate::server::{AuditQuery, SlotsQuery};
 use crate::store::{Ledger, SlotRow};
 
 pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCode, CliError> {
@@ -51,7 +51,7 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
 }
 
 pub(crate) async fn audit(context: &Context, args: &AuditArgs) -> Result<ExitCode, CliError> {
-    let query = SlotsQuery { job: args.job.clone(), ..SlotsQuery::default() };
+    let query = AuditQuery { job: args.job.clone() };
     let source = source::find(context, Wanted::Record).await?;
     let report: AuditReport = match &source {
         Source::Daemon(daemon) => daemon.client.get("/audit", &query).await?,

@@ -72,7 +72,8 @@ fn report_text(report: &VerifyReport) -> String {
     let live = if report.live { ", still being written" } else { "" };
     let run = &report.run_id;
     match (&report.reason, report.broken_at_seq) {
-        (Some(reason), Some(seq)) => format!("{run} is broken at line {seq}: {reason}\n"),
+        // `seq` counts from 0.
+        (Some(reason), Some(seq)) => format!("{run} is broken at line {}: {reason}\n", seq + 1),
         (Some(reason), None) => format!("{run} is broken: {reason}\n"),
         (None, _) if report.head == HeadState::None && !report.live => {
             format!("ok: {} lines; the ledger does not tell where this record ends\n", report.lines)

@@ -223,7 +223,8 @@ impl Walk<'_> {
         if self.mode == SecretsMode::Leave || value.is_empty() {
             return;
         }
-        if value.len() < SHORTEST_SECRET {
+        // The redactor ignores blanks around a secret.
+        if value.trim().len() < SHORTEST_SECRET {
             self.found.report.add_warning(self.document.error(
                 pointer,
                 format!("the secret `{name}` is shorter than {SHORTEST_SECRET} bytes, so it is not redacted from outputs"),

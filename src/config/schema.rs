@@ -360,7 +360,7 @@ fn pattern_message(pattern: &str, found: &Value) -> String {
 fn is_list_of_names(pointer: &str) -> bool {
     matches!(
         pointer.split('/').skip(1).collect::<Vec<_>>().as_slice(),
-        ["jobs", _, "tools", "read" | "write" | "admin" | "deny"]
+        ["jobs", _, "tools", "read" | "write" | "admin" | "approve" | "deny"]
     )
 }
 

@@ -303,9 +303,9 @@ pub enum Event {
     TurnLimit {
         /// The name of the limit.
         limit: String,
-        /// The value of the limit: `max_duration` in seconds, `max_tmp_bytes` in bytes,
-        /// `max_cost_usd` in US cents, the others as a count.
-        value: u64,
+        /// The value of the limit, in the unit of its key: `max_duration` in seconds,
+        /// `max_tmp_bytes` in bytes, `max_cost_usd` in USD, the others as a count.
+        value: serde_json::Number,
     },
     /// The loop detected a repetition.
     LoopDetection {

@@ -172,7 +172,8 @@ pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, V
     let (category, raised) = effective_category(rules, facts, arguments, &commands);
     match refusal(rules, facts, arguments, (category, &commands)) {
         Err((rule, reason)) => {
-            let why = raised.map(|why| format!("; {why}")).unwrap_or_default();
+            let why = raised.filter(|why| *why != reason);
+            let why = why.map(|why| format!("; {why}")).unwrap_or_default();
             Decision { kind: DecisionKind::Deny, rule, category, reason: format!("{reason}{why}") }
         }
         Ok(Some((rule, reason))) => Decision { kind: DecisionKind::Ask, rule, category, reason },

@@ -25,7 +25,7 @@ pub fn end_orphans(run_ids: &BTreeSet<String>) -> u64 {
     let mut left = found.clone();
     while !left.is_empty() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
-        left.retain(|seen| tree::look(seen.pid) == Some(*seen));
+        left.retain(|seen| tree::look(seen.pid).is_some_and(|now| now.is_same(*seen)));
     }
     for shim in left {
         let _ = tree::kill_below(shim.pid, &|_| false);

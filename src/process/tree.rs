@@ -31,6 +31,13 @@ pub(crate) struct Seen {
     started: u64,
 }
 
+impl Seen {
+    /// Tells whether both are the same process. Its parent may have ended in the meantime.
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        self.pid == other.pid && self.started == other.started
+    }
+}
+
 /// Returns the process `pid`; `None` if it does not exist or has ended.
 pub(crate) fn look(pid: i32) -> Option<Seen> {
     // The kernel writes the name verbatim, even if it is not UTF-8.
@@ -78,7 +85,7 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
         return;
     };
     let Ok(fd) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if look(seen.pid).is_some_and(|now| now.started == seen.started) {
+    if look(seen.pid).is_some_and(|now| now.is_same(seen)) {
         let _ = pidfd_send_signal(&fd, signal);
     }
 }
@@ -273,9 +280,31 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test needs a process")]
+    fn a_process_that_loses_its_parent_stays_the_same() {
+        let mut parent = Command::new("sh")
+            .args(["-c", "sleep 60 >/dev/null & echo $!; read -r _"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(parent.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let pid = line.trim().parse().unwrap();
+        let before = look(pid).unwrap();
+        drop(parent.stdin.take());
+        parent.wait().unwrap();
+        let after = look(pid).unwrap();
+        assert_ne!(before, after, "it has another parent");
+        assert!(after.is_same(before));
+        signal(before, Signal::KILL);
+    }
 
     // proves PROC-8
     #[test]

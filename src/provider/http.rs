@@ -70,13 +70,11 @@ pub(super) async fn send(
     let status = response.status();
     let headers = response.headers().clone();
     if !status.is_success() {
-        let body = read(response, idle, ERROR_BYTES).await.unwrap_or_default();
-        return Err(failure::of_response(
-            status.as_u16(),
-            &headers,
-            &String::from_utf8_lossy(&body),
-            clock.now(),
-        ));
+        let body = match read(response, idle, ERROR_BYTES).await {
+            Ok(body) => String::from_utf8_lossy(&body).into_owned(),
+            Err(error) => format!("the response cannot be read: {error}"),
+        };
+        return Err(failure::of_response(status.as_u16(), &headers, &body, clock.now()));
     }
     Ok(Answer { is_stream: is_event_stream(&headers), response, idle })
 }

@@ -16,5 +16,5 @@ mod socket;
 pub use api::Api;
 pub use follow::EventsQuery;
 pub use problem::Problem;
-pub use routes::{RunsQuery, SlotsQuery, router};
+pub use routes::{AuditQuery, RunsQuery, SlotsQuery, router};
 pub use socket::{ControlKey, KEY_HEADER, SocketError, key_path, serve, socket_path};

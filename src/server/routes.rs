@@ -86,6 +86,14 @@ pub struct SlotsQuery {
     pub until: Option<DateTime<Utc>>,
 }
 
+/// The filter of `GET /audit`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AuditQuery {
+    /// Slots of this job.
+    pub job: Option<String>,
+}
+
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct NextQuery {
@@ -327,7 +335,7 @@ async fn slots(State(api): State<Api>, Query(query): Query<SlotsQuery>) -> Answe
 
 async fn audit_slots(
     State(api): State<Api>,
-    Query(query): Query<SlotsQuery>,
+    Query(query): Query<AuditQuery>,
 ) -> Answer<AuditReport> {
     if let Some(job) = &query.job {
         api.must_know(job).await?;

@@ -59,6 +59,9 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
                 continue;
             }
             entries += 1;
+            if entries > MAX_ENTRIES {
+                return Ok(None);
+            }
             let stat = match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Err(Errno::NOENT) => continue,
                 stat => stat?,
@@ -70,7 +73,7 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
                 continue;
             }
             bytes = bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0) * 512);
-            if bytes > most || entries > MAX_ENTRIES {
+            if bytes > most {
                 return Ok(None);
             }
         }

@@ -1,5 +1,7 @@
 //! Ends the loop although the model would continue: limits, budgets, repetitions.
 
+use serde_json::Number;
+
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
 use crate::agent::stop::outer_limit;
@@ -64,7 +66,7 @@ impl Machine {
         if self.counters.iterations >= limits.max_iterations {
             events.push(Event::TurnLimit {
                 limit: "max_iterations".to_owned(),
-                value: limits.max_iterations,
+                value: limits.max_iterations.into(),
             });
             let error = format!("the task was not done after {} iterations", limits.max_iterations);
             return self.close(
@@ -77,7 +79,7 @@ impl Machine {
         if self.calls_denied_by_budget {
             events.push(Event::TurnLimit {
                 limit: "max_tool_calls".to_owned(),
-                value: limits.max_tool_calls,
+                value: limits.max_tool_calls.into(),
             });
             let error = format!("the task was not done after {} tool calls", limits.max_tool_calls);
             return self.close(
@@ -91,7 +93,7 @@ impl Machine {
         if let Some(most) = limits.max_tokens
             && self.counters.usage.total().saturating_add(input) > most
         {
-            events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most });
+            events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most.into() });
             let error = format!(
                 "{} tokens used and about {input} for the next request exceed the limit of {most}",
                 self.counters.usage.total()
@@ -145,7 +147,8 @@ impl Machine {
                 "cannot enforce `max_cost_usd` ({most} USD): a model of the run has no known price; add `price:` to it in config.yaml"
             ),
         };
-        events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value: cents(most) });
+        let value = Number::from_f64(most).unwrap_or_else(|| 0.into());
+        events.push(Event::TurnLimit { limit: "max_cost_usd".to_owned(), value });
         Some(self.close(
             StopReason::BudgetExceeded,
             "Stopped: cost limit reached.",
@@ -192,9 +195,4 @@ impl Machine {
             }
         }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
-fn cents(usd: f64) -> u64 {
-    (usd * 100.0).round().clamp(0.0, 1e15) as u64
 }

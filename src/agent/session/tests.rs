@@ -569,6 +569,7 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
     let result = scarce.run(vec![looked(), say("never")]).await;
     assert_eq!(result.end.stop_reason, StopReason::BudgetExceeded);
     assert_eq!(scarce.all("turn_limit")[0]["limit"], "max_cost_usd");
+    assert_eq!(scarce.all("turn_limit")[0]["value"], 0.006);
     assert!(bench(0.004).run(vec![say("done")]).await.end.stop_reason == StopReason::Completed);
     // Token counts of zero do not make a reply free.
     let silent = bench(0.0004);

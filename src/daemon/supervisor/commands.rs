@@ -12,7 +12,7 @@ use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
-use crate::store::{Slot, SlotState};
+use crate::store::{DbError, Slot, SlotState};
 
 /// While at least this many runs are queued, requests for manual runs are rejected.
 const MAX_WAITING: usize = 1000;
@@ -172,10 +172,7 @@ impl Supervisor {
         if let Err(error) = self.claim(slots, now).await {
             self.held.extend(superseded);
             self.ledger_failed(&error);
-            self.config_state
-                .errors
-                .push(format!("the new configuration is not in effect: {error}"));
-            self.config_state.valid = false;
+            self.refuse_reload(&error);
             return;
         }
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
@@ -184,7 +181,7 @@ impl Supervisor {
         if let Err(error) = self.adopt_schedules(now).await {
             self.config.send_replace(before);
             self.ledger_failed(&error);
-            self.config_state.valid = false;
+            self.refuse_reload(&error);
             return;
         }
         if !needs_restart.is_empty() {
@@ -198,6 +195,11 @@ impl Supervisor {
         self.config_state.loaded_at = now;
         tracing::info!(jobs, digest = self.config_state.digest, "configuration reloaded");
         self.fill().await;
+    }
+
+    fn refuse_reload(&mut self, error: &DbError) {
+        self.config_state.errors.push(format!("the new configuration is not in effect: {error}"));
+        self.config_state.valid = false;
     }
 
     pub(super) async fn begin_stop(&mut self) {

@@ -460,9 +460,8 @@ fn find(arguments: &[Word]) -> Option<String> {
 /// Programs that may be given a device, because they normally only read it.
 static READERS: Words = Words::new(|| {
     words(
-        "cat ls stat file lsblk blkid df du head tail od hexdump xxd wc grep test [ echo printf \
-    readlink realpath find findmnt smartctl md5sum sha256sum awk gawk mawk cut paste sort lsof iostat xfs_info udevadm \
-    fdisk mdadm losetup nvme",
+        "cat ls stat file lsblk blkid df du head tail od hexdump wc grep test [ echo printf \
+    readlink realpath find findmnt smartctl md5sum sha256sum awk gawk mawk cut paste lsof iostat xfs_info udevadm",
     )
 });
 

@@ -213,6 +213,8 @@ fn what_destroys_is_destructive() {
             "cat x | tee /dev/sda",
             "cp image /dev/sda",
             "cp image /dev/sd$n",
+            "sort -o /dev/sda list",
+            "xxd -r image /dev/sda",
             "cat image | tee /dev/$disk",
             "pv image -o /dev/sd?",
             "su - root -c ls",
