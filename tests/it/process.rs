@@ -188,24 +188,30 @@ async fn what_cannot_be_executed_is_named() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
         path.display().to_string()
     };
-    let errno = |spec: ProcessSpec| async move {
+    let failure = |spec: ProcessSpec| async move {
         match run(&spec).await.0 {
-            Err(SpawnFailure::Refused { errno, .. }) => format!("{errno:?}"),
+            Err(SpawnFailure::Refused { step, errno }) => format!("{step}: {errno:?}"),
             other => format!("{other:?}"),
         }
     };
-    assert_eq!(errno(spec("/no/such/program", &[])).await, "ENOENT");
-    assert_eq!(errno(spec(&file("plain", "x", 0o644), &[])).await, "EACCES");
+    assert_eq!(failure(spec("/no/such/program", &[])).await, "executing the program: ENOENT");
     assert_eq!(
-        errno(spec(&file("no_shebang", "echo pwned", 0o755), &[])).await,
-        "ENOEXEC",
+        failure(spec(&file("plain", "x", 0o644), &[])).await,
+        "executing the program: EACCES"
+    );
+    assert_eq!(
+        failure(spec(&file("no_shebang", "echo pwned", 0o755), &[])).await,
+        "executing the program: ENOEXEC",
         "no shell may run it instead"
     );
-    assert_eq!(errno(spec("/bin/echo", &["x".repeat(3_000_000).as_str()])).await, "E2BIG");
     assert_eq!(
-        errno(ProcessSpec { working_dir: PathBuf::from("/no/such"), ..spec("/bin/true", &[]) })
+        failure(spec("/bin/echo", &["x".repeat(3_000_000).as_str()])).await,
+        "executing the program: E2BIG"
+    );
+    assert_eq!(
+        failure(ProcessSpec { working_dir: PathBuf::from("/no/such"), ..spec("/bin/true", &[]) })
             .await,
-        "ENOENT"
+        "entering the working directory: ENOENT"
     );
 }
 

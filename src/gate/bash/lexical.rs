@@ -71,6 +71,12 @@ pub(super) fn begins_comment(text: &str, start: usize) -> bool {
     !rest.ends_with('\\')
 }
 
+/// Tells whether bash reads the operator `own` and the text `after` it as the beginning of a process
+/// substitution. The grammar does not if they follow a word in `[[ … ]]`.
+pub(super) fn opens_substitution(own: &str, after: &str) -> bool {
+    matches!(own, "<" | ">") && after.trim_start_matches("\\\n").starts_with('(')
+}
+
 /// Tells whether bash splits a node into the parts that the tree shows.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");

@@ -6,7 +6,7 @@
 
 use super::lexical::{
     begins_comment, is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc,
-    is_plain_token, joins_lines, literal_body, may_hold_code,
+    is_plain_token, joins_lines, literal_body, may_hold_code, opens_substitution,
 };
 use super::tree::{Node, tree};
 use super::variables::Variables;
@@ -261,7 +261,8 @@ impl<'a> Reader<'a> {
     /// Checks an operator, a bracket or a reserved word.
     fn token(&mut self, node: &Node, ctx: &Context) {
         let own = node.kind;
-        if own != "\n" && !TOKENS.contains(own) {
+        let is_known = own == "\n" || TOKENS.contains(own);
+        if !is_known || opens_substitution(own, self.text.get(node.end..).unwrap_or_default()) {
             self.unreadable("it contains an unknown token");
         } else if ctx.operators == Operators::EndCommand
             && own.contains(['|', '&', ';', '<', '>', '('])

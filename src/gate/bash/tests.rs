@@ -242,6 +242,8 @@ fn what_cannot_be_known_is_destructive() {
             "eval \"$X\"",
             "eval ls",
             "n=(a b)# ls",
+            "[[ -n ''<(ls) ]]",
+            "[[ a\\\n>\\\n(ls) ]]",
             "echo a\\\n# b",
             "source x.sh",
             ". x.sh",
