@@ -37,7 +37,7 @@ impl StopSignal {
         }
     }
 
-    /// Tells whether the run was stopped. Ignores the deadline.
+    /// Tells whether there is a stop request. Ignores the deadline and the loss of the sender.
     #[must_use]
     pub fn is_given(&self) -> bool {
         self.stop.borrow().is_some()

@@ -37,7 +37,7 @@ pub struct JobRow {
     pub schedule: Option<String>,
     /// The zone of its schedule; `timezone` of `config.yaml` if it has none.
     pub timezone: String,
-    /// Its next due time; null if it has no schedule in effect.
+    /// Its next due time; null if it has no schedule in effect, or one that never comes due again.
     pub next_fire: Option<DateTime<Utc>>,
     pub last_run: Option<LastRun>,
 }

@@ -217,8 +217,9 @@ pub async fn connect(
     (connection, items)
 }
 
-/// Reports how the tools of the job are sandboxed. The item fails if the sandbox cannot enforce the
-/// job's settings.
+/// Reports how the tools of the job are sandboxed. The item fails if the job may change files and a
+/// writable path contains a closed one, or if the mode is `enforce` and the kernel does not support
+/// the sandbox.
 fn sandbox(job: &Job, ctx: &ToolContext) -> PreflightItem {
     let item = |ok: bool, detail: String| PreflightItem { name: "sandbox".to_owned(), ok, detail };
     if !ctx.programs.execution.is_local() {

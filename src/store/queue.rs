@@ -126,7 +126,8 @@ impl LedgerReader<'_> {
         query.query_map([], queued)?.collect()
     }
 
-    /// Tells whether the ledger has any schedule, slot or queued run of this job.
+    /// Tells whether the ledger has any schedule or slot of this job, or a run of it that is queued
+    /// or ended while it was queued.
     ///
     /// *Errors*: SQLite's.
     pub fn knows_job(&self, job: &str) -> rusqlite::Result<bool> {

@@ -1,5 +1,6 @@
 //! Measures JSON text before it is parsed. A parsed value can take many times as many bytes as its
-//! text (`{}` takes about a hundred), so a limit on the text does not bound the memory.
+//! text (the two bytes `{}` become about a hundred bytes), so a limit on the text does not bound
+//! the memory.
 
 use serde_json::Value;
 

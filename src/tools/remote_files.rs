@@ -31,7 +31,8 @@ const FILE_BYTES: u64 = 4 << 20;
 /// Maximum number of entries of a tree; each component of a name counts.
 const MAX_ENTRIES: usize = 50_000;
 
-/// Exit codes of the scripts, in addition to 0 and to 21, which stands for a directory.
+/// Exit codes to which the scripts give a meaning, in addition to 0 and to 21, which stands for a
+/// directory.
 const ABSENT: i32 = 3;
 const NO_FILE: i32 = 4;
 const MOVED: i32 = 5;
@@ -204,7 +205,7 @@ impl<'a> RemoteFiles<'a> {
             0 if output.len() > MAX_BYTES => Err(CallError::new(
                 ErrorKind::Limit,
                 format!(
-                    "`{}` is larger than {} MB, the limit for remote files: use bash to read it in parts.",
+                    "`{}` is larger than {} MiB, the limit for remote files: use bash to read it in parts.",
                     shown(real.as_os_str()),
                     MAX_BYTES >> 20
                 ),
@@ -217,7 +218,8 @@ impl<'a> RemoteFiles<'a> {
 
     /// Replaces a whole file, or creates it.
     pub(super) fn write(&self, real: &Path, content: &[u8]) -> Result<(), CallError> {
-        // A shell variable or argument cannot hold a NUL.
+        // The loader on the target reads the script and its input into a variable, which cannot
+        // hold a NUL.
         let text = String::from_utf8(content.to_vec()).ok().filter(|text| !text.contains('\0'));
         let Some(content) = text else {
             return Err(CallError::new(ErrorKind::Io, "Remote files must be UTF-8 without NUL."));
@@ -266,7 +268,8 @@ impl<'a> RemoteFiles<'a> {
         // The shell splits this argument into words, so it must be a constant.
         let prune = if leaves_out_git { "-name .git -prune -o" } else { "" };
         let most = FILE_BYTES.to_string();
-        // The inner script cannot read `$5` of the outer one, so insert the limit as text.
+        // The inner script does not see the arguments of the outer one, so replace its placeholder
+        // `$5` with the limit.
         let script = TREE.replace("\"$5\"", &most);
         let arguments = [self.text(real)?, &depth, with, prune];
         let (code, output) = self.run(&script, &arguments, None)?;
@@ -319,7 +322,8 @@ fn unpack(place: &str, mut rest: &[u8], mirror: &Path) -> Result<Vec<String>, Ca
         let path = mirror.join(name);
         let made = match kind {
             "d" => std::fs::create_dir_all(&path),
-            // Create a dangling link: the walk must neither follow a link nor open a special file.
+            // Create a link that dangles, or leads at most to an entry `elsewhere` beside it: the
+            // walk must neither follow the original link nor open a special file.
             "l" | "o" => std::os::unix::fs::symlink("elsewhere", &path),
             "f" => put(&path, content, time),
             "b" => {

@@ -218,7 +218,7 @@ fn unpacked(packed: &[u8]) -> Result<Vec<u8>, CallError> {
 }
 
 fn too_large() -> CallError {
-    let message = format!("[ERROR: The response is larger than {} MB.]", MAX_BYTES >> 20);
+    let message = format!("[ERROR: The response is larger than {} MiB.]", MAX_BYTES >> 20);
     CallError::new(ErrorKind::Limit, message)
 }
 
