@@ -245,7 +245,8 @@ mod tests {
         assert!(!documents(None, &deep, &[]).contains("root rules"));
         write(&root.join("AGENTS.md"), &"é".repeat(40_000));
         let long = documents(Some(root), &deep, &[]);
-        assert!(long.len() < DOCUMENT_BYTES + 100 && long.ends_with(TRUNCATED));
+        assert!((DOCUMENT_BYTES - 1..DOCUMENT_BYTES + 100).contains(&long.len()), "{}", long.len());
+        assert!(long.ends_with(TRUNCATED));
     }
 
     // proves LLM-3

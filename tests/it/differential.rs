@@ -132,7 +132,8 @@ impl Generator {
         script
     }
 
-    /// Inserts, removes or doubles a character.
+    /// Inserts, removes or doubles a character, or hides the rest of a line behind a `#` that bash may
+    /// not read as a comment, with a bracket on the next line that closes what was open.
     fn disturb(&mut self, script: &mut String) {
         let characters: Vec<char> = script.chars().collect();
         if characters.is_empty() {
@@ -140,9 +141,14 @@ impl Generator {
         }
         let at = self.rng.usize(..characters.len());
         let mut out: Vec<char> = characters[..at].to_vec();
-        match self.rng.u8(..4) {
+        let mut closing = "";
+        match self.rng.u8(..5) {
             0 => {}
             1 => out.extend([characters[at], characters[at]]),
+            2 => {
+                out.extend([' ', '#', ' ', characters[at]]);
+                closing = self.one(&["\n))", "\n)", "\n]", "\n}", "\n)); do :; done", "\nfi"]);
+            }
             _ => {
                 let noise = "'\"\\`$(){}[]<>|&;#\t\n =+-!~*?@:,/xE0";
                 let noise: Vec<char> = noise.chars().collect();
@@ -150,6 +156,7 @@ impl Generator {
             }
         }
         out.extend(&characters[at + 1..]);
+        out.extend(closing.chars());
         *script = out.into_iter().collect();
     }
 

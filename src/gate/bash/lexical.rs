@@ -29,6 +29,21 @@ const WORDS: [&str; 7] = [
     "heredoc_redirect",
 ];
 
+/// Nodes in which bash reads a comment wherever the grammar does.
+const COMMENTED: [&str; 11] = [
+    "program",
+    "list",
+    "pipeline",
+    "subshell",
+    "do_group",
+    "if_statement",
+    "elif_clause",
+    "else_clause",
+    "while_statement",
+    "case_statement",
+    "case_item",
+];
+
 /// Tells whether bash reads a leaf of the tree as the same token as the grammar.
 pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     match node.kind {
@@ -63,12 +78,23 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
     }
 }
 
-/// Tells whether a `#` at `start` begins a comment in bash too: it must not continue a word. After
-/// `n=(a b)` without a space, for example, it does.
-pub(super) fn begins_comment(text: &str, start: usize) -> bool {
-    let before = text.get(..start).unwrap_or("?");
-    let Some(rest) = before.strip_suffix([' ', '\t', '\n', ';']) else { return before.is_empty() };
-    !rest.ends_with('\\')
+/// Tells whether bash also reads the comments among the children of `node` as comments. Between
+/// brackets of an expression or an array, a `#` can be text for bash; so can one that follows a word
+/// without a space, as in `n=(a b)# ls`.
+fn has_plain_comments(node: &Node, text: &str) -> bool {
+    let may_comment = match node.kind {
+        "compound_statement" => node.text(text).starts_with('{'),
+        kind => COMMENTED.contains(&kind),
+    };
+    let mut comments = node.children.iter().filter(|child| child.kind == "comment");
+    comments.all(|comment| {
+        let before = text.get(..comment.start).unwrap_or("?");
+        let is_apart = match before.strip_suffix([' ', '\t', '\n', ';']) {
+            Some(rest) => !rest.ends_with('\\'),
+            None => before.is_empty(),
+        };
+        may_comment && is_apart
+    })
 }
 
 /// Tells whether bash reads the operator `own` and the text `after` it as the beginning of a process
@@ -80,6 +106,9 @@ pub(super) fn opens_substitution(own: &str, after: &str) -> bool {
 /// Tells whether bash splits a node into the parts that the tree shows.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
+    if !has_plain_comments(node, text) {
+        return false;
+    }
     if node.children.len() < 2 && node.kind != "program" {
         return true;
     }

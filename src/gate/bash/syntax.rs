@@ -5,8 +5,8 @@
 //! to find a blocked command in the rest.
 
 use super::lexical::{
-    begins_comment, is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc,
-    is_plain_token, joins_lines, literal_body, may_hold_code, opens_substitution,
+    is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
+    joins_lines, literal_body, may_hold_code, opens_substitution,
 };
 use super::tree::{Node, tree};
 use super::variables::Variables;
@@ -281,10 +281,8 @@ impl<'a> Reader<'a> {
                 && own.contains(['|', '(', ')']))
         {
             self.unreadable("bash and our parser may read a word differently");
-        } else if node.kind == "comment"
-            && (ctx.in_substitution || !begins_comment(self.text, node.start))
-        {
-            self.unreadable("a comment may belong to a substitution or a word");
+        } else if node.kind == "comment" && ctx.in_substitution {
+            self.unreadable("a substitution contains a comment");
         }
         let is_literal = !matches!(node.kind, "comment" | "special_variable_name" | "regex");
         self.script.holds_code |= is_literal && !ctx.in_word && may_hold_code(own);
