@@ -28,6 +28,9 @@ pub fn end_orphans(run_ids: &BTreeSet<String>) -> u64 {
         left.retain(|seen| tree::look(seen.pid).is_some_and(|now| now.is_same(*seen)));
     }
     for shim in left {
+        if !tree::look(shim.pid).is_some_and(|now| now.is_same(shim)) {
+            continue;
+        }
         let _ = tree::kill_below(shim.pid, &|_| false);
         tree::signal(shim, Signal::KILL);
     }

@@ -120,6 +120,8 @@ impl<'a> RemoteFiles<'a> {
             let place = self.ctx.programs.execution.name();
             let kind = match error {
                 TargetError::Cancelled => ErrorKind::Interrupted,
+                // The client may also die because the run is being stopped.
+                _ if self.cancel.is_cancelled() => ErrorKind::Interrupted,
                 _ => ErrorKind::Io,
             };
             CallError::new(kind, format!("[ERROR: {place}: {error}.]"))

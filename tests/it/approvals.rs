@@ -272,6 +272,9 @@ fn nothing_is_answered_without_the_key() {
         }
     }
     assert_eq!(asked(&socket, Some(&key), "GET /api/v1/status"), "HTTP/1.1 200 OK");
+    // A key that a route does not know is an error, not ignored.
+    let since = "GET /api/v1/audit?since=2026-01-01T00:00:00Z";
+    assert_eq!(asked(&socket, Some(&key), since), "HTTP/1.1 400 Bad Request");
     assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 0);
 }
 

@@ -1,5 +1,6 @@
 //! Programs that are destructive, always or with certain arguments. *Source*: threat model, SH-5.
 
+use super::devices::{READERS, changes_smart, is_kernel_tree, may_name_device, names_awk_output};
 use super::options::{has, has_shortened};
 use super::word::Word;
 use crate::argv::programs::{Words, is_listed, words};
@@ -253,13 +254,13 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         {
             said("is given a file name that is computed at run time")
         }
+        "awk" | "gawk" if arguments.iter().any(names_awk_output) => said("may write a file"),
+        "smartctl" if arguments.iter().any(changes_smart) => said("changes a setting of a disk"),
         "cd" | "pushd" if arguments.iter().filter_map(Word::known).any(is_kernel_tree) => {
             said("enters a directory of devices or kernel settings")
         }
         program if READERS.contains(program) => None,
-        _ if arguments.iter().map(Word::beginning).any(names_device) => {
-            said("is given a device as an argument")
-        }
+        _ if arguments.iter().any(may_name_device) => said("is given a device as an argument"),
         _ => None,
     }
 }
@@ -430,6 +431,11 @@ fn lets_everybody_write(mode: &str) -> bool {
 }
 
 fn find(arguments: &[Word]) -> Option<String> {
+    let writes = |word: &Word| word.known().is_some_and(|text| FIND_OUTPUTS.contains(&text));
+    let mut pairs = arguments.iter().zip(arguments.iter().skip(1));
+    if pairs.any(|(before, file)| writes(before) && may_name_device(file)) {
+        return Some("`find` may write to a device".to_owned());
+    }
     for word in arguments {
         match word.known() {
             None if !word.begins_known() => {
@@ -457,30 +463,5 @@ fn find(arguments: &[Word]) -> Option<String> {
     None
 }
 
-/// Programs that may be given a device, because they normally only read it.
-static READERS: Words = Words::new(|| {
-    words(
-        "cat ls stat file lsblk blkid df du head tail od hexdump wc grep test [ echo printf \
-    readlink realpath find findmnt smartctl md5sum sha256sum awk gawk mawk cut paste lsof iostat xfs_info udevadm",
-    )
-});
-
-/// Tells whether an argument, or the part of it that is known, names a device or is an option with
-/// a device as its value.
-fn names_device(text: &str) -> bool {
-    let behind = text.split_once('=').map_or(text, |(_, value)| value);
-    let attached =
-        text.find("/dev/").and_then(|at| text.get(at..)).filter(|_| text.starts_with('-'));
-    super::is_device(behind) || attached.is_some_and(super::is_device)
-}
-
-fn is_kernel_tree(text: &str) -> bool {
-    let mut parts = text.split('/').filter(|part| !part.is_empty() && *part != ".");
-    let tree = parts.next().filter(|_| text.starts_with('/'));
-    // The files below `/proc/PID` describe a process and are not devices.
-    let is_process = parts.next().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()));
-    match tree {
-        Some("proc") => !is_process,
-        tree => matches!(tree, Some("dev" | "sys")),
-    }
-}
+/// Options of `find` that write to the file in the next argument.
+const FIND_OUTPUTS: [&str; 4] = ["-fprint", "-fprint0", "-fprintf", "-fls"];

@@ -12,6 +12,7 @@ mod awk;
 mod builtins;
 mod code;
 mod destructive;
+mod devices;
 mod git;
 mod inner;
 mod lexical;
@@ -25,6 +26,7 @@ mod wrapper;
 
 use std::collections::HashSet;
 
+use devices::is_device;
 use inner::Inner;
 use syntax::{Shell, Simple};
 use word::Word;
@@ -313,34 +315,6 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
         made.extend(named.filter_map(base));
     }
     commands.iter().filter_map(path).find(|name| made.contains(name))
-}
-
-/// Tells whether a path is a device or another kernel interface, except for the harmless ones.
-fn is_device(path: &str) -> bool {
-    /// Prefixes of the names of disk and memory devices. A relative path such as `dev/sda` counts
-    /// only if it names one of these.
-    const DISKS: [&str; 11] =
-        ["sd", "hd", "vd", "xvd", "nvme", "mmcblk", "dm-", "mapper", "md", "mem", "disk"];
-    const HARMLESS: &[&str] = &["null", "zero", "full", "stdin", "stdout", "stderr", "tty"];
-    let parts: Vec<&str> =
-        path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
-    if !path.starts_with('/') && !path.contains("..") {
-        let is_disk = |name: &str| DISKS.iter().any(|disk| name.starts_with(disk));
-        return matches!(parts.as_slice(), ["dev", name, ..] if is_disk(name));
-    }
-    match parts.as_slice() {
-        ["dev", name] => !HARMLESS.contains(name),
-        // These paths are not devices: bash opens a network connection for them.
-        ["dev", "tcp" | "udp", ..] => parts.contains(&".."),
-        ["dev", "fd" | "shm", ..] => parts.contains(&".."),
-        ["dev", ..] | ["proc", "sysrq-trigger"] | ["proc", "sys", ..] | ["sys", ..] => true,
-        // `/proc/PID/root`, `cwd` and `task` lead to other directories, which may contain devices.
-        ["proc", _, "root" | "cwd" | "task", rest @ ..] => {
-            ["dev", "sys", "proc", ".."].iter().any(|name| rest.contains(name))
-        }
-        // A path with `..` may lead into `/dev`.
-        parts => parts.contains(&"..") && parts.contains(&"dev"),
-    }
 }
 
 /// Tells whether the first word of `entry` is the program and the other words of `entry` are among

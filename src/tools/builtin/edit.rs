@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::super::files::Files as FileAccess;
 use super::super::place::Place;
 use super::{Answer, Work};
 use crate::domain::{CallError, ErrorKind};
@@ -162,7 +163,7 @@ pub(super) fn patch_lines(arguments: &Map<String, Value>) -> u64 {
 }
 
 /// The text of each file by its path; `None` if the file does not exist.
-type Files = BTreeMap<String, Option<String>>;
+pub(super) type Files = BTreeMap<String, Option<String>>;
 
 pub(super) fn apply_patch(
     arguments: &Map<String, Value>,
@@ -198,7 +199,7 @@ pub(super) fn apply_patch(
         }
         places.push(place);
     }
-    put(&places, &before, &after)?;
+    put(&work.files(), &places, &before, &after)?;
     let mut all = Diff::default();
     for ((path, new), place) in after.iter().zip(&places) {
         let old = before.get(path).and_then(Option::as_deref).unwrap_or_default();
@@ -279,7 +280,12 @@ fn plan(
 }
 
 /// Writes and removes the files. If one fails, restores it and those before it.
-fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError> {
+pub(super) fn put(
+    files: &FileAccess<'_>,
+    places: &[Place],
+    before: &Files,
+    after: &Files,
+) -> Result<(), CallError> {
     let set = |place: &Place, text: Option<&Option<String>>| match text.and_then(Option::as_deref) {
         Some(text) => place.write(text.as_bytes()),
         None if place.is_taken() => place.remove(),
@@ -294,12 +300,15 @@ fn put(places: &[Place], before: &Files, after: &Files) -> Result<(), CallError>
         let mut left = Vec::new();
         // Restore the failed file too: it may have been replaced before the error.
         for (place, path, _) in order.iter().take(at + 1) {
-            let back = match before.get(*path).and_then(Option::as_deref) {
+            let old = before.get(*path).and_then(Option::as_deref);
+            let back = match old {
                 Some(old) => place.write(old.as_bytes()),
                 None => place.remove_if_there(),
             };
-            if let Err(error) = back {
-                left.push(format!("`{path}`: {}", error.message));
+            if let Err(error) = back
+                && files.text(path).ok().as_deref() != old
+            {
+                left.push(error.message);
             }
         }
         let why = error.message;

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::edit::Files;
 use super::*;
 use crate::config::SandboxMode;
 use crate::gate::PathRules;
@@ -265,6 +266,43 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
     let ctx = ToolContext { redactor: Redactor::new(&[secret]), ..context_in(temp.path()) };
     let found = text(&ctx, "grep", json!({"pattern": "TODO"}));
     assert!(!found.contains("hunter2") && found.ends_with("…\n"), "{found}");
+}
+
+#[test]
+fn a_patch_names_only_the_files_that_it_left_changed() {
+    let temp = tempfile::tempdir().unwrap();
+    let ctx = context_in(temp.path());
+    let work = Work { ctx: &ctx, cancel: CancellationToken::new(), until: Instant::now() };
+    let path = |name: &str| ctx.working_dir.join(name).display().to_string();
+    let put_all = |before: &[(&str, Option<&str>)], break_it: &dyn Fn()| {
+        let files = |text: &dyn Fn(Option<&str>) -> Option<String>| {
+            before.iter().map(|(name, old)| (path(name), text(*old))).collect::<Files>()
+        };
+        let (old, new) = (files(&|old| old.map(str::to_owned)), files(&|_| Some("new".to_owned())));
+        let places: Vec<_> = new.keys().map(|path| work.files().place(path).unwrap()).collect();
+        break_it();
+        edit::put(&work.files(), &places, &old, &new).unwrap_err().message
+    };
+    let write = |name: &str, text: &str| {
+        std::fs::create_dir_all(temp.path().join(name).parent().unwrap()).unwrap();
+        std::fs::write(temp.path().join(name), text).unwrap();
+    };
+    let gone = || std::fs::remove_dir_all(temp.path().join("d")).unwrap();
+    write("a", "old");
+    write("d/x", "");
+    // The directory of the new file disappears. The first file gets its text back.
+    let message = put_all(&[("a", Some("old")), ("d/new", None)], &gone);
+    assert!(message.starts_with("Nothing was changed: "), "{message}");
+    assert_eq!(std::fs::read_to_string(temp.path().join("a")).unwrap(), "old");
+    // A file that disappeared with its directory cannot be restored.
+    write("d/b", "old");
+    let message = put_all(&[("a", Some("old")), ("d/b", Some("old"))], &gone);
+    assert!(message.starts_with("The patch failed: ") && message.contains("d/b"), "{message}");
+    assert_eq!(
+        message.matches("/d/b").count(),
+        2,
+        "once as the cause, once as the rest: {message}"
+    );
 }
 
 // proves FS-4

@@ -61,9 +61,13 @@ impl McpError {
         Self::Failed { error: error.to_string(), ended: String::new() }
     }
 
-    /// Adds how the process of the server ended.
+    /// Adds how the process of the server ended, if it did. The result is then
+    /// [`McpError::Failed`].
     pub(super) fn with_end(self, end: &PipedEnded) -> Self {
-        Self::Failed { error: self.to_string(), ended: end.words() }
+        match end.words() {
+            ended if ended.is_empty() => self,
+            ended => Self::Failed { error: self.to_string(), ended },
+        }
     }
 }
 
