@@ -64,18 +64,14 @@ impl TemporaryWatch {
 
 /// Returns once the directory exceeds `most` bytes, or once two measurements in a row have failed.
 async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
-    let (mut measured_at, mut checks, mut has_failed) = (u64::MAX, 0, false);
+    let (mut plan, mut has_failed) = (MeasurementPlan::new(most), false);
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        let free = free_bytes(state.root());
-        checks += 1;
-        let has_room = measured_at.saturating_sub(free) < most / REMEASURE_DIVISOR;
-        if has_room && checks < CHECKS_PER_MEASUREMENT && !has_failed {
+        if !plan.is_due(free_bytes(state.root())) && !has_failed {
             continue;
         }
-        (measured_at, checks) = (free, 0);
         let (state, run_id) = (state.clone(), run_id.clone());
         let id = run_id.clone();
         let measured =
@@ -97,6 +93,52 @@ async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
     }
 }
 
+/// Decides when to measure a directory again: a measurement costs far more than a look at the free
+/// space of its file system.
+struct MeasurementPlan {
+    /// The limit of the directory, in bytes.
+    most: u64,
+    /// The free bytes at the last measurement; none has happened at `u64::MAX`.
+    free: u64,
+    /// The checks since the last measurement.
+    checks: u32,
+}
+
+impl MeasurementPlan {
+    fn new(most: u64) -> Self {
+        Self { most, free: u64::MAX, checks: 0 }
+    }
+
+    /// Tells whether to measure now, with `free` bytes left on the file system.
+    fn is_due(&mut self, free: u64) -> bool {
+        self.checks += 1;
+        let has_room = self.free.saturating_sub(free) < self.most / REMEASURE_DIVISOR;
+        if has_room && self.checks < CHECKS_PER_MEASUREMENT {
+            return false;
+        }
+        (self.free, self.checks) = (free, 0);
+        true
+    }
+}
+
 fn free_bytes(path: &Path) -> u64 {
     rustix::fs::statvfs(path).map_or(0, |system| system.f_bfree.saturating_mul(system.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_measured_at_first_when_space_goes_and_now_and_then() {
+        let mut plan = MeasurementPlan::new(1600);
+        assert!(plan.is_due(10_000), "nothing is known at first");
+        assert!(!plan.is_due(10_000) && !plan.is_due(9901));
+        assert!(plan.is_due(9900), "a sixteenth of the limit is gone");
+        assert!(!plan.is_due(9900) && !plan.is_due(20_000));
+        for _ in 3..CHECKS_PER_MEASUREMENT {
+            assert!(!plan.is_due(20_000));
+        }
+        assert!(plan.is_due(20_000), "a full file system may hide what the directory takes");
+    }
 }

@@ -142,6 +142,10 @@ fn a_checklist_is_gone_through_without_a_run() {
     let names: Vec<&Value> =
         checked["items"].as_array().unwrap().iter().map(|item| &item["name"]).collect();
     assert!(names.contains(&&json!("sandbox")) && names.contains(&&json!("program of touch")));
+    let sandbox =
+        checked["items"].as_array().unwrap().iter().find(|item| item["name"] == "sandbox");
+    let detail = sandbox.unwrap()["detail"].as_str().unwrap();
+    assert!(detail.starts_with("enforce, Landlock "), "{detail}");
     place
         .write("jobs.yaml", "version: 1\njobs:\n  - {name: j, prompt: x, working_dir: /nowhere}\n");
     assert_eq!(place.dutyd(&["check", "j"]).code, 1);

@@ -83,6 +83,7 @@ call: {tool: bash, args: {command: \"echo made > made\"}}",
     let kinds: Vec<Value> =
         events(&place, "tool_call_end").iter().map(|end| end["error_kind"].clone()).collect();
     assert_eq!(kinds[..5], vec![json!("denied"); 5]);
+    assert_eq!(place.json(&["runs", "--refused"]).as_array().unwrap().len(), 1);
     assert!(!place.state().join("workspace/j/a").exists());
     assert!(place.state().join("workspace/j/made").exists());
 }

@@ -203,8 +203,12 @@ fn check(place: &Place, environment: &str) {
         assert!(started.elapsed() < Duration::from_secs(5), "still running: {:?}", alive(&sleep));
         std::thread::sleep(Duration::from_millis(50));
     }
-    let start = &place.json(&["show", "last"])["events"][0];
+    let shown = place.json(&["show", "last"]);
+    let start = &shown["events"][0];
     assert_eq!(start["sandbox"]["landlock_abi"], Value::Null, "{start}");
+    let checked = shown["events"].as_array().unwrap().iter().find(|it| it["type"] == "preflight");
+    let checked = checked.unwrap().to_string();
+    assert!(checked.contains("this host cannot sandbox processes on"), "{checked}");
     assert!(!place.everything().contains("very-secret-token"));
 }
 
