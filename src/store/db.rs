@@ -160,10 +160,7 @@ pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, 
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let opened = Connection::open_with_flags(path, flags).and_then(probed);
     let opened = match opened {
-        Err(_) if is_immutable(path) => {
-            let flags = flags | OpenFlags::SQLITE_OPEN_URI;
-            Connection::open_with_flags(immutable_uri(path), flags).and_then(probed)
-        }
+        Err(_) if is_immutable(path) => open_immutable(path).and_then(probed),
         opened => opened,
     };
     let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
@@ -221,6 +218,14 @@ fn is_immutable(path: &Path) -> bool {
     let is_read_only = rustix::fs::statvfs(path)
         .is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
     is_read_only && std::fs::metadata(PathBuf::from(log)).map_or(true, |meta| meta.len() == 0)
+}
+
+/// Opens a database that nobody can change, without its log and without locks.
+fn open_immutable(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(immutable_uri(path), flags)
 }
 
 fn immutable_uri(path: &Path) -> String {
@@ -299,10 +304,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_on_read_only_media_is_named_without_its_log() {
-        assert_eq!(
-            immutable_uri(Path::new("/a b?#%/index.db")),
-            "file:/a%20b%3F%23%25/index.db?immutable=1"
-        );
+    fn a_database_on_read_only_media_is_opened_without_its_log() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a b?#%.db");
+        let writer = Connection::open(&path).unwrap();
+        writer.pragma_update(None, "journal_mode", "WAL").unwrap();
+        writer.execute_batch("CREATE TABLE t (n); INSERT INTO t VALUES (7);").unwrap();
+        drop(writer);
+        let reader = open_immutable(&path).unwrap();
+        let n: i64 = reader.query_row("SELECT n FROM t", [], |row| row.get(0)).unwrap();
+        assert_eq!(n, 7);
+        assert!(reader.execute_batch("DELETE FROM t").is_err());
+        let left: Vec<_> = std::fs::read_dir(temp.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "neither a log nor a lock file: {left:?}");
     }
 }

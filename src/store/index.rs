@@ -286,3 +286,51 @@ pub fn all_runs(
     rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));
     rows
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_run_must_meet_every_criterion() {
+        let row: RunSummary = serde_json::from_value(json!({
+            "run_id": "01a", "job": "j", "trigger": "manual", "scheduled_for": null,
+            "started_at": "2026-01-02T00:00:00Z", "ended_at": "2026-01-02T00:01:00Z",
+            "outcome": "succeeded", "stop_reason": "completed", "verdict": "ok", "result": null,
+            "attempt": 1, "iterations": 1, "tool_calls": 1, "refused_calls": 1,
+            "usage": crate::domain::Usage::default(), "cost_usd": null, "model": "m", "error": null
+        }))
+        .unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        let all = RunFilter {
+            job: text("j"),
+            state: Some(RunState::Ended(Outcome::Succeeded)),
+            verdict: text("ok"),
+            refused: true,
+            since: text("2026-01-02T00:00:00Z"),
+            until: text("2026-01-02T00:00:00Z"),
+            prefix: text("01"),
+            limit: 0,
+        };
+        assert!(all.admits(&row) && RunFilter::default().admits(&row));
+        for missed in [
+            RunFilter { job: text("k"), ..all.clone() },
+            RunFilter { state: Some(RunState::Running), ..all.clone() },
+            RunFilter { verdict: text("bad"), ..all.clone() },
+            RunFilter { since: text("2026-01-02T00:00:01Z"), ..all.clone() },
+            RunFilter { until: text("2026-01-01T23:59:59Z"), ..all.clone() },
+            RunFilter { prefix: text("02"), ..all.clone() },
+        ] {
+            assert!(!missed.admits(&row), "{missed:?}");
+        }
+        let allowed = RunSummary { refused_calls: 0, ..row.clone() };
+        assert!(!all.admits(&allowed));
+        // A run that waits has no start: it is newer than any `since`, and older than no `until`.
+        let waiting = RunSummary { started_at: None, ended_at: None, ..row };
+        let since = RunFilter { since: text("2030-01-01T00:00:00Z"), ..RunFilter::default() };
+        let until = RunFilter { until: text("2030-01-01T00:00:00Z"), ..RunFilter::default() };
+        assert!(since.admits(&waiting) && !until.admits(&waiting));
+    }
+}

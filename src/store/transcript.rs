@@ -261,6 +261,7 @@ pub fn repair_tail(path: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::super::verify::{RecordFacts, VerifyReport};
     use super::*;
@@ -289,6 +290,24 @@ mod tests {
         let transcript = Transcript::open(path, facts(), |_| {}).unwrap();
         for text in texts {
             transcript.append(Event::warning("w", *text)).await.unwrap();
+        }
+    }
+
+    // proves LOG-1
+    #[test]
+    fn what_announces_an_effect_must_be_on_disk_first() {
+        let start = |category: &str| {
+            json!({"type": "tool_call_start", "call_id": "c", "name": "n", "category": category,
+                "arguments": {}, "argv": [], "working_dir": "/", "sandboxed": true})
+        };
+        for (event, expected) in [
+            (start("read"), false),
+            (start("write"), true),
+            (start("admin"), true),
+            (json!({"type": "warning", "code": "c", "message": "m"}), false),
+        ] {
+            let event: Event = serde_json::from_value(event).unwrap();
+            assert_eq!(must_be_durable(&event), expected, "{event:?}");
         }
     }
 

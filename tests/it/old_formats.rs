@@ -81,6 +81,13 @@ fn a_state_directory_of_the_first_version_is_taken_over_by_a_daemon() {
     let place = old_state();
     let daemon = place.serve();
     assert_all_is_there(&place);
+    // The daemon keeps a copy of each database that it migrates.
+    for database in ["ledger", "index"] {
+        let copies = std::fs::read_dir(place.state()).unwrap().flatten();
+        let copies = copies.map(|entry| entry.file_name().into_string().unwrap());
+        let is_copy = |name: &String| name.starts_with(&format!("{database}.v"));
+        assert_eq!(copies.filter(is_copy).count(), 1, "{database}");
+    }
     assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
     drop(daemon);
     assert_all_is_there(&place);
