@@ -1,5 +1,8 @@
 //! The signal that ends a run from outside its loop.
 
+use std::time::Duration;
+
+use serde_json::Number;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -56,16 +59,42 @@ impl StopSignal {
 pub fn outer_limit(reason: StopReason, limits: &Limits) -> Option<(Event, String)> {
     let (limit, value, error) = match reason {
         StopReason::MaxDuration => {
-            let seconds = limits.max_duration.as_secs();
-            ("max_duration", seconds, format!("the run took longer than {seconds} s"))
+            let seconds = in_seconds(limits.max_duration);
+            ("max_duration", seconds.clone(), format!("the run took longer than {seconds} s"))
         }
         // The temporary directory is the only budget that is checked outside the loop.
         StopReason::BudgetExceeded => {
             let most = limits.max_tmp_bytes;
             let error = format!("the temporary directory of the run took more than {most} bytes");
-            ("max_tmp_bytes", most, error)
+            ("max_tmp_bytes", most.into(), error)
         }
         _ => return None,
     };
-    Some((Event::TurnLimit { limit: limit.to_owned(), value: value.into() }, error))
+    Some((Event::TurnLimit { limit: limit.to_owned(), value }, error))
+}
+
+fn in_seconds(duration: Duration) -> Number {
+    let whole = || duration.as_secs().into();
+    match duration.subsec_nanos() {
+        0 => whole(),
+        _ => Number::from_f64(duration.as_secs_f64()).unwrap_or_else(whole),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_of_time_is_reported_in_seconds() {
+        for (millis, expected) in [(60_000, "60"), (1500, "1.5")] {
+            let limits =
+                Limits { max_duration: Duration::from_millis(millis), ..Limits::default() };
+            let (event, error) = outer_limit(StopReason::MaxDuration, &limits).unwrap();
+            let Event::TurnLimit { limit, value } = event else { panic!("{event:?}") };
+            assert_eq!((limit.as_str(), value.to_string().as_str()), ("max_duration", expected));
+            assert_eq!(error, format!("the run took longer than {expected} s"));
+        }
+        assert!(outer_limit(StopReason::Completed, &Limits::default()).is_none());
+    }
 }

@@ -1,13 +1,15 @@
 //! `dutyd approvals`, `approve` and `deny`, and the questions that `run --interactive` and `apply`
 //! ask at the terminal.
 
-use std::io::{BufRead as _, Write as _};
+use std::io::{BufRead, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use chrono::{DateTime, SecondsFormat, Utc};
+use rustix::termios::{QueueSelector, tcflush};
 use serde_json::json;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
 use super::args::{AnswerArgs, DenyArgs};
@@ -103,13 +105,7 @@ impl Terminal {
         let (sender, lines) = mpsc::channel(1);
         // Read in a separate thread: a read that waits for a person must not delay the exit of this
         // process.
-        std::thread::spawn(move || {
-            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-                if sender.blocking_send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        std::thread::spawn(move || hand_over(std::io::stdin().lock(), &sender));
         Self::of(lines)
     }
 
@@ -120,7 +116,8 @@ impl Terminal {
     /// Asks a yes-or-no question. The end of the input counts as no.
     pub(crate) async fn yes(&self, question: &str) -> bool {
         let mut lines = self.lines.lock().await;
-        // Discard input that was typed before the question.
+        // Discard what was typed before the question, in the kernel and in the channel.
+        let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
         while lines.try_recv().is_ok() {}
         loop {
             let _ = write!(std::io::stderr(), "{question} [y/N] ");
@@ -130,6 +127,16 @@ impl Terminal {
                 "" | "n" | "no" => return false,
                 _ => output::note("please answer y or n"),
             }
+        }
+    }
+}
+
+/// Sends each line of the input. Drops a line while another one waits in the channel: both were
+/// typed before a question, and neither may answer it.
+fn hand_over(input: impl BufRead, sender: &mpsc::Sender<String>) {
+    for line in input.lines().map_while(Result::ok) {
+        if let Err(TrySendError::Closed(_)) = sender.try_send(line) {
+            return;
         }
     }
 }
@@ -187,6 +194,18 @@ mod tests {
             let (answer, ()) = tokio::join!(asked, typing);
             assert_eq!(answer, expected, "{typed:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn lines_typed_before_a_question_do_not_answer_it() {
+        let (sender, lines) = mpsc::channel(1);
+        hand_over(&b"y\ny\ny\n"[..], &sender);
+        let terminal = Terminal::of(lines);
+        let asked = terminal.yes("Run this?");
+        tokio::pin!(asked);
+        assert!(futures_util::poll!(&mut asked).is_pending());
+        hand_over(&b"n\n"[..], &sender);
+        assert!(!asked.await);
     }
 
     // proves WEB-7

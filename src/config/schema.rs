@@ -364,6 +364,12 @@ fn is_list_of_names(pointer: &str) -> bool {
     )
 }
 
+/// Tells whether a tool in the list at `pointer` is always a name. In the other lists, it can be a
+/// mapping.
+fn takes_only_names(pointer: &str) -> bool {
+    is_list_of_names(pointer) && (pointer.ends_with("/approve") || pointer.ends_with("/deny"))
+}
+
 /// Removes the value at `pointer` from its object. An entry of a list is replaced by a placeholder,
 /// or removed with its whole list.
 fn cut(value: &mut Value, pointer: &str) {
@@ -375,7 +381,9 @@ fn cut(value: &mut Value, pointer: &str) {
             match last.parse::<usize>().ok().and_then(|at| items.get_mut(at)) {
                 // Replace the entry instead of removing it, so that the other entries keep their
                 // positions. Later checks skip null entries and empty names.
-                Some(item) if item.is_object() => *item = Value::Object(serde_json::Map::new()),
+                Some(item) if item.is_object() && !takes_only_names(parent) => {
+                    *item = Value::Object(serde_json::Map::new());
+                }
                 Some(item) if is_list_of_names(parent) => *item = Value::String(String::new()),
                 Some(item) if parent == "/jobs" || parent == "/tools" => *item = Value::Null,
                 Some(_) => cut(value, parent),

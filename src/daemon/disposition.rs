@@ -1,5 +1,5 @@
-//! Decides what becomes of due times: one pure rule, whether the daemon decides in time, after a
-//! suspend, or when it starts after downtime (CRON-4, CRON-5).
+//! Decides what becomes of due times. The same pure rule applies when the daemon decides in time,
+//! after a suspend, and when it starts after downtime (CRON-4, CRON-5).
 //!
 //! The supervisor carries the decisions out and assigns run ids. *Source*: `docs/design/config.md`,
 //! "When a job runs".

@@ -15,7 +15,7 @@ pub enum Trigger {
     Schedule,
     /// A person started the run.
     Manual,
-    /// The slot came due while the daemon was down.
+    /// The slot came due while the daemon could not start its run, for example because it was down.
     Catchup,
 }
 

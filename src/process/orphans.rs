@@ -52,7 +52,7 @@ fn shims(run_ids: &BTreeSet<String>) -> Vec<tree::Seen> {
 }
 
 /// Tells whether a process is a shim or a fork server, or descends from one or from this process.
-/// The control socket rejects such a process.
+/// The control socket rejects such a process, and a process with too many ancestors to check.
 ///
 /// This relies on what `/proc` shows: a process with hidden ancestors is not recognized as a tool.
 /// A process that gives itself the name of a shim counts as a tool, and so loses only its own

@@ -145,7 +145,8 @@ fn rights(job: &Job, mode: Mode, has_person: bool, server: &McpServer) -> Option
     let highest = match (lists(&job.policy.admin), lists(&job.policy.write)) {
         (true, _) => Some(Category::Admin),
         (false, true) => Some(Category::Write),
-        // With an attached person, a run may also use write tools that are not listed.
+        // With an attached person, a run may also use tools that are not listed: write tools at
+        // once, admin tools if the person approves.
         (false, false) if has_person && !only_reads => Some(Category::Write),
         (false, false) => None,
     };

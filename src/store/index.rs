@@ -111,14 +111,15 @@ impl Index {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
-    /// Returns the latest ended run of each job, without the writer of the index.
+    /// Returns the latest ended run of each job, for a caller that has not opened the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn last_runs_of_file(state: &StateDir) -> Result<BTreeMap<String, RunSummary>, DbError> {
         Self::read(state, last_of_each)
     }
 
-    /// Returns the ended runs that match `filter`, newest first, without the writer of the index.
+    /// Returns the ended runs that match `filter`, newest first, for a caller that has not opened
+    /// the index.
     ///
     /// *Errors*: [`DbError`].
     pub fn read_file(state: &StateDir, filter: &RunFilter) -> Result<Vec<RunSummary>, DbError> {
@@ -327,7 +328,7 @@ mod tests {
         }
         let allowed = RunSummary { refused_calls: 0, ..row.clone() };
         assert!(!all.admits(&allowed));
-        // A run that waits has no start: it is newer than any `since`, and older than no `until`.
+        // A queued run has no start: it counts as newer than any `since` and any `until`.
         let waiting = RunSummary { started_at: None, ended_at: None, ..row };
         let since = RunFilter { since: text("2030-01-01T00:00:00Z"), ..RunFilter::default() };
         let until = RunFilter { until: text("2030-01-01T00:00:00Z"), ..RunFilter::default() };

@@ -55,7 +55,7 @@ pub(super) fn shell(
     }
 }
 
-/// Returns what an interpreter runs in addition to a named file.
+/// Returns what an interpreter runs; nothing if it runs only a script file that its arguments name.
 pub(super) fn interpreter(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let unknown = |why: &str| vec![Inner::Unknown(format!("`{program}` {why}"))];
     if is_listed("awk gawk mawk nawk original-awk", program) {
@@ -120,6 +120,10 @@ fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let text = word.known().unwrap_or_default();
+        if text == "--" {
+            // An `-e` after it is an operand.
+            return vec![Inner::Unknown(format!("`{program}` is given `--`"))];
+        }
         let bundle = text.strip_prefix('-').filter(|bundle| !bundle.starts_with(['-', 'i']));
         let attached = text.strip_prefix("--expression=");
         // The script follows a bundle such as `-ne`.

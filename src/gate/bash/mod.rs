@@ -245,6 +245,7 @@ impl Classifier<'_> {
             "GH_PAGER",
             "GOFLAGS",
             "PHP_INI_SCAN_DIR",
+            "POSIXLY_CORRECT",
             "RIPGREP_CONFIG_PATH",
             "RSYNC_CONNECT_PROG",
             "RSYNC_RSH",

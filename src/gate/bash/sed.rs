@@ -3,8 +3,8 @@
 //!
 //! *Source*: the manual of GNU sed 4.9, 3 ("sed scripts") and 4 ("Addresses").
 
-/// Tells whether each command of a script has a listed form: an optional address, then `s` or `y`,
-/// a command that takes a line of text (`a`, `i`, `c`), or another one-letter command.
+/// Tells whether each command of a script has a listed form: up to two addresses, then a brace, `s`
+/// or `y`, a command that takes a line of text (`a`, `i`, `c`), or a listed command of one letter.
 pub(super) fn only_edits(script: &str) -> bool {
     let mut script = Script { rest: script, depth: 0 };
     loop {
@@ -82,17 +82,37 @@ impl Script<'_> {
         Some(())
     }
 
-    /// Consumes a pattern up to its delimiter. Implementations disagree about a delimiter in
-    /// brackets, so it is rejected.
+    /// Consumes a pattern or a replacement up to its delimiter.
     fn until(&mut self, mark: char) -> Option<()> {
-        let mut in_brackets = false;
         loop {
             match self.next()? {
                 '\n' => return None,
                 '\\' => drop(self.next().filter(|c| *c != '\n')?),
-                c if c == mark => return (!in_brackets).then_some(()),
-                '[' => in_brackets = true,
-                ']' => in_brackets = false,
+                c if c == mark => return Some(()),
+                '[' => self.bracket(mark)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// Consumes the rest of a bracket expression. Implementations disagree about a delimiter and
+    /// about an escaped bracket in it, so both are rejected.
+    fn bracket(&mut self, mark: char) -> Option<()> {
+        self.take('^');
+        // The first bracket is a member.
+        self.take(']');
+        loop {
+            match self.next()? {
+                ']' => return Some(()),
+                c if c == mark || c == '\n' => return None,
+                '\\' => drop(self.next().filter(|c| !"[]\n".contains(*c))?),
+                '[' if self.rest.starts_with([':', '.', '=']) => {
+                    let kind = self.next()?;
+                    let (name, rest) = self.rest.split_once(&format!("{kind}]"))?;
+                    self.rest = rest;
+                    let is_name = |c: char| c.is_ascii_alphanumeric() && c != mark;
+                    (kind != mark && name.chars().all(is_name)).then_some(())?;
+                }
                 _ => {}
             }
         }

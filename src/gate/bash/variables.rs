@@ -98,12 +98,12 @@ impl Variables {
         let own = expansion.trim_start_matches(['$', '{', '!', '#']);
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
         let name: String = own.chars().take_while(is_name).collect();
-        let is_plain = || self.loops.get(&name).is_none_or(Option::is_some);
+        let is_unknown_loop = || self.loops.get(&name).is_some_and(Option::is_none);
         let is_positional = own.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '@' | '*'));
         self.others.contains(&name)
             || OF_BASH.contains(&name.as_str())
             || (is_positional && self.sets_positional)
-            || !is_plain()
+            || is_unknown_loop()
     }
 }
 
