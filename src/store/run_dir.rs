@@ -364,6 +364,17 @@ mod tests {
         RunId::from_ulid(ulid::Ulid::from_parts(1_790_000_000_000, n))
     }
 
+    #[test]
+    fn lock_files_that_cannot_be_read_are_not_absent() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&temp.path().join("state"));
+        assert!(state.abandoned().unwrap().is_empty(), "nothing has run here yet");
+        let locks = state.run_locks();
+        std::fs::create_dir_all(locks.parent().unwrap()).unwrap();
+        std::fs::write(locks, "").unwrap();
+        assert!(state.abandoned().is_err(), "a file is in place of the directory");
+    }
+
     // proves SEC-3
     #[test]
     fn runs_are_private_and_found_by_their_id() {

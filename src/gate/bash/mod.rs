@@ -9,6 +9,7 @@
 //! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
 
 mod awk;
+mod bracket;
 mod builtins;
 mod code;
 mod destructive;

@@ -3,6 +3,8 @@
 //!
 //! *Source*: the manual of GNU sed 4.9, 3 ("sed scripts") and 4 ("Addresses").
 
+use super::bracket::after_bracket;
+
 /// Tells whether each command of a script has a listed form: up to two addresses, then a brace, `s`
 /// or `y`, a command that takes a line of text (`a`, `i`, `c`), or a listed command of one letter.
 pub(super) fn only_edits(script: &str) -> bool {
@@ -89,30 +91,7 @@ impl Script<'_> {
                 '\n' => return None,
                 '\\' => drop(self.next().filter(|c| *c != '\n')?),
                 c if c == mark => return Some(()),
-                '[' => self.bracket(mark)?,
-                _ => {}
-            }
-        }
-    }
-
-    /// Consumes the rest of a bracket expression. Implementations disagree about a delimiter and
-    /// about an escaped bracket in it, so both are rejected.
-    fn bracket(&mut self, mark: char) -> Option<()> {
-        self.take('^');
-        // The first bracket is a member.
-        self.take(']');
-        loop {
-            match self.next()? {
-                ']' => return Some(()),
-                c if c == mark || c == '\n' => return None,
-                '\\' => drop(self.next().filter(|c| !"[]\n".contains(*c))?),
-                '[' if self.rest.starts_with([':', '.', '=']) => {
-                    let kind = self.next()?;
-                    let (name, rest) = self.rest.split_once(&format!("{kind}]"))?;
-                    self.rest = rest;
-                    let is_name = |c: char| c.is_ascii_alphanumeric() && c != mark;
-                    (kind != mark && name.chars().all(is_name)).then_some(())?;
-                }
+                '[' => self.rest = after_bracket(self.rest, mark)?,
                 _ => {}
             }
         }
