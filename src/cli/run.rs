@@ -162,8 +162,8 @@ pub(crate) fn myself() -> Person {
     crate::process::person(nix::unistd::getuid().as_raw())
 }
 
-/// Makes a name safe for a URL path. A valid job name stays as it is. The result for any other
-/// name is not a valid job name, so the daemon answers that there is no such job.
+/// Makes a name safe for a URL path, and returns a valid job name unchanged. Any other name becomes
+/// an invalid job name, for which the daemon reports that the job does not exist.
 pub(super) fn path_segment(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') { c } else { '~' })

@@ -100,7 +100,7 @@ impl ConfigError {
 }
 
 impl Report {
-    /// Returns the report as text for people; empty if there are no errors and no warnings.
+    /// Returns the report as plain text; empty without errors and warnings.
     #[must_use]
     pub fn render(&self) -> String {
         let mut out = String::new();

@@ -233,8 +233,7 @@ pub(crate) struct JobContext<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) directory: &'a Path,
     pub(crate) defaults: &'a RawDefaults,
-    /// `None` if there is no tools file, or if one could not be read; tool names are then not
-    /// checked.
+    /// `None` if the tools file is missing or cannot be read; tool names are then not checked.
     pub(crate) tools: Option<&'a BTreeMap<ToolName, Tool>>,
     /// Names of tools whose declarations have errors. A job may name them without a further error.
     pub(crate) broken_tools: &'a BTreeSet<String>,

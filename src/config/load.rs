@@ -72,7 +72,7 @@ impl Config {
     }
 }
 
-/// The result of loading: the report, and the configuration if there are no errors.
+/// The result of loading: the report, and, unless it has errors, the configuration.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// `None` if the report contains an error.
@@ -120,7 +120,7 @@ struct Loader<'a> {
 
 /// The tools, servers and models that jobs can name.
 struct Names<'a> {
-    /// `None` if there is no tools file, or if one could not be read.
+    /// `None` if the tools file is missing or cannot be read.
     tools: Option<&'a BTreeMap<ToolName, Tool>>,
     broken_tools: &'a BTreeSet<String>,
     mcp_servers: &'a BTreeMap<String, Arc<McpServer>>,

@@ -124,7 +124,7 @@ impl Machine {
     }
 
     /// Tells whether the next request, sent to a fallback model of this price, stays within the
-    /// cost limit. Returns `true` if there is no limit, and `false` if there is one but a cost is
+    /// cost limit. Returns `true` without a limit, and `false` if a limit is set but a cost is
     /// unknown.
     pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
         let Some(most) = self.rules.limits.max_cost_usd else { return true };

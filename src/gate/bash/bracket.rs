@@ -1,8 +1,8 @@
 //! Finds the end of a bracket expression in a pattern of sed or awk.
 
 /// Returns the text after a bracket expression, whose `[` precedes `text`. Implementations disagree
-/// about the delimiter `mark` of the pattern and about an escaped bracket in it, so `None` stands
-/// for both, and for an expression without an end.
+/// about the delimiter `mark` of the pattern and about an escaped bracket in it. Returns `None` for
+/// both, and for an expression without an end.
 pub(super) fn after_bracket(text: &str, mark: char) -> Option<&str> {
     let text = text.strip_prefix('^').unwrap_or(text);
     // The first bracket is a member.
@@ -15,8 +15,7 @@ pub(super) fn after_bracket(text: &str, mark: char) -> Option<&str> {
             ']' => return Some(rest),
             c if c == mark || c == '\n' => return None,
             '\\' => {
-                let escaped = characters.next().filter(|c| !"[]\n".contains(*c));
-                escaped?;
+                characters.next().filter(|c| !"[]\n".contains(*c))?;
                 rest = characters.as_str();
             }
             '[' if rest.starts_with([':', '.', '=']) => {
