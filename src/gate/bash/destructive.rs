@@ -1,6 +1,6 @@
 //! Programs that are destructive, always or with certain arguments. *Source*: threat model, SH-5.
 
-use super::devices::{READERS, changes_smart, is_kernel_tree, may_name_device, names_awk_output};
+use super::devices::{READERS, changes_smart, is_kernel_tree, may_name_device};
 use super::options::{has, has_shortened};
 use super::word::Word;
 use crate::argv::programs::{Words, is_listed, words};
@@ -430,6 +430,14 @@ fn lets_everybody_write(mode: &str) -> bool {
     })
 }
 
+/// Tells whether an argument of `gawk` is an option that may name a file to write.
+fn names_awk_output(word: &Word) -> bool {
+    ["-o", "-d", "-p", "--p", "--d"].iter().any(|option| word.beginning().starts_with(option))
+}
+
+/// Options of `find` that write to the file in the next argument.
+const FIND_OUTPUTS: [&str; 4] = ["-fprint", "-fprint0", "-fprintf", "-fls"];
+
 fn find(arguments: &[Word]) -> Option<String> {
     let writes = |word: &Word| word.known().is_some_and(|text| FIND_OUTPUTS.contains(&text));
     let mut pairs = arguments.iter().zip(arguments.iter().skip(1));
@@ -462,6 +470,3 @@ fn find(arguments: &[Word]) -> Option<String> {
     }
     None
 }
-
-/// Options of `find` that write to the file in the next argument.
-const FIND_OUTPUTS: [&str; 4] = ["-fprint", "-fprint0", "-fprintf", "-fls"];

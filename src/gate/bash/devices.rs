@@ -66,11 +66,6 @@ pub(super) fn is_kernel_tree(text: &str) -> bool {
     }
 }
 
-/// Tells whether an argument of `gawk` is an option that may name a file to write.
-pub(super) fn names_awk_output(word: &Word) -> bool {
-    ["-o", "-d", "-p", "--p", "--d"].iter().any(|option| word.beginning().starts_with(option))
-}
-
 /// Tells whether an argument of `smartctl` may be an option that does not only read.
 pub(super) fn changes_smart(word: &Word) -> bool {
     const READ: &str =
