@@ -37,9 +37,10 @@ pub(super) const READERS: &[Reader] = &[
     Reader { names: "curl", loads: "K", long_loads: "--config --engine", ..BLANK },
     Reader {
         names: "wget",
-        loads: "e",
-        long_loads: "--execute --config",
-        long_runs: "--use-askpass",
+        valued: "aABDIiOoPQRtTUwX",
+        long_loads: "--config",
+        runs: "e",
+        long_runs: "--execute --use-askpass",
         ..BLANK
     },
     Reader { names: "zip", long_runs: "-TT --unzip-command", ..BLANK },
@@ -64,12 +65,11 @@ pub(super) const READERS: &[Reader] = &[
     Reader { names: "tcpdump", runs: "z", ..BLANK },
     Reader { names: "openssl", long_loads: "-engine -provider -provider-path", ..BLANK },
     Reader { names: "nmap", long_loads: "--script --script-args --datadir", ..BLANK },
-    Reader { names: "exiftool", long_loads: "-if -config -p", ..BLANK },
+    Reader { names: "exiftool", long_loads: "-config -p", long_runs: "-if", ..BLANK },
     Reader {
         names: "restic borg rclone",
-        loads: "o",
-        long_loads: "--option --remote-path",
-        long_runs: "--password-command --rsh",
+        runs: "o",
+        long_runs: "--option --password-command --remote-path --rsh",
         ..BLANK
     },
     Reader {
@@ -85,10 +85,14 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         names: "psql",
+        valued: "dFhpPRTUv",
         code: "cf",
-        loads: "Lo",
+        loads: "L",
         long_code: "--command --file",
-        long_loads: "--output --log-file",
+        long_loads: "--log-file",
+        // A value with a leading `|` is a command.
+        runs: "o",
+        long_runs: "--output",
         stdin: Stdin::Unless,
         ..BLANK
     },
@@ -96,7 +100,8 @@ pub(super) const READERS: &[Reader] = &[
         names: "mysql mariadb",
         code: "e",
         long_code: "--execute",
-        long_loads: "--pager --init-command --plugin-dir --defaults-file --defaults-extra-file",
+        long_loads: "--plugin-dir --defaults-file --defaults-extra-file",
+        long_runs: "--pager --init-command",
         stdin: Stdin::Unless,
         ..BLANK
     },

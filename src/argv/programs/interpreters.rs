@@ -38,10 +38,12 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         names: "perl",
         flags: "0123456789acCDfglnpsStTuUvVwWX",
-        attached: "Fix",
+        attached: "ix",
         valued: "I",
         code: "eE",
         loads: "dMm",
+        // The pattern of `-F` may contain code.
+        runs: "F",
         ..SCRIPT
     },
     Reader {

@@ -232,7 +232,9 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "chmod" | "chown" | "chgrp" => permissions(program, arguments),
         "find" | "fd" | "fdfind" => find(arguments),
         "git" => super::git::reason(arguments),
-        "curl" | "wget" if arguments.iter().any(asks_to_change) => {
+        "curl" | "wget" | "gh" | "glab" | "http" | "https" | "xh"
+            if arguments.iter().any(asks_to_change) =>
+        {
             said("asks a server to change something")
         }
         "7z" | "7za" | "7zr" if arguments.iter().any(|word| word.known() == Some("-sdel")) => {
@@ -324,13 +326,16 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
 }
 
-/// Tells whether a word selects an HTTP method that changes something.
+/// Tells whether a word selects an HTTP method that changes something: the method itself, or an
+/// option with it, such as `--request=DELETE` or `-sXDELETE`.
 fn asks_to_change(word: &Word) -> bool {
     let text = word.known().unwrap_or_default();
-    let method =
-        ["-X", "--request=", "--method="].iter().find_map(|option| text.strip_prefix(option));
-    let method = method.unwrap_or(text);
-    matches!(method, "DELETE" | "PUT" | "PATCH")
+    let method = match text.strip_prefix("--") {
+        Some(long) => long.split_once('=').map_or(long, |(_, value)| value),
+        None if text.starts_with('-') => text.split_once('X').map_or(text, |(_, value)| value),
+        None => text,
+    };
+    ["DELETE", "PUT", "PATCH"].iter().any(|known| method.eq_ignore_ascii_case(known))
 }
 
 fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {

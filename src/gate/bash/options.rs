@@ -4,7 +4,7 @@ use super::word::Word;
 use crate::argv::programs::{Reader, is_listed};
 
 /// Returns the words from the first operand on; `None` if an option runs something, is unknown or
-/// is computed.
+/// is computed, or if bash may split its value into several words.
 pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Word]> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -18,7 +18,14 @@ pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Wo
         }
         match text.strip_prefix('-').filter(|rest| !rest.is_empty()) {
             None => break,
-            Some(letters) => at += 1 + own_words(reader, text, letters)?,
+            Some(letters) => {
+                let values = own_words(reader, text, letters)?;
+                at += 1;
+                if words.iter().skip(at).take(values).any(|value| value.splits) {
+                    return None;
+                }
+                at += values;
+            }
         }
     }
     words.get(at.min(words.len())..)

@@ -33,16 +33,21 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         _ => {}
     }
     let is_verb = |verbs: &str, word: &Word| word.known().is_some_and(|w| is_listed(verbs, w));
-    let verb = programs::verbs(program).find_map(|verb| {
-        let at = arguments.iter().position(|word| is_verb(verb.verbs, word))?;
-        Some((&verb.reader, arguments.get(at + 1..).unwrap_or_default()))
-    });
-    let own = programs::reader(program);
     let mut found = Vec::new();
-    if let Some((reader, arguments)) = verb {
-        found.extend(read(program, reader, arguments, outer));
+    let mut before = None;
+    for (at, word) in arguments.iter().enumerate() {
+        // A word after an option may be its value instead of the subcommand, so look further.
+        let may_be_value =
+            before.replace(word).is_some_and(|w: &Word| w.beginning().starts_with('-'));
+        if let Some(verb) = programs::verbs(program).find(|verb| is_verb(verb.verbs, word)) {
+            let rest = arguments.get(at + 1..).unwrap_or_default();
+            found.extend(read(program, &verb.reader, rest, outer));
+            if !may_be_value {
+                break;
+            }
+        }
     }
-    if let Some(reader) = own {
+    if let Some(reader) = programs::reader(program) {
         found.extend(read(program, reader, arguments, outer));
     }
     found
@@ -166,7 +171,7 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
             }
         }
         // The program appends arguments that are known only at run time.
-        words.push(Word::unknown());
+        words.push(Word { splits: true, ..Word::unknown() });
     }
     inner.push(Inner::Words(words));
     inner
@@ -246,17 +251,40 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
     inner
 }
 
+/// The options of `ssh` that take no value.
+const FLAGS: &str = "46AaCfGgKkMNnqsTtVvXxYy";
+
+/// Settings of `ssh` that run and load nothing, in lower case.
+const SETTINGS: &str = "addressfamily batchmode bindaddress checkhostip ciphers compression \
+    connectionattempts connecttimeout controlmaster controlpath controlpersist forwardagent \
+    hostkeyalgorithms hostkeyalias hostname identitiesonly identityfile kexalgorithms loglevel macs \
+    numberofpasswordprompts passwordauthentication port preferredauthentications proxyjump \
+    pubkeyauthentication requesttty serveralivecountmax serveraliveinterval \
+    stricthostkeychecking tcpkeepalive updatehostkeys user userknownhostsfile";
+
+/// Returns the values of `-o` among the options of `ssh`.
+fn settings(options: &[Word]) -> impl Iterator<Item = &str> {
+    options.iter().enumerate().filter_map(|(at, word)| {
+        let bundle = word.known()?.strip_prefix('-')?;
+        let (before, attached) = bundle.split_once('o')?;
+        let is_option = before.chars().all(|letter| FLAGS.contains(letter));
+        let next = || options.get(at + 1).and_then(Word::known).unwrap_or_default();
+        is_option.then(|| if attached.is_empty() { next() } else { attached })
+    })
+}
+
+/// Tells whether a setting of `ssh` runs and loads nothing.
+fn is_harmless(setting: &str) -> bool {
+    let name = setting.split(['=', ' ', '\t']).next().unwrap_or_default();
+    is_listed(SETTINGS, &name.to_lowercase())
+}
+
 /// Returns what `ssh` runs: a shell on the remote host reads the command.
 fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
-    // The row of `ssh` in `argv/programs/wrappers.rs` lists `-o` and others as options that load
-    // settings. Here, they are accepted unless `runs` finds a setting that may run a command.
-    const OPTIONS: Reader =
-        Reader { flags: "46AaCfGgKkMNnqsTtVvXxYy", valued: "BbcDEeIiJLlmOopQRSWw", ..BLANK };
+    // The row of `ssh` in `argv/programs/wrappers.rs` lists `-o` as an option that loads settings.
+    // Here, it is accepted with a setting of `SETTINGS`.
+    const OPTIONS: Reader = Reader { flags: FLAGS, valued: "BbcDEeiJLlmOopQRSWw", ..BLANK };
     let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];
-    let runs = |word: &Word| {
-        word.known()
-            .is_none_or(|text| text.to_lowercase().contains("command") || text.starts_with("-F"))
-    };
     // ssh also accepts options after the host.
     let host = operands(&OPTIONS, arguments);
     let words = host.and_then(|rest| operands(&OPTIONS, rest.get(1..).unwrap_or_default()));
@@ -269,7 +297,8 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     };
     let host = arguments.len() - rest.len();
     let own = arguments.get(..arguments.len() - words.len()).unwrap_or_default();
-    if own.iter().enumerate().any(|(at, word)| at != host && runs(word)) {
+    let is_computed = |(at, word): (usize, &Word)| at != host && word.known().is_none();
+    if own.iter().enumerate().any(is_computed) || !settings(own).all(is_harmless) {
         return unknown("is given settings that may run commands");
     }
     if words.is_empty() {

@@ -71,7 +71,8 @@ impl Reader<'_> {
                     && only.kind == "simple_expansion"
                     && only.end - only.start + 2 == text.len()
                 {
-                    return self.variables.value(self.of(only));
+                    let value = self.variables.value(self.of(only));
+                    return Word { splits: self.of(only) == "$@", ..value };
                 }
                 match node.named().all(|child| child.kind == "string_content") {
                     true => holding(Word::literal(&unescape_quoted(inner(1)))),
@@ -83,8 +84,11 @@ impl Reader<'_> {
                 let name = bare(text.split('=').next().unwrap_or(text));
                 Word { whole: false, is_assignment: true, ..name }
             }
-            "simple_expansion" => self.variables.value(text),
-            _ => Word::unknown(),
+            "simple_expansion" => {
+                let value = self.variables.value(text);
+                Word { splits: value.values.is_none(), ..value }
+            }
+            _ => Word { splits: true, ..Word::unknown() },
         }
     }
 
@@ -108,12 +112,14 @@ impl Reader<'_> {
             out.whole &= part.whole;
             out.pattern |= part.pattern;
             out.holds_code |= part.holds_code;
-            let may_split = || {
-                node.kind != "string"
-                    && child.kind.ends_with("expansion")
-                    && self.variables.may_split(self.of(child))
+            let expanded = self.of(child);
+            out.splits |= match node.kind {
+                // `"$@"` and `"${a[@]}"` become one word for each value.
+                "string" => child.is_named && expanded.contains('@'),
+                _ if child.kind.ends_with("expansion") => self.variables.may_split(expanded),
+                _ if child.kind == "command_substitution" => false,
+                _ => part.splits,
             };
-            out.splits |= part.splits || may_split();
         }
         // A brace expansion turns one word into several.
         let braces = self.of(node);
