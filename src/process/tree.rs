@@ -229,9 +229,14 @@ fn children() -> Vec<i32> {
 /// Tells whether a process survives its kill: the kernel holds it in an uninterruptible sleep
 /// (state `D`), or it has no pending SIGKILL.
 fn is_stuck(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| survives_kill(&status))
+}
+
+/// Like [`is_stuck`], for the content of `/proc/PID/status`.
+fn survives_kill(status: &str) -> bool {
     /// The bit of SIGKILL in a set of signals.
     const KILL: u64 = 1 << 8;
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return false };
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.unwrap_or_default().trim()
@@ -304,6 +309,25 @@ mod tests {
         assert_ne!(before, after, "it has another parent");
         assert!(after.is_same(before));
         signal(before, Signal::KILL);
+    }
+
+    #[test]
+    fn a_process_without_a_pending_kill_is_stuck() {
+        let status = |state: &str, own: &str, shared: &str| {
+            format!("Name:\tx\nState:\t{state}\nSigPnd:\t{own}\nShdPnd:\t{shared}\n")
+        };
+        const NONE: &str = "0000000000000000";
+        const KILL: &str = "0000000000000100";
+        const OTHERS: &str = "fffffffffffffeff";
+        assert!(survives_kill(&status("R (running)", NONE, NONE)));
+        assert!(survives_kill(&status("S (sleeping)", OTHERS, OTHERS)));
+        assert!(survives_kill(&status("D (disk sleep)", KILL, KILL)));
+        for (own, shared) in [(KILL, NONE), (NONE, KILL), (KILL, KILL)] {
+            assert!(!survives_kill(&status("R (running)", own, shared)), "{own} {shared}");
+        }
+        for ended in ["Z (zombie)", "X (dead)", ""] {
+            assert!(!survives_kill(&status(ended, NONE, NONE)), "{ended}");
+        }
     }
 
     // proves PROC-8
