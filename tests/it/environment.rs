@@ -1,7 +1,7 @@
 //! Tests jobs whose tools run elsewhere: over a real OpenSSH server on loopback, and over fake
 //! `docker` and `kubectl` clients.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -289,6 +289,31 @@ fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
         let start = &place.json(&["show", "last"])["events"][0];
         assert_eq!(start["environment"], json!(environment));
     }
+}
+
+#[test]
+fn a_program_that_a_container_lacks_is_missing_only_for_a_job_that_uses_it() {
+    let place = place("docker:db-1", SCRIPT, "{read: [read_file]}");
+    let (bin, container) = (place.path().join("bin"), place.path().join("container"));
+    for directory in [&bin, &container] {
+        std::fs::create_dir(directory).unwrap();
+    }
+    for program in ["sh", "cat", "dd", "head", "setsid", "sleep"] {
+        std::os::unix::fs::symlink(Path::new("/usr/bin").join(program), container.join(program))
+            .unwrap();
+    }
+    write(
+        bin.join("docker"),
+        &format!("#!/bin/sh\nshift 3\nPATH={} exec \"$@\"\n", container.display()),
+        0o755,
+    );
+    let checked = place.dutyd(&["check", "j"]);
+    assert!(checked.code == 0 && !checked.stdout.contains("bash"), "{checked:?}");
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &jobs.replace("{read: [read_file]}", "{write: [bash]}"));
+    let checked = place.dutyd(&["check", "j"]);
+    assert_eq!(checked.code, 1, "{checked:?}");
+    assert!(checked.stdout.contains("`bash` was not found on docker:db-1"), "{checked:?}");
 }
 
 /// The client's exit code says nothing about how the program ended. Only the remote
