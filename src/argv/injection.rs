@@ -67,8 +67,20 @@ impl<'a> Walk<'_, 'a> {
         for verb in programs::verbs(base) {
             let is_verb =
                 |at: &usize| self.literal(*at).is_some_and(|word| is_listed(verb.verbs, word));
-            let verb_at = (start..self.args.len()).find(is_verb);
-            if let Some(at) = verb_at {
+            // The word after an option may be the value of that option. The subcommand then
+            // follows later.
+            let may_be_value = |at: usize| {
+                let before = at.checked_sub(1).and_then(|before| self.literal(before));
+                before.is_some_and(|word| word.starts_with('-') && !word.contains('='))
+            };
+            let mut places = Vec::new();
+            for at in (start..self.args.len()).filter(is_verb) {
+                places.push(at);
+                if !may_be_value(at) {
+                    break;
+                }
+            }
+            for at in places {
                 self.walk(base, &verb.reader, at + 1);
             }
         }
@@ -372,6 +384,7 @@ mod tests {
         check("kubectl", &["exec", "{{pod}}", "--", "{{x}}"], &[3]);
         check("kubectl", &["get", "--", "{{x}}"], &[]);
         check("kubectl", &["exec", "{{pod}}", "{{x}}"], &[2]);
+        check("kubectl", &["-n", "exec", "exec", "web-1", "--", "{{x}}"], &[5]);
         check("kubectl", &["get", "pods", "{{x}}"], &[]);
         check("docker", &["exec", "web", "{{x}}"], &[2]);
         check("docker", &["exec", "-it", "{{container}}", "sh", "-c", "{{x}}"], &[5]);

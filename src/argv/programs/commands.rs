@@ -38,9 +38,8 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         names: "wget",
         valued: "aABDIiOoPQRtTUwX",
-        long_loads: "--config",
         runs: "e",
-        long_runs: "--execute --use-askpass",
+        long_runs: "--execute --config --use-askpass",
         ..BLANK
     },
     Reader { names: "zip", long_runs: "-TT --unzip-command", ..BLANK },
@@ -65,11 +64,12 @@ pub(super) const READERS: &[Reader] = &[
     Reader { names: "tcpdump", runs: "z", ..BLANK },
     Reader { names: "openssl", long_loads: "-engine -provider -provider-path", ..BLANK },
     Reader { names: "nmap", long_loads: "--script --script-args --datadir", ..BLANK },
-    Reader { names: "exiftool", long_loads: "-config -p", long_runs: "-if", ..BLANK },
+    Reader { names: "exiftool", long_runs: "-if -p -config", ..BLANK },
     Reader {
         names: "restic borg rclone",
+        valued: "r",
         runs: "o",
-        long_runs: "--option --password-command --remote-path --rsh",
+        long_runs: "--option --password-command --remote-path --rsh --stdin-from-command",
         ..BLANK
     },
     Reader {

@@ -232,8 +232,8 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "chmod" | "chown" | "chgrp" => permissions(program, arguments),
         "find" | "fd" | "fdfind" => find(arguments),
         "git" => super::git::reason(arguments),
-        "curl" | "wget" | "gh" | "glab" | "http" | "https" | "xh"
-            if arguments.iter().any(asks_to_change) =>
+        "curl" | "wget" | "gh" | "glab" | "http" | "https" | "xh" | "xhs"
+            if asks_to_change(program, arguments) =>
         {
             said("asks a server to change something")
         }
@@ -326,16 +326,27 @@ fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
     first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
 }
 
-/// Tells whether a word selects an HTTP method that changes something: the method itself, or an
-/// option with it, such as `--request=DELETE` or `-sXDELETE`.
-fn asks_to_change(word: &Word) -> bool {
-    let text = word.known().unwrap_or_default();
-    let method = match text.strip_prefix("--") {
-        Some(long) => long.split_once('=').map_or(long, |(_, value)| value),
-        None if text.starts_with('-') => text.split_once('X').map_or(text, |(_, value)| value),
-        None => text,
+/// Tells whether the arguments of an HTTP client select a method that changes something: as a word
+/// of its own, or in an option such as `--request=DELETE` or `-sXDELETE`.
+fn asks_to_change(program: &str, arguments: &[Word]) -> bool {
+    const METHODS: [&str; 3] = ["DELETE", "PUT", "PATCH"];
+    let changes = |text: &str| METHODS.iter().any(|method| text.eq_ignore_ascii_case(method));
+    let is_option = |name: &str| {
+        name.len() > 2 && ["--request", "--method"].iter().any(|option| option.starts_with(name))
     };
-    ["DELETE", "PUT", "PATCH"].iter().any(|known| method.eq_ignore_ascii_case(known))
+    // Whether the next word may be a method.
+    let mut is_awaited = false;
+    arguments.iter().filter_map(Word::known).any(|text| {
+        let is_bundle = text.starts_with('-') && !text.starts_with("--");
+        let attached = match is_bundle {
+            true => text.split_once('X').map(|(_, value)| value.trim_start_matches('=')),
+            false => text.split_once('=').filter(|(name, _)| is_option(name)).map(|(_, v)| v),
+        };
+        let is_method = METHODS.contains(&text)
+            || (is_awaited || is_listed("http https xh xhs", program)) && changes(text);
+        is_awaited = is_option(text) || is_bundle && text.ends_with('X');
+        is_method || attached.is_some_and(changes)
+    })
 }
 
 fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {

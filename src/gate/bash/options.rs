@@ -3,8 +3,8 @@
 use super::word::Word;
 use crate::argv::programs::{Reader, is_listed};
 
-/// Returns the words from the first operand on; `None` if an option runs something, is unknown or
-/// is computed, or if bash may split its value into several words.
+/// Returns the words from the first operand on. Returns `None` if an option runs something, is
+/// unknown or is computed, and if bash may expand the value of an option to several words or none.
 pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Word]> {
     let mut at = 0;
     while let Some(word) = words.get(at) {
@@ -21,7 +21,7 @@ pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Wo
             Some(letters) => {
                 let values = own_words(reader, text, letters)?;
                 at += 1;
-                if words.iter().skip(at).take(values).any(|value| value.splits) {
+                if words.iter().skip(at).take(values).any(|value| !value.is_one_word()) {
                     return None;
                 }
                 at += values;
@@ -79,7 +79,7 @@ pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
 pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
     words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
         let name = word.split('=').next().unwrap_or(word);
-        name.len() > 3 && name.starts_with("--") && options.iter().any(|o| o.starts_with(name))
+        name.len() > 2 && name.starts_with("--") && options.iter().any(|o| o.starts_with(name))
     })
 }
 

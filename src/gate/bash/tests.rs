@@ -76,7 +76,11 @@ fn everyday_commands_are_plain() {
             "ssh -TqoBatchMode=yes -o 'StrictHostKeyChecking no' -i key -J gate web1 uptime",
             "nice -n \"$n\" make; kubectl exec -n \"$ns\" web-1 -- df -h; docker exec web npm run x",
             "wget -qO- http://h/x; wget -Orelease.tgz http://h/x; curl -sXGET http://h/x",
-            "psql -h db -Upostgres -l; gh pr list; gh api -X GET /user; exiftool -p x f",
+            "psql -h db -Upostgres -l; gh pr diff 1 --patch; gh api -X GET /user; exiftool f",
+            "curl -sSLo patch http://h/1.diff; gh issue list --label patch; restic -r/mnt/repo snapshots",
+            "ssh \"root@$host\" uptime; rsync -a d/ \"deploy@$host:/srv/\"; systemctl restart \"worker@$i\"",
+            "kubectl --namespace=shop exec web-1 -- npm run migrate; systemctl restart worker@{1..4}",
+            "nice -n $((n + 5)) make; ssh web$n -o GSSAPIAuthentication=no uptime; xargs -a <(ls) grep x",
         ],
         "plain",
     );
@@ -383,10 +387,21 @@ fn what_hides_in_odd_places_is_destructive() {
             "nice -n \"$@\"",
             "nice -n \"${a[@]}\"",
             "nice -n $(echo 5 x) ls",
+            "nice -n 1$(echo ' x')",
+            "nice -n {5,x,y}",
+            "timeout 5$(echo ' x')",
+            "env A=\"$@\" ls",
+            "env -u ./* ls",
+            "ssh {h,-oProxyCommand=./x} ls",
+            "ssh web$(echo ' -oProxyCommand=./x') ls",
+            "find . -exec env -u {} +",
+            "find . {-delete,-print}",
             "wget -e use_askpass=./x http://h/x",
             "wget -qeuse_askpass=./x http://h/x",
             "mysql --pager='x' db",
             "psql -o '|x' -l",
+            "psql --o='|x' -l",
+            "restic backup --stdin-from-command -- x",
             "restic -o sftp.command=x snapshots",
             "exiftool -if x f",
             "perl -F'x' f.pl",
@@ -499,7 +514,8 @@ fn scripts_that_hide_what_they_run_are_destructive() {
 fn many_values_and_many_pipes_are_judged_at_once() {
     let many = format!("for f in {}; do echo {}; done", "a ".repeat(2000), "$f ".repeat(2000));
     assert_eq!(CommandRules::default().classify(&many).severity, Severity::Plain);
-    for text in ["ls |& ".repeat(9000), "esac |& ".repeat(7000)] {
+    let subcommands = format!("npm {}", "- x ".repeat(16000));
+    for text in ["ls |& ".repeat(9000), "esac |& ".repeat(7000), subcommands] {
         assert_eq!(CommandRules::default().classify(&text).severity, Severity::Destructive);
     }
 }
@@ -566,6 +582,8 @@ fn what_destroys_is_known_in_every_spelling() {
             "curl -sXDELETE http://h/x; ls",
             "curl -X delete http://h/x",
             "gh api -XDELETE /repos/a/b",
+            "gh api -X=delete /repos/a/b",
+            "xhs -v delete http://h/x",
             "http DELETE http://h/x",
             "chmod -v 666 x",
             "chmod o=u x",

@@ -9,8 +9,11 @@ pub(super) struct Word {
     pub(super) whole: bool,
     /// Whether the word contains a file name pattern, so that bash may expand it to other words.
     pub(super) pattern: bool,
-    /// Whether bash may split its value into several words.
+    /// Whether its known beginning may mislead: it expands a variable that the text sets, and bash
+    /// may split this value into several words.
     pub(super) splits: bool,
+    /// Whether bash may expand it to several words or none, apart from file name patterns.
+    pub(super) many: bool,
     /// Whether a literal in it may hold code that something runs later.
     pub(super) holds_code: bool,
     /// Whether the grammar reads the word as an assignment; `text` is then the name.
@@ -35,6 +38,7 @@ impl Word {
             whole: false,
             pattern: false,
             splits: false,
+            many: false,
             holds_code: false,
             is_assignment: false,
             values: None,
@@ -58,6 +62,11 @@ impl Word {
             && !self.text.starts_with('-')
             && !"/dev/".starts_with(&self.text)
             && !self.text.starts_with("/dev/")
+    }
+
+    /// Tells whether bash certainly expands the word to exactly one word.
+    pub(super) fn is_one_word(&self) -> bool {
+        !self.many && !self.pattern
     }
 
     /// Tells whether file name expansion may turn the word into `text`.

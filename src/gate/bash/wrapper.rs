@@ -7,6 +7,9 @@ use super::word::Word;
 use super::{builtins, code};
 use crate::argv::programs::{self, BLANK, Kind, Reader, Stdin, is_listed};
 
+/// The maximum number of commands to find for the subcommands that a program may have, inclusive.
+const MAX_READINGS: usize = 8;
+
 /// Returns what `program` runs.
 pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     if let Some(inner) = builtins::inner(program, arguments) {
@@ -33,18 +36,25 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         _ => {}
     }
     let is_verb = |verbs: &str, word: &Word| word.known().is_some_and(|w| is_listed(verbs, w));
+    let subcommand = |from: usize| {
+        arguments.iter().enumerate().skip(from).find_map(|(at, word)| {
+            let verb = programs::verbs(program).find(|verb| is_verb(verb.verbs, word))?;
+            Some((at, &verb.reader))
+        })
+    };
+    // The word after an option may be the value of that option. The subcommand then follows later.
+    let may_be_value = |at: usize| {
+        let before = at.checked_sub(1).and_then(|before| arguments.get(before));
+        before.is_some_and(|word| word.beginning().starts_with('-') && !word.text.contains('='))
+    };
     let mut found = Vec::new();
-    let mut before = None;
-    for (at, word) in arguments.iter().enumerate() {
-        // A word after an option may be its value instead of the subcommand, so look further.
-        let may_be_value =
-            before.replace(word).is_some_and(|w: &Word| w.beginning().starts_with('-'));
-        if let Some(verb) = programs::verbs(program).find(|verb| is_verb(verb.verbs, word)) {
-            let rest = arguments.get(at + 1..).unwrap_or_default();
-            found.extend(read(program, &verb.reader, rest, outer));
-            if !may_be_value {
-                break;
-            }
+    let mut next = subcommand(0);
+    while let Some((at, reader)) = next {
+        found.extend(read(program, reader, arguments.get(at + 1..).unwrap_or_default(), outer));
+        next = subcommand(at + 1).filter(|_| may_be_value(at));
+        if found.len() > MAX_READINGS {
+            found.push(Inner::Unknown(format!("`{program}` may have one of many subcommands")));
+            break;
         }
     }
     if let Some(reader) = programs::reader(program) {
@@ -130,10 +140,12 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         let is_end = rest.first().and_then(Word::known) == Some("--");
         rest.get(usize::from(is_end)..).unwrap_or_default().to_vec()
     };
-    let rest = operands(reader, arguments).map(behind_own);
+    let operands = operands(reader, arguments);
+    let rest = operands.map(behind_own);
     // Programs differ in how they read options after their own operands.
     let is_clear = |rest: &Vec<Word>| {
         rest.first().is_none_or(|word| reader.before == 0 || !word.beginning().starts_with('-'))
+            && operands.iter().flat_map(|all| all.iter().take(reader.before)).all(Word::is_one_word)
     };
     let Some(mut words) = rest.filter(is_clear) else {
         inner.push(Inner::Unknown(format!("`{name}` is given an unknown option")));
@@ -152,6 +164,9 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         for word in words.drain(..set) {
             let name = word.beginning().split('=').next().unwrap_or_default();
             inner.push(Inner::Assigned(name.to_owned()));
+            if !word.is_one_word() {
+                inner.push(Inner::Unknown("`env` is given a value that bash may split".to_owned()));
+            }
         }
     }
     if words.is_empty() {
@@ -171,7 +186,7 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
             }
         }
         // The program appends arguments that are known only at run time.
-        words.push(Word { splits: true, ..Word::unknown() });
+        words.push(Word { many: true, ..Word::unknown() });
     }
     inner.push(Inner::Words(words));
     inner
@@ -240,9 +255,11 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
             };
             let end = (0..rest.len()).find(|at| is_end(*at)).unwrap_or(rest.len());
             let words = rest.get(..end).unwrap_or_default();
-            // find replaces `{}` with a file name that we do not know.
-            let words = words.iter().map(|word| {
-                if word.beginning().contains("{}") { Word::unknown() } else { word.clone() }
+            // find replaces `{}` with a file name that we do not know, or before `+` with several.
+            let many = rest.get(end).and_then(Word::known) == Some("+");
+            let words = words.iter().map(|word| match word.beginning().contains("{}") {
+                true => Word { many, ..Word::unknown() },
+                false => word.clone(),
             });
             inner.push(Inner::Words(words.collect()));
             at += end;
@@ -255,12 +272,16 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
 const FLAGS: &str = "46AaCfGgKkMNnqsTtVvXxYy";
 
 /// Settings of `ssh` that run and load nothing, in lower case.
-const SETTINGS: &str = "addressfamily batchmode bindaddress checkhostip ciphers compression \
-    connectionattempts connecttimeout controlmaster controlpath controlpersist forwardagent \
-    hostkeyalgorithms hostkeyalias hostname identitiesonly identityfile kexalgorithms loglevel macs \
+const SETTINGS: &str = "\
+    addressfamily batchmode bindaddress challengeresponseauthentication checkhostip ciphers \
+    clearallforwardings compression connectionattempts connecttimeout controlmaster controlpath \
+    controlpersist exitonforwardfailure forwardagent forwardx11 globalknownhostsfile \
+    gssapiauthentication hashknownhosts hostkeyalgorithms hostkeyalias hostname identitiesonly \
+    identityfile kbdinteractiveauthentication kexalgorithms localforward loglevel macs \
     numberofpasswordprompts passwordauthentication port preferredauthentications proxyjump \
-    pubkeyauthentication requesttty serveralivecountmax serveraliveinterval \
-    stricthostkeychecking tcpkeepalive updatehostkeys user userknownhostsfile";
+    pubkeyacceptedalgorithms pubkeyacceptedkeytypes pubkeyauthentication requesttty sendenv \
+    serveralivecountmax serveraliveinterval stricthostkeychecking tcpkeepalive updatehostkeys user \
+    userknownhostsfile verifyhostkeydns visualhostkey";
 
 /// Returns the values of `-o` among the options of `ssh`.
 fn settings(options: &[Word]) -> impl Iterator<Item = &str> {
@@ -281,8 +302,8 @@ fn is_harmless(setting: &str) -> bool {
 
 /// Returns what `ssh` runs: a shell on the remote host reads the command.
 fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
-    // The row of `ssh` in `argv/programs/wrappers.rs` lists `-o` as an option that loads settings.
-    // Here, it is accepted with a setting of `SETTINGS`.
+    // The row of `ssh` in `argv/programs/wrappers.rs` lists `-o` and `-S` as options that load
+    // settings. This function accepts `-S`, and `-o` with a setting of `SETTINGS`.
     const OPTIONS: Reader = Reader { flags: FLAGS, valued: "BbcDEeiJLlmOopQRSWw", ..BLANK };
     let unknown = |why: &str| vec![Inner::Unknown(format!("`ssh` {why}"))];
     // ssh also accepts options after the host.
@@ -297,7 +318,10 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     };
     let host = arguments.len() - rest.len();
     let own = arguments.get(..arguments.len() - words.len()).unwrap_or_default();
-    let is_computed = |(at, word): (usize, &Word)| at != host && word.known().is_none();
+    let is_computed = |(at, word): (usize, &Word)| match at == host {
+        true => !word.is_one_word(),
+        false => word.known().is_none(),
+    };
     if own.iter().enumerate().any(is_computed) || !settings(own).all(is_harmless) {
         return unknown("is given settings that may run commands");
     }

@@ -72,7 +72,7 @@ impl Reader<'_> {
                     && only.end - only.start + 2 == text.len()
                 {
                     let value = self.variables.value(self.of(only));
-                    return Word { splits: self.of(only) == "$@", ..value };
+                    return Word { many: self.of(only) == "$@", ..value };
                 }
                 match node.named().all(|child| child.kind == "string_content") {
                     true => holding(Word::literal(&unescape_quoted(inner(1)))),
@@ -86,9 +86,10 @@ impl Reader<'_> {
             }
             "simple_expansion" => {
                 let value = self.variables.value(text);
-                Word { splits: value.values.is_none(), ..value }
+                Word { many: value.values.is_none(), ..value }
             }
-            _ => Word { splits: true, ..Word::unknown() },
+            "arithmetic_expansion" | "process_substitution" => Word::unknown(),
+            _ => Word { many: true, ..Word::unknown() },
         }
     }
 
@@ -113,13 +114,20 @@ impl Reader<'_> {
             out.pattern |= part.pattern;
             out.holds_code |= part.holds_code;
             let expanded = self.of(child);
-            out.splits |= match node.kind {
+            let is_expansion = matches!(child.kind, "simple_expansion" | "expansion");
+            let splits = match node.kind {
                 // `"$@"` and `"${a[@]}"` become one word for each value.
-                "string" => child.is_named && expanded.contains('@'),
-                _ if child.kind.ends_with("expansion") => self.variables.may_split(expanded),
-                _ if child.kind == "command_substitution" => false,
+                "string" => is_expansion && expanded.contains('@'),
+                _ if is_expansion => self.variables.may_split(expanded),
                 _ => part.splits,
             };
+            out.splits |= splits;
+            out.many |= splits
+                || match child.kind {
+                    "command_substitution" => node.kind != "string",
+                    "string" | "concatenation" => part.many,
+                    _ => false,
+                };
         }
         // A brace expansion turns one word into several.
         let braces = self.of(node);
@@ -128,6 +136,8 @@ impl Reader<'_> {
             && (braces.contains(',') || braces.contains(".."))
         {
             out.whole = false;
+            out.many = true;
+            out.text.truncate(out.text.find('{').unwrap_or(out.text.len()));
         }
         out
     }
