@@ -315,6 +315,19 @@ pub fn serve(
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_connection_counts_until_it_ends() {
+        let open = Open::default();
+        let uid = Some(1000);
+        open.lock().unwrap().insert(uid, 2);
+        let places = [(); 2].map(|()| Place { open: open.clone(), uid });
+        let count = || open.lock().unwrap().get(&uid).copied();
+        for (place, left) in places.into_iter().zip([Some(1), None]) {
+            drop(place);
+            assert_eq!(count(), left);
+        }
+    }
+
     // proves WEB-1
     #[test]
     fn the_key_is_compared_whole() {

@@ -251,6 +251,7 @@ fn slots_that_no_daemon_decides_are_told() {
     place.write("jobs.yaml", &format!("{JOBS}{tick}"));
     let daemon = place.serve();
     wait_until(|| place.json(&["audit"])["valid_from"].is_string(), || place.log());
+    assert_eq!(place.json(&["audit"])["daemon"], json!(daemon.pid()));
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.wait(), Some(0));
     assert_eq!(place.dutyd(&["audit"]).code, 0);
@@ -262,6 +263,7 @@ fn slots_that_no_daemon_decides_are_told() {
         .unwrap();
     let report = place.json(&["audit", "tick"]);
     assert_eq!((&report["ok"], &report["holes"]), (&json!(false), &json!([])), "{report}");
+    assert!(report["daemon"].is_null(), "{report}");
     let undecided = &report["undecided"][0];
     assert_eq!(undecided["job"], "tick");
     assert!((58..=60).contains(&undecided["count"].as_u64().unwrap()), "{report}");

@@ -83,6 +83,23 @@ fn output_that_nobody_takes_is_a_failure() {
     assert_eq!(status.code(), Some(1));
 }
 
+#[test]
+fn a_record_without_an_end_is_an_open_run_or_an_interrupted_one() {
+    let place = place();
+    let (id, directory) = run(&place);
+    let transcript = directory.join("transcript.jsonl");
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    let before = text.trim_end().rsplit_once('\n').unwrap().0;
+    std::fs::write(&transcript, format!("{before}\n")).unwrap();
+    let lock = place.state().join("runs/open").join(&id);
+    std::fs::write(&lock, "").unwrap();
+    assert_eq!(place.dutyd(&["reindex"]).stdout, "0 runs\n", "the lock file keeps the run open");
+    std::fs::remove_file(lock).unwrap();
+    assert_eq!(place.dutyd(&["reindex"]).stdout, "1 runs\n");
+    let row = &place.json(&["runs"])[0];
+    assert_eq!((&row["run_id"], &row["outcome"]), (&id.into(), &"interrupted".into()), "{row}");
+}
+
 /// A record can be verified and shown even if the index has no row for it.
 // proves LOG-2
 #[test]
