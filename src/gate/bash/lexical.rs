@@ -82,7 +82,7 @@ pub(super) fn is_plain_token(node: &Node, own: &str) -> bool {
 /// brackets of an expression or an array, a `#` can be text for bash; so can one that follows a word
 /// without a space, as in `n=(a b)# ls`.
 fn has_plain_comments(node: &Node, text: &str) -> bool {
-    let may_comment = match node.kind {
+    let may_comment = || match node.kind {
         "compound_statement" => node.text(text).starts_with('{'),
         kind => COMMENTED.contains(&kind),
     };
@@ -93,7 +93,7 @@ fn has_plain_comments(node: &Node, text: &str) -> bool {
             Some(rest) => !rest.ends_with('\\'),
             None => before.is_empty(),
         };
-        may_comment && is_apart
+        is_apart && may_comment()
     })
 }
 

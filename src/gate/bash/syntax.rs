@@ -159,6 +159,12 @@ impl<'a> Reader<'a> {
     }
 
     fn node(&mut self, node: &Node, ctx: &Context) {
+        match node.kind {
+            _ if !node.children.is_empty() => {}
+            _ if !node.is_named => return self.token(node, ctx),
+            "word" | "string_content" | "variable_name" | "number" => return self.leaf(node, ctx),
+            _ => {}
+        }
         if !is_divided_alike(node, self.text) {
             self.unreadable("bash and our parser may find different words");
         }
@@ -219,16 +225,7 @@ impl<'a> Reader<'a> {
                 self.script.commands.push(simple);
             }
             "expansion" => return self.expansion(node, ctx),
-            "command_substitution" => {
-                let own = self.of(node);
-                if own.starts_with("$((") {
-                    self.unreadable("bash may read two brackets as an expression");
-                }
-                if own.starts_with('`') && !is_plain_backtick(own) {
-                    self.unreadable("text between backticks has a quote, an escape or a comment");
-                }
-            }
-            _ if !node.is_named => self.token(node, ctx),
+            "command_substitution" => self.substitution(self.of(node)),
             _ => self.leaf(node, ctx),
         }
         self.script.counts |= node.kind == "compound_statement" && node.child("((").is_some();
@@ -255,6 +252,16 @@ impl<'a> Reader<'a> {
                 }
                 false => self.node(child, &inner),
             }
+        }
+    }
+
+    /// Checks the whole text of a command substitution.
+    fn substitution(&mut self, own: &str) {
+        if own.starts_with("$((") {
+            self.unreadable("bash may read two brackets as an expression");
+        }
+        if own.starts_with('`') && !is_plain_backtick(own) {
+            self.unreadable("text between backticks has a quote, an escape or a comment");
         }
     }
 
@@ -363,25 +370,13 @@ impl<'a> Reader<'a> {
             let assignments = name.into_iter().collect();
             self.script.commands.push(Simple { assignments, ..Simple::default() });
         }
-        const PARTS: [&str; 12] = [
-            "variable_name",
-            "special_variable_name",
-            "subscript",
-            "word",
-            "number",
-            "regex",
-            "extglob_pattern",
-            "simple_expansion",
-            "expansion",
-            "command_substitution",
-            "concatenation",
-            "string",
-        ];
+        const PARTS: &str = "variable_name special_variable_name subscript word number regex extglob_pattern \
+            simple_expansion expansion command_substitution concatenation string";
         for child in &node.children {
             let text = self.of(child);
             let is_literal = matches!(child.kind, "word" | "regex" | "extglob_pattern" | "string");
             if child.is_named
-                && (!PARTS.contains(&child.kind) || is_literal && text.contains(['{', '}']))
+                && (!is_listed(PARTS, child.kind) || is_literal && text.contains(['{', '}']))
             {
                 self.unreadable("bash and our parser may read an expansion differently");
             }

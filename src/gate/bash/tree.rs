@@ -172,15 +172,16 @@ fn convert(cursor: &mut TreeCursor<'_>, depth: usize) -> Option<Node> {
         }
         cursor.goto_parent();
     }
+    let range = node.byte_range();
+    // The id of an error is not in the grammar. A token that the parser inserted is empty.
+    let kind =
+        KINDS.get(usize::from(node.kind_id())).filter(|_| !range.is_empty() || !node.is_missing());
     Some(Node {
-        kind: match node.is_missing() || node.is_error() {
-            true => "ERROR",
-            false => KINDS.get(usize::from(node.kind_id())).unwrap_or(&"ERROR"),
-        },
+        kind: kind.unwrap_or(&"ERROR"),
         field: cursor.field_id().and_then(|id| *FIELDS.get(usize::from(id.get()))?),
         is_named: node.is_named(),
-        start: node.start_byte(),
-        end: node.end_byte(),
+        start: range.start,
+        end: range.end,
         children,
     })
 }

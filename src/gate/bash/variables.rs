@@ -1,6 +1,7 @@
 //! The variables that the text of a command sets: loop variables with known values, and all others,
 //! whose values bash may split into several words.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::Node;
@@ -123,7 +124,12 @@ fn plain(kind: &str, text: &str) -> Option<String> {
 /// `f[0]`, `-vf`.
 fn set_by_word(word: &str) -> Option<String> {
     let quoted = word.strip_prefix('$').filter(|rest| rest.starts_with(['\'', '"']));
-    let word = quoted.unwrap_or(word).replace(['\'', '"', '\\'], "");
+    let word = quoted.unwrap_or(word);
+    let is_quote = |c| matches!(c, '\'' | '"' | '\\');
+    let word: Cow<str> = match word.contains(is_quote) {
+        true => word.replace(is_quote, "").into(),
+        false => word.into(),
+    };
     let word = ["-v", "-a"].iter().find_map(|option| word.strip_prefix(option)).unwrap_or(&word);
     let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
     let (name, rest) = word.split_at_checked(end)?;
