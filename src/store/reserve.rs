@@ -83,11 +83,12 @@ mod tests {
     fn a_full_disk_gets_the_reserve_piece_by_piece() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("reserve");
+        let system = rustix::fs::statvfs(temp.path()).unwrap();
         let mut reserve = Reserve::open(path.clone()).unwrap();
         let held = || std::fs::metadata(&path).unwrap().blocks() * 512;
-        let system = fstatvfs(&reserve.file).unwrap();
-        let has_space = system.f_bavail * system.f_frsize > PLENTY + WHOLE;
-        assert_eq!(held() == WHOLE, has_space, "the first fill");
+        if system.f_bavail * system.f_frsize > 2 * PLENTY {
+            assert_eq!(held(), WHOLE, "the first fill");
+        }
         reserve.adapt_to(PLENTY);
         assert_eq!(held(), WHOLE);
         reserve.adapt_to(SCARCE);

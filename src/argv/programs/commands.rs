@@ -64,7 +64,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader { names: "tcpdump", runs: "z", ..BLANK },
     Reader { names: "openssl", long_loads: "-engine -provider -provider-path", ..BLANK },
     Reader { names: "nmap", long_loads: "--script --script-args --datadir", ..BLANK },
-    Reader { names: "exiftool", long_runs: "-if -p -config", ..BLANK },
+    Reader { names: "exiftool", long_loads: "-config -p", long_runs: "-if", ..BLANK },
     Reader {
         names: "restic borg rclone",
         valued: "r",

@@ -44,6 +44,7 @@ const WORDS: &[(&str, &str)] = &[
     ("az", "delete purge stop deallocate"),
     ("gsutil", "rm rb"),
     ("gh", "delete"),
+    ("glab", "delete"),
     ("virsh", "destroy undefine shutdown reset managedsave-remove"),
     ("redis-cli", "flushall flushdb shutdown del unlink"),
     ("etcdctl", "del remove"),

@@ -210,7 +210,7 @@ impl Classifier<'_> {
                     self.simple(&inner, depth + 1);
                 }
                 Inner::Script(text) => {
-                    self.script(&text, Shell { piped: outer.piped }, depth + 1);
+                    self.script(&text, Shell { piped: outer.piped, is_inner: true }, depth + 1);
                 }
                 Inner::Assigned(name) => self.assigned(&name),
                 Inner::Unknown(why) => self.destructive(why),

@@ -4,7 +4,8 @@ use super::word::Word;
 use crate::argv::programs::{Reader, is_listed};
 
 /// Returns the words from the first operand on. Returns `None` if an option runs something, is
-/// unknown or is computed, and if bash may expand the value of an option to several words or none.
+/// unknown or is computed. Also returns `None` if bash may expand the value of an option to several
+/// words or none.
 pub(super) fn operands<'a>(reader: &Reader, words: &'a [Word]) -> Option<&'a [Word]> {
     let mut at = 0;
     while let Some(word) = words.get(at) {

@@ -20,6 +20,8 @@ mod words;
 pub(super) struct Shell {
     /// Whether its standard input is a file, a text or the output of another command.
     pub(super) piped: bool,
+    /// Whether a command starts it, which may set any variable for it.
+    pub(super) is_inner: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -79,7 +81,8 @@ impl Simple {
 
 /// Finds the simple commands of a text.
 pub(super) fn parse(text: &str, shell: Shell) -> Script {
-    let mut reader = Reader { text, script: Script::default(), variables: Variables::default() };
+    let variables = Variables::new(shell.is_inner);
+    let mut reader = Reader { text, script: Script::default(), variables };
     match tree(text) {
         Err(why) => reader.unreadable(why),
         Ok(root) => {

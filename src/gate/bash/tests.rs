@@ -76,7 +76,8 @@ fn everyday_commands_are_plain() {
             "ssh -TqoBatchMode=yes -o 'StrictHostKeyChecking no' -i key -J gate web1 uptime",
             "nice -n \"$n\" make; kubectl exec -n \"$ns\" web-1 -- df -h; docker exec web npm run x",
             "wget -qO- http://h/x; wget -Orelease.tgz http://h/x; curl -sXGET http://h/x",
-            "psql -h db -Upostgres -l; gh pr diff 1 --patch; gh api -X GET /user; exiftool f",
+            "psql -h db -Upostgres -l; gh pr diff 1 --patch; gh api -X GET /user; exiftool -FileType f",
+            "bash -c 'for n in 1 2; do ssh web$n uptime; done'",
             "curl -sSLo patch http://h/1.diff; gh issue list --label patch; restic -r/mnt/repo snapshots",
             "ssh \"root@$host\" uptime; rsync -a d/ \"deploy@$host:/srv/\"; systemctl restart \"worker@$i\"",
             "kubectl --namespace=shop exec web-1 -- npm run migrate; systemctl restart worker@{1..4}",
@@ -473,6 +474,10 @@ fn scripts_that_hide_what_they_run_are_destructive() {
             "for f in 7; do let f=1; kill $f; done",
             "for REPLY in a; do read <<< -delete; find . $REPLY; done",
             "set -- 'a -delete'; find . -name x$1",
+            "f() { find . -name x$1; }; f 'a -delete'",
+            "f() { nice -n 1$1; }; f '0 x'",
+            "bash -c 'find . -name x$0' 'a -delete'",
+            "n='a -delete' bash -c 'find . -name x$n'",
             "cd / && cat x > dev/sda",
             "cat x > /proc/1/cwd/dev/sda",
             "cat x > /proc/self/task/1/root/dev/sda",
@@ -514,8 +519,9 @@ fn scripts_that_hide_what_they_run_are_destructive() {
 fn many_values_and_many_pipes_are_judged_at_once() {
     let many = format!("for f in {}; do echo {}; done", "a ".repeat(2000), "$f ".repeat(2000));
     assert_eq!(CommandRules::default().classify(&many).severity, Severity::Plain);
-    let subcommands = format!("npm {}", "- x ".repeat(16000));
-    for text in ["ls |& ".repeat(9000), "esac |& ".repeat(7000), subcommands] {
+    let subcommands =
+        [format!("npm {}", "- x ".repeat(16000)), format!("docker {}", "-e exec ".repeat(8000))];
+    for text in ["ls |& ".repeat(9000), "esac |& ".repeat(7000)].into_iter().chain(subcommands) {
         assert_eq!(CommandRules::default().classify(&text).severity, Severity::Destructive);
     }
 }
@@ -583,6 +589,10 @@ fn what_destroys_is_known_in_every_spelling() {
             "curl -X delete http://h/x",
             "gh api -XDELETE /repos/a/b",
             "gh api -X=delete /repos/a/b",
+            "gh api --method delete /repos/a/b",
+            "gh repo delete a/b",
+            "glab release delete v1",
+            "curl --request delete http://h/x",
             "xhs -v delete http://h/x",
             "http DELETE http://h/x",
             "chmod -v 666 x",

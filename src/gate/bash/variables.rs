@@ -22,13 +22,17 @@ pub(super) struct Variables {
     loops: BTreeMap<String, Option<Vec<String>>>,
     /// Variables that are set in any other way, as far as their names are known.
     others: BTreeSet<String>,
-    /// Whether `set` may set the positional parameters.
-    sets_positional: bool,
+    /// Whether a caller of the script may have set any variable.
+    may_inherit: bool,
     /// The variables of the loops around the current position of the walk.
     entered: Vec<String>,
 }
 
 impl Variables {
+    pub(super) fn new(may_inherit: bool) -> Self {
+        Self { may_inherit, ..Self::default() }
+    }
+
     /// Collects the variables of a tree; `parent` is the kind of the parent node.
     pub(super) fn collect(&mut self, node: &Node, parent: &str, text: &str) {
         let name = || node.field("name").map_or("", |name| name.text(text));
@@ -46,7 +50,6 @@ impl Variables {
                     self.loops.contains_key(variable) || OF_BASH.contains(&variable);
                 self.loops.insert(variable.to_owned(), values.filter(|_| !is_set_elsewhere));
             }
-            "command_name" => self.sets_positional |= node.text(text) == "set",
             // A builtin such as `read` may set the variable that the word names. Collecting a word
             // that only looks like such a name does no harm.
             "word" | "variable_name" | "string" | "raw_string" | "ansi_c_string"
@@ -93,18 +96,22 @@ impl Variables {
         }
     }
 
-    /// Tells whether an expansion may become several words, because the text or bash sets its
-    /// variable to a value that we do not know.
+    /// Tells whether an expansion may become several words, because the text, its caller or bash
+    /// sets its variable to a value that we do not know.
     pub(super) fn may_split(&self, expansion: &str) -> bool {
         let own = expansion.trim_start_matches(['$', '{', '!', '#']);
         let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
         let name: String = own.chars().take_while(is_name).collect();
-        let is_unknown_loop = || self.loops.get(&name).is_some_and(Option::is_none);
+        let is_unknown = match self.loops.get(&name) {
+            Some(values) => values.is_none(),
+            None => self.may_inherit,
+        };
+        // `set`, a function call and a shell set positional parameters.
         let is_positional = own.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '@' | '*'));
-        self.others.contains(&name)
+        is_unknown
+            || is_positional
+            || self.others.contains(&name)
             || OF_BASH.contains(&name.as_str())
-            || (is_positional && self.sets_positional)
-            || is_unknown_loop()
     }
 }
 

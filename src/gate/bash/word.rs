@@ -9,10 +9,11 @@ pub(super) struct Word {
     pub(super) whole: bool,
     /// Whether the word contains a file name pattern, so that bash may expand it to other words.
     pub(super) pattern: bool,
-    /// Whether its known beginning may mislead: it expands a variable that the text sets, and bash
-    /// may split this value into several words.
+    /// Whether the word expands a variable with an unknown value that bash may split, so that the
+    /// known beginning does not show what the word becomes.
     pub(super) splits: bool,
-    /// Whether bash may expand it to several words or none, apart from file name patterns.
+    /// Whether bash may expand it to several words or none, apart from file name patterns. In a word
+    /// such as `web$n`, a variable that nothing sets counts as empty.
     pub(super) many: bool,
     /// Whether a literal in it may hold code that something runs later.
     pub(super) holds_code: bool,

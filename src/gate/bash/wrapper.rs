@@ -7,8 +7,8 @@ use super::word::Word;
 use super::{builtins, code};
 use crate::argv::programs::{self, BLANK, Kind, Reader, Stdin, is_listed};
 
-/// The maximum number of commands to find for the subcommands that a program may have, inclusive.
-const MAX_READINGS: usize = 8;
+/// The maximum number of words to try as the subcommand of a program, inclusive.
+const MAX_TRIED: usize = 8;
 
 /// Returns what `program` runs.
 pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
@@ -49,13 +49,15 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     };
     let mut found = Vec::new();
     let mut next = subcommand(0);
+    let mut tried = 0;
     while let Some((at, reader)) = next {
-        found.extend(read(program, reader, arguments.get(at + 1..).unwrap_or_default(), outer));
-        next = subcommand(at + 1).filter(|_| may_be_value(at));
-        if found.len() > MAX_READINGS {
+        if tried == MAX_TRIED {
             found.push(Inner::Unknown(format!("`{program}` may have one of many subcommands")));
             break;
         }
+        tried += 1;
+        found.extend(read(program, reader, arguments.get(at + 1..).unwrap_or_default(), outer));
+        next = subcommand(at + 1).filter(|_| may_be_value(at));
     }
     if let Some(reader) = programs::reader(program) {
         found.extend(read(program, reader, arguments, outer));
@@ -255,7 +257,8 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
             };
             let end = (0..rest.len()).find(|at| is_end(*at)).unwrap_or(rest.len());
             let words = rest.get(..end).unwrap_or_default();
-            // find replaces `{}` with a file name that we do not know, or before `+` with several.
+            // find replaces `{}` with a file name that we do not know. Before `+`, find replaces it
+            // with several names.
             let many = rest.get(end).and_then(Word::known) == Some("+");
             let words = words.iter().map(|word| match word.beginning().contains("{}") {
                 true => Word { many, ..Word::unknown() },
