@@ -8,6 +8,20 @@
 //! REDIRECTION.
 
 use super::tree::Node;
+use crate::argv::programs::{Words, words};
+
+/// Operators, brackets and reserved words that the walk accepts.
+pub(super) static TOKENS: Words = Words::new(|| {
+    let mut tokens = words(
+        "\
+        ; ;; ;& ;;& & && | || |& ( ) { } [ ] [[ ]] (( )) ! < > >> &> &>> <& >& >| <<< << <<- $( \
+        ${ $(( $ <( >( ` \" = += == != =~ + - * / % ** ++ -- <= >= ? : , ^ ~ -= *= /= %= # ## %% \
+        // ^^ ,, :- := :+ :? if then elif else fi for in do done while until case esac function \
+        export declare typeset local readonly unset unsetenv /# /% ..",
+    );
+    tokens.insert("\n");
+    tokens
+});
 
 /// Nodes whose parts touch each other, without blanks.
 const GLUED: [&str; 5] = [

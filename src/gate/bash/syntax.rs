@@ -4,14 +4,16 @@
 //! does not list, makes the text unreadable, and so destructive. The walk continues nevertheless,
 //! to find a blocked command in the rest.
 
+use bumpalo::Bump;
+
 use super::lexical::{
-    is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
+    TOKENS, is_divided_alike, is_lone_dash, is_plain_backtick, is_plain_heredoc, is_plain_token,
     joins_lines, literal_body, may_hold_code, opens_substitution,
 };
 use super::tree::{Node, tree};
 use super::variables::Variables;
 pub(super) use super::word::Word;
-use crate::argv::programs::{Words, is_listed, words};
+use crate::argv::programs::is_listed;
 
 mod words;
 
@@ -83,7 +85,7 @@ impl Simple {
 pub(super) fn parse(text: &str, shell: Shell) -> Script {
     let variables = Variables::new(shell.is_inner);
     let mut reader = Reader { text, script: Script::default(), variables };
-    match tree(text) {
+    match tree(text, &Bump::new()) {
         Err(why) => reader.unreadable(why),
         Ok(root) => {
             if joins_lines(text) {
@@ -99,23 +101,12 @@ pub(super) fn parse(text: &str, shell: Shell) -> Script {
 /// Nodes whose parts `Reader::parts` joins into one word.
 const MADE_OF_TEXTS: [&str; 4] = ["concatenation", "command_name", "string", "translated_string"];
 
-/// Operators, brackets and reserved words that the walk accepts.
-static TOKENS: Words = Words::new(|| {
-    words(
-        "\
-        ; ;; ;& ;;& & && | || |& ( ) { } [ ] [[ ]] (( )) ! < > >> &> &>> <& >& >| <<< << <<- $( \
-        ${ $(( $ <( >( ` \" = += == != =~ + - * / % ** ++ -- <= >= ? : , ^ ~ -= *= /= %= # ## %% \
-        // ^^ ,, :- := :+ :? if then elif else fi for in do done while until case esac function \
-        export declare typeset local readonly unset unsetenv /# /% ..",
-    )
-});
-
-#[derive(Debug, Clone, Default)]
-struct Context {
+#[derive(Debug, Clone, Copy, Default)]
+struct Context<'c> {
     piped: bool,
-    input: Option<String>,
+    input: Option<&'c str>,
     /// Words of the command that follow its redirections.
-    behind: Vec<Word>,
+    behind: &'c [Word],
     /// Whether the node is in a word of a command. The word itself records whether it may contain
     /// code.
     in_word: bool,
@@ -135,7 +126,7 @@ enum Operators {
     EndCommand,
 }
 
-impl Context {
+impl Context<'_> {
     /// Returns a context without input.
     fn inside(&self) -> Self {
         Self { in_substitution: self.in_substitution, ..Self::default() }
@@ -145,7 +136,7 @@ impl Context {
 struct Reader<'a> {
     text: &'a str,
     script: Script,
-    variables: Variables,
+    variables: Variables<'a>,
 }
 
 impl<'a> Reader<'a> {
@@ -244,15 +235,13 @@ impl<'a> Reader<'a> {
             false => Context {
                 in_word: ctx.in_word && MADE_OF_TEXTS.contains(&node.kind),
                 operators,
-                ..ctx.clone()
+                ..*ctx
             },
         };
         let patterns_end = node.child(")").map_or(0, |bracket| bracket.start);
-        for child in &node.children {
+        for child in node.children {
             match node.kind == "case_item" && child.end <= patterns_end {
-                true => {
-                    self.node(child, &Context { operators: Operators::Pattern, ..inner.clone() })
-                }
+                true => self.node(child, &Context { operators: Operators::Pattern, ..inner }),
                 false => self.node(child, &inner),
             }
         }
@@ -271,8 +260,9 @@ impl<'a> Reader<'a> {
     /// Checks an operator, a bracket or a reserved word.
     fn token(&mut self, node: &Node, ctx: &Context) {
         let own = node.kind;
-        let is_known = own == "\n" || TOKENS.contains(own);
-        if !is_known || opens_substitution(own, self.text.get(node.end..).unwrap_or_default()) {
+        if !TOKENS.contains(own)
+            || opens_substitution(own, self.text.get(node.end..).unwrap_or_default())
+        {
             self.unreadable("it contains an unknown token");
         } else if ctx.operators == Operators::EndCommand
             && own.contains(['|', '&', ';', '<', '>', '('])
@@ -312,19 +302,19 @@ impl<'a> Reader<'a> {
             self.unreadable("bash may end a here-document elsewhere, or run something in it");
         }
         self.script.holds_code |= may_hold_code(&literal_body(node, self.text));
-        for child in &node.children {
+        for child in node.children {
             self.node(child, &Context { piped: true, ..ctx.inside() });
         }
     }
 
     fn loop_over(&mut self, node: &Node, ctx: &Context) {
-        let name = node.field("variable").map(|name| self.of(name).to_owned());
-        let assignments = name.clone().into_iter().collect();
+        let name = node.field("variable").map(|name| self.of(name));
+        let assignments = name.into_iter().map(str::to_owned).collect();
         self.script.commands.push(Simple { assignments, ..Simple::default() });
-        for child in &node.children {
+        for child in node.children {
             let is_body = child.field == Some("body");
             if is_body {
-                self.variables.enter(name.clone());
+                self.variables.enter(name.unwrap_or_default());
             }
             self.node(child, ctx);
             if is_body {
@@ -375,7 +365,7 @@ impl<'a> Reader<'a> {
         }
         const PARTS: &str = "variable_name special_variable_name subscript word number regex extglob_pattern \
             simple_expansion expansion command_substitution concatenation string";
-        for child in &node.children {
+        for child in node.children {
             let text = self.of(child);
             let is_literal = matches!(child.kind, "word" | "regex" | "extglob_pattern" | "string");
             if child.is_named
@@ -386,20 +376,22 @@ impl<'a> Reader<'a> {
             if child.is_named {
                 self.node(
                     child,
-                    &Context { in_word: false, operators: Operators::Pattern, ..ctx.clone() },
+                    &Context { in_word: false, operators: Operators::Pattern, ..*ctx },
                 );
             }
         }
     }
 
     fn command(&mut self, node: &Node, ctx: &Context) {
-        let mut simple = Simple { piped: ctx.piped, input: ctx.input.clone(), ..Simple::default() };
+        let words = Vec::with_capacity(node.children.len() + ctx.behind.len());
+        let (piped, input) = (ctx.piped, ctx.input.map(str::to_owned));
+        let mut simple = Simple { words, piped, input, ..Simple::default() };
         if node.kind != "command" {
             let word = self.of(node).split_whitespace().next().unwrap_or_default();
             simple.words.push(Word::literal(word));
         }
         let word = Context { piped: ctx.piped, in_word: true, ..ctx.inside() };
-        for child in &node.children {
+        for child in node.children {
             match child.kind {
                 // The grammar has no named node for these words.
                 "$" | "==" | "=~" | "=" if !child.is_named => {
@@ -415,7 +407,7 @@ impl<'a> Reader<'a> {
                     if node.kind != "command" {
                         simple.words.push(self.word(child));
                     }
-                    let inner = Context { in_word: false, ..word.clone() };
+                    let inner = Context { in_word: false, ..word };
                     child.children.iter().for_each(|part| self.node(part, &inner));
                     if !is_divided_alike(child, self.text) {
                         self.unreadable("bash and our parser may find different words");
@@ -438,7 +430,7 @@ impl<'a> Reader<'a> {
         if !is_divided_alike(node, self.text) {
             self.unreadable("bash and our parser may find different words");
         }
-        simple.words.extend(ctx.behind.iter().cloned());
+        simple.words.extend_from_slice(ctx.behind);
         // For these builtins, `IFS` changes only how they split what they read.
         let first = simple.words.first().and_then(Word::known);
         if matches!(first, Some("read" | "mapfile" | "readarray")) {
@@ -461,10 +453,10 @@ impl<'a> Reader<'a> {
 
     fn redirected(&mut self, node: &Node, ctx: &Context) {
         let mut outer = Simple::default();
-        let mut behind = ctx.behind.clone();
+        let mut behind = ctx.behind.to_vec();
         let is_redirect = |child: &&Node| child.kind.ends_with("_redirect");
         let mut end = node.start;
-        for child in &node.children {
+        for child in node.children {
             let gap = self.text.get(end..child.start).unwrap_or_default();
             end = child.end;
             if !is_redirect(&child) {
@@ -481,9 +473,10 @@ impl<'a> Reader<'a> {
             behind.clear();
         }
         let inner = if outer.piped || outer.input.is_some() {
-            Context { piped: outer.piped, input: outer.input.take(), behind, ..ctx.inside() }
+            let input = outer.input.as_deref();
+            Context { piped: outer.piped, input, behind: &behind, ..ctx.inside() }
         } else {
-            Context { behind, ..ctx.clone() }
+            Context { behind: &behind, ..*ctx }
         };
         if !outer.writes.is_empty() {
             self.script.commands.push(Simple { writes: outer.writes, ..Simple::default() });

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::text::escape::is_deceptive;
+use bumpalo::Bump;
 use tree_sitter::{Language, ParseOptions, ParseState, Parser, TreeCursor};
 
 /// The maximum depth of a syntax tree, and of the brackets in a text, inclusive.
@@ -52,8 +53,10 @@ fn new_parser() -> Option<Parser> {
 }
 
 /// A node of the syntax tree; `start` and `end` are byte offsets into the text.
-#[derive(Debug)]
-pub(super) struct Node {
+///
+/// The nodes of a tree are in one arena, so that a tree needs few allocations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Node<'a> {
     /// The grammar's name for the node; `ERROR` also for a token that the parser inserted.
     pub(super) kind: &'static str,
     pub(super) field: Option<&'static str>,
@@ -61,10 +64,10 @@ pub(super) struct Node {
     pub(super) is_named: bool,
     pub(super) start: usize,
     pub(super) end: usize,
-    pub(super) children: Vec<Self>,
+    pub(super) children: &'a [Self],
 }
 
-impl Node {
+impl Node<'_> {
     pub(super) fn text<'t>(&self, text: &'t str) -> &'t str {
         text.get(self.start..self.end).unwrap_or_default()
     }
@@ -86,10 +89,11 @@ impl Node {
     }
 }
 
-/// Returns the tree of a text. If the text is not valid bash, the tree contains `ERROR` nodes.
+/// Returns the tree of a text, with its nodes in `arena`. If the text is not valid bash, the tree
+/// contains `ERROR` nodes.
 ///
 /// *Errors*: the reason why the text has no tree.
-pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
+pub(super) fn tree<'a>(text: &str, arena: &'a Bump) -> Result<Node<'a>, &'static str> {
     let is_odd = |c: char| !matches!(c, ' '..='~' | '\n' | '\t') && is_deceptive(c);
     if text.chars().any(is_odd) {
         return Err("it contains control or invisible characters");
@@ -113,7 +117,7 @@ pub(super) fn tree(text: &str) -> Result<Node, &'static str> {
         .with_borrow_mut(|parser| {
             let parser = parser.as_mut()?;
             let tree = parse(parser, text)?;
-            let root = convert(&mut tree.walk(), 0);
+            let root = convert(&mut tree.walk(), arena, 0);
             Some(root.ok_or("it is nested too deeply"))
         })
         .unwrap_or(Err("it is not valid bash, or takes too long to parse"))
@@ -157,19 +161,19 @@ fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     tree
 }
 
-fn convert(cursor: &mut TreeCursor<'_>, depth: usize) -> Option<Node> {
+/// Returns the node at the cursor with the nodes below it; `None` if they are too deep.
+fn convert<'a>(cursor: &mut TreeCursor<'_>, arena: &'a Bump, depth: usize) -> Option<Node<'a>> {
     if depth > DEEPEST {
         return None;
     }
     let node = cursor.node();
-    let mut children = Vec::with_capacity(node.child_count() as usize);
+    let mut children: &[Node<'a>] = &[];
     if cursor.goto_first_child() {
-        loop {
-            children.push(convert(cursor, depth + 1)?);
-            if !cursor.goto_next_sibling() {
-                break;
-            }
-        }
+        let next = |at: usize| match at == 0 || cursor.goto_next_sibling() {
+            true => convert(cursor, arena, depth + 1).ok_or(()),
+            false => Err(()),
+        };
+        children = arena.alloc_slice_try_fill_with(node.child_count() as usize, next).ok()?;
         cursor.goto_parent();
     }
     let range = node.byte_range();

@@ -16,30 +16,30 @@ const OF_BASH: [&str; 10] =
     ["_", "COPROC", "LINENO", "MAPFILE", "OPTARG", "OPTIND", "RANDOM", "REPLY", "SECONDS", "SHLVL"];
 
 #[derive(Debug, Default)]
-pub(super) struct Variables {
+pub(super) struct Variables<'t> {
     /// The words of each loop, by its variable. `None` if they are not known: a word is not plain,
     /// there are too many or none, or another loop or bash itself sets the variable.
-    loops: BTreeMap<String, Option<Vec<String>>>,
+    loops: BTreeMap<&'t str, Option<Vec<String>>>,
     /// Variables that are set in any other way, as far as their names are known.
-    others: BTreeSet<String>,
+    others: BTreeSet<Cow<'t, str>>,
     /// Whether a caller of the script may have set any variable.
     may_inherit: bool,
     /// The variables of the loops around the current position of the walk.
-    entered: Vec<String>,
+    entered: Vec<&'t str>,
 }
 
-impl Variables {
+impl<'t> Variables<'t> {
     pub(super) fn new(may_inherit: bool) -> Self {
         Self { may_inherit, ..Self::default() }
     }
 
     /// Collects the variables of a tree; `parent` is the kind of the parent node.
-    pub(super) fn collect(&mut self, node: &Node, parent: &str, text: &str) {
+    pub(super) fn collect(&mut self, node: &Node, parent: &str, text: &'t str) {
         let name = || node.field("name").map_or("", |name| name.text(text));
         match node.kind {
             "variable_assignment" => {
                 let name = name().split('[').next().unwrap_or_default();
-                self.others.insert(name.to_owned());
+                self.others.insert(name.into());
             }
             "for_statement" => {
                 let variable = node.field("variable").map_or("", |name| name.text(text));
@@ -48,7 +48,7 @@ impl Variables {
                 let values = values.filter(|values| (1..=MAX_VALUES).contains(&values.len()));
                 let is_set_elsewhere =
                     self.loops.contains_key(variable) || OF_BASH.contains(&variable);
-                self.loops.insert(variable.to_owned(), values.filter(|_| !is_set_elsewhere));
+                self.loops.insert(variable, values.filter(|_| !is_set_elsewhere));
             }
             // A builtin such as `read` may set the variable that the word names. Collecting a word
             // that only looks like such a name does no harm.
@@ -62,7 +62,7 @@ impl Variables {
                 let sets = node.field("operator").map(|operator| operator.text(text));
                 let name = node.named().next().map(|name| name.text(text));
                 let set = name.filter(|_| matches!(sets, Some("=" | ":=")));
-                self.others.extend(set.map(str::to_owned));
+                self.others.extend(set.map(Cow::from));
             }
             _ => {}
         }
@@ -72,8 +72,8 @@ impl Variables {
     }
 
     /// Records that the walk enters the body of the loop over a variable.
-    pub(super) fn enter(&mut self, variable: Option<String>) {
-        self.entered.push(variable.unwrap_or_default());
+    pub(super) fn enter(&mut self, variable: &'t str) {
+        self.entered.push(variable);
     }
 
     /// Records that the walk leaves the innermost loop body.
@@ -86,10 +86,7 @@ impl Variables {
     pub(super) fn value(&self, variable: &str) -> Word {
         let name = variable.trim_start_matches('$');
         match self.loops.get(name) {
-            Some(Some(values))
-                if self.entered.iter().any(|entered| entered == name)
-                    && !self.others.contains(name) =>
-            {
+            Some(Some(values)) if self.entered.contains(&name) && !self.others.contains(name) => {
                 Word::one_of(name, values.clone())
             }
             _ => Word::unknown(),
@@ -100,18 +97,15 @@ impl Variables {
     /// sets its variable to a value that we do not know.
     pub(super) fn may_split(&self, expansion: &str) -> bool {
         let own = expansion.trim_start_matches(['$', '{', '!', '#']);
-        let is_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
-        let name: String = own.chars().take_while(is_name).collect();
-        let is_unknown = match self.loops.get(&name) {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let (name, _) = own.split_at(own.find(|c| !is_name(c)).unwrap_or(own.len()));
+        let is_unknown = match self.loops.get(name) {
             Some(values) => values.is_none(),
             None => self.may_inherit,
         };
         // `set`, a function call and a shell set positional parameters.
         let is_positional = own.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '@' | '*'));
-        is_unknown
-            || is_positional
-            || self.others.contains(&name)
-            || OF_BASH.contains(&name.as_str())
+        is_unknown || is_positional || self.others.contains(name) || OF_BASH.contains(&name)
     }
 }
 
@@ -129,16 +123,19 @@ fn plain(kind: &str, text: &str) -> Option<String> {
 
 /// Returns the variable that a builtin would set if it were given this word: `f`, `"f"`, `f=1`,
 /// `f[0]`, `-vf`.
-fn set_by_word(word: &str) -> Option<String> {
+fn set_by_word(word: &str) -> Option<Cow<'_, str>> {
     let quoted = word.strip_prefix('$').filter(|rest| rest.starts_with(['\'', '"']));
     let word = quoted.unwrap_or(word);
     let is_quote = |c| matches!(c, '\'' | '"' | '\\');
-    let word: Cow<str> = match word.contains(is_quote) {
-        true => word.replace(is_quote, "").into(),
-        false => word.into(),
-    };
-    let word = ["-v", "-a"].iter().find_map(|option| word.strip_prefix(option)).unwrap_or(&word);
+    match word.contains(is_quote) {
+        true => Some(set_by_bare(&word.replace(is_quote, ""))?.to_owned().into()),
+        false => set_by_bare(word).map(Cow::from),
+    }
+}
+
+fn set_by_bare(word: &str) -> Option<&str> {
+    let word = ["-v", "-a"].iter().find_map(|option| word.strip_prefix(option)).unwrap_or(word);
     let end = word.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(word.len());
     let (name, rest) = word.split_at_checked(end)?;
-    (rest.is_empty() || rest.starts_with(['=', '[', '+'])).then(|| name.to_owned())
+    (rest.is_empty() || rest.starts_with(['=', '[', '+'])).then_some(name)
 }

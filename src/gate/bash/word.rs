@@ -108,6 +108,9 @@ impl Word {
 
 /// Returns an unquoted word: removes backslashes and notes patterns.
 pub(super) fn bare(text: &str) -> Word {
+    if !text.contains(['\\', '*', '?', '[', '{']) {
+        return Word::literal(text);
+    }
     let mut word = Word::literal("");
     let mut characters = text.chars();
     while let Some(c) = characters.next() {
@@ -133,7 +136,7 @@ pub(super) fn bare(text: &str) -> Word {
 /// Removes the escapes from a double-quoted text, where only four characters and newlines can be
 /// escaped.
 pub(super) fn unescape_quoted(text: &str) -> String {
-    let mut out = String::new();
+    let mut out = String::with_capacity(text.len());
     let mut characters = text.chars().peekable();
     while let Some(c) = characters.next() {
         match (c, characters.peek()) {

@@ -67,7 +67,7 @@ impl Reader<'_> {
                 Word { holds_code: may_hold_code(inner(2)), ..word }
             }
             "string" => {
-                if let [_, only, _] = node.children.as_slice()
+                if let [_, only, _] = node.children
                     && only.kind == "simple_expansion"
                     && only.end - only.start + 2 == text.len()
                 {
@@ -96,7 +96,7 @@ impl Reader<'_> {
     /// Returns a word that consists of several parts.
     fn parts(&self, node: &Node) -> Word {
         let mut out = Word::literal("");
-        for child in &node.children {
+        for child in node.children {
             let part = match child.kind {
                 "\"" => continue,
                 "$" if node.kind == "translated_string" => continue,
