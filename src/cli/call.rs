@@ -286,6 +286,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         enabled: false,
         schedule: None,
         jitter: std::time::Duration::ZERO,
+        overlap: crate::config::Overlap::Skip,
         catchup: crate::config::Catchup::None,
         catchup_window: std::time::Duration::ZERO,
         prompt: Template::parse("-").map_err(|error| failed(&error))?,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawUnanswered};
+use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawOverlap, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
@@ -67,6 +67,37 @@ pub enum Catchup {
     None,
     /// The latest of these slots runs, if it is at most `catchup_window` old.
     Latest,
+    /// Each of these slots runs, one after another, if it is at most `catchup_window` old.
+    All,
+}
+
+/// The policy for a slot that comes due while a run of its job waits or works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// The slot does not run.
+    Skip,
+    /// The slot waits, unless another one does.
+    BufferOne,
+    /// The slot waits.
+    BufferAll,
+    /// The slot replaces a waiting one, and active runs are cancelled.
+    CancelOther,
+    /// The slot runs beside the other runs.
+    AllowAll,
+}
+
+impl Overlap {
+    /// Returns the value that selects the policy in `jobs.yaml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::BufferOne => "buffer_one",
+            Self::BufferAll => "buffer_all",
+            Self::CancelOther => "cancel_other",
+            Self::AllowAll => "allow_all",
+        }
+    }
 }
 
 /// Which read tools a job may use.
@@ -184,6 +215,8 @@ pub struct Job {
     pub schedule: Option<Schedule>,
     /// The span over which start times are spread.
     pub jitter: Duration,
+    /// The policy for a slot that comes due while a run of the job waits or works.
+    pub overlap: Overlap,
     /// The policy for slots that the daemon could not start in time.
     pub catchup: Catchup,
     /// The maximum age of a slot to catch up.
@@ -321,9 +354,17 @@ impl Job {
                 enabled: raw.enabled.unwrap_or(true),
                 schedule,
                 jitter,
+                overlap: match raw.overlap {
+                    Some(RawOverlap::Skip) | None => Overlap::Skip,
+                    Some(RawOverlap::BufferOne) => Overlap::BufferOne,
+                    Some(RawOverlap::BufferAll) => Overlap::BufferAll,
+                    Some(RawOverlap::CancelOther) => Overlap::CancelOther,
+                    Some(RawOverlap::AllowAll) => Overlap::AllowAll,
+                },
                 catchup: match raw.catchup {
                     Some(RawCatchup::None) => Catchup::None,
                     Some(RawCatchup::Latest) | None => Catchup::Latest,
+                    Some(RawCatchup::All) => Catchup::All,
                 },
                 catchup_window,
                 prompt: prompt?,

@@ -39,7 +39,9 @@ pub use error::{ConfigError, Report};
 pub use execution_target::ExecutionTarget;
 pub use files::{FileSet, Trust};
 pub use interpolate::{SecretsMode, Unread};
-pub use job::{Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Policy, Rate, ReadPolicy};
+pub use job::{
+    Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Overlap, Policy, Rate, ReadPolicy,
+};
 pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};

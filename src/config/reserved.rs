@@ -36,11 +36,7 @@ pub(crate) const EDITOR: &str = "editor";
 
 /// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
 const VALUES: &[(&str, &[&str])] = &[
-    (
-        "jobs.jobs[].overlap",
-        &["buffer_one", "buffer_all", "cancel_other", "terminate_other", "allow_all"],
-    ),
-    ("jobs.jobs[].catchup", &["all"]),
+    ("jobs.jobs[].overlap", &["terminate_other"]),
     ("jobs.jobs[].on_crash", &["resume"]),
     ("jobs.jobs[].compaction", &["auto"]),
     ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
@@ -95,7 +91,7 @@ mod tests {
     fn places_are_found_by_pointer() {
         assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "verify"));
         assert!(is_reserved_key(&place_of("config", ""), "retention"));
-        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/overlap"), "buffer_all"));
+        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/overlap"), "terminate_other"));
         assert!(!is_reserved_key(&place_of("jobs", "/jobs/0"), "colour"));
     }
 }

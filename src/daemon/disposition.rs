@@ -8,10 +8,14 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
-use crate::config::Catchup;
+use crate::config::{Catchup, Overlap};
 
 /// A start at most this late is on time: a busy machine is not a sleeping one.
 pub(super) const ON_TIME: Duration = Duration::from_secs(10);
+
+/// The maximum number of runs of a job that wait, inclusive; while so many do, a further slot of
+/// the job is skipped. Slots that `catchup: all` catches up are not limited.
+const MAX_WAITING: usize = 1000;
 
 /// What delayed the decision about due times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +35,8 @@ pub(super) enum Disposition {
     Coalesced,
     /// Does not run: too late for the job's `catchup` and `catchup_window`.
     Missed,
-    /// Does not run: a run of the job is queued or active (`overlap: skip`).
+    /// Does not run: other runs of the job are queued or active, and `overlap` does not let it
+    /// wait.
     Busy,
     /// Does not run: the same due time already ran before the clock was set back.
     Repeated,
@@ -42,8 +47,11 @@ pub(super) enum Disposition {
 pub(super) struct JobState {
     pub(super) catchup: Catchup,
     pub(super) window: Duration,
-    /// Whether a run of the job is queued or active.
-    pub(super) is_busy: bool,
+    pub(super) overlap: Overlap,
+    /// The number of its runs that are active.
+    pub(super) active: usize,
+    /// The number of its runs that are queued.
+    pub(super) waiting: usize,
 }
 
 /// A due time to decide.
@@ -57,28 +65,70 @@ pub(super) struct DueSlot {
 }
 
 /// Decides the due times of a job. The caller passes them sorted, and only those whose start times
-/// are not after `now`. At most one of them runs: the newest that is not too late and not repeated.
-/// None runs if the job is busy.
+/// are not after `now`.
+///
+/// Of the due times that are not too late and not repeated, the newest runs and covers the others.
+/// Each of them runs under `catchup: all`; so does each that is on time, if `overlap` lets slots
+/// wait or run beside each other. None runs for which `overlap` leaves no room.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
     let may_run = |due: &DueSlot| {
-        !due.is_repeated
-            && (is_on_time(due) || job.catchup == Catchup::Latest && late(due) <= job.window)
+        let is_caught_up = job.catchup != Catchup::None && late(due) <= job.window;
+        !due.is_repeated && (is_on_time(due) || is_caught_up)
     };
     let newest = dues.iter().rposition(may_run);
-    let disposition = |(at, due): (usize, &DueSlot)| match () {
+    let runs_by_itself = |(at, due): (usize, &DueSlot)| {
+        let may_wait =
+            matches!(job.overlap, Overlap::BufferOne | Overlap::BufferAll | Overlap::AllowAll);
+        newest == Some(at) || job.catchup == Catchup::All || may_wait && is_on_time(due)
+    };
+    let mut runs = 0;
+    let decide = |(at, due): (usize, &DueSlot), runs: usize| match () {
         () if due.is_repeated => Disposition::Repeated,
         () if !may_run(due) => Disposition::Missed,
-        () if job.is_busy => Disposition::Busy,
-        () if newest != Some(at) => Disposition::Coalesced,
-        () if is_on_time(due) => Disposition::Run,
-        () => Disposition::CatchUp,
+        () if !runs_by_itself((at, due)) => Disposition::Coalesced,
+        () if is_on_time(due) && job.has_room(runs) => Disposition::Run,
+        () if !is_on_time(due) && (job.catchup == Catchup::All || job.has_room(runs)) => {
+            Disposition::CatchUp
+        }
+        () => Disposition::Busy,
     };
-    dues.iter().enumerate().map(disposition).collect()
+    let mut decided = Vec::with_capacity(dues.len());
+    for due in dues.iter().enumerate() {
+        let disposition = decide(due, runs);
+        runs += usize::from(disposition.is_run());
+        decided.push(disposition);
+    }
+    // Nothing covers a slot if no newer one runs.
+    for disposition in decided.iter_mut().rev().take_while(|of| !of.is_run()) {
+        if *disposition == Disposition::Coalesced {
+            *disposition = Disposition::Busy;
+        }
+    }
+    decided
+}
+
+impl JobState {
+    /// Tells whether `overlap` lets another slot run or wait, after `runs` slots that are decided
+    /// together with it. Of several slots that run together, the first is about to become active.
+    fn has_room(&self, runs: usize) -> bool {
+        let is_idle = self.active + self.waiting == 0;
+        let waiting = self.waiting + runs - usize::from(is_idle && runs > 0);
+        match self.overlap {
+            Overlap::Skip => is_idle,
+            Overlap::BufferOne => waiting == 0,
+            Overlap::BufferAll | Overlap::AllowAll => waiting < MAX_WAITING,
+            Overlap::CancelOther => true,
+        }
+    }
 }
 
 impl Disposition {
+    pub(super) fn is_run(self) -> bool {
+        matches!(self, Self::Run | Self::CatchUp)
+    }
+
     /// Returns the reason that the ledger records, for people. `late` is the time since the due
     /// time, without regard to jitter.
     pub(super) fn reason(self, job: JobState, cause: Cause, late: Duration) -> String {
@@ -99,7 +149,16 @@ impl Disposition {
                 let window = humantime::format_duration(job.window);
                 format!("{because}; decided {late} late, outside the catch-up window of {window}")
             }
-            Self::Busy => "the job was still waiting or running (overlap: skip)".to_owned(),
+            Self::Busy => {
+                let why = match job.overlap {
+                    Overlap::BufferOne => "another slot of the job was already waiting",
+                    Overlap::BufferAll | Overlap::AllowAll => {
+                        "1,000 runs of the job were already waiting"
+                    }
+                    Overlap::Skip | Overlap::CancelOther => "the job was still waiting or running",
+                };
+                format!("{why} (overlap: {})", job.overlap.as_str())
+            }
             Self::Repeated => "this due time ran before the clock was set back".to_owned(),
         }
     }
@@ -121,7 +180,8 @@ mod tests {
     }
 
     fn job(catchup: Catchup) -> JobState {
-        JobState { catchup, window: Duration::from_secs(3600), is_busy: false }
+        let window = Duration::from_secs(3600);
+        JobState { catchup, window, overlap: Overlap::Skip, active: 0, waiting: 0 }
     }
 
     // proves CRON-4, CRON-5
@@ -142,10 +202,41 @@ mod tests {
         check(&[], latest, &[]);
         // Several are on time: the newest runs, even with `catchup: none`.
         check(&[35_993, 35_995, 35_999], none, &[Coalesced, Coalesced, Run]);
-        let busy = JobState { is_busy: true, ..latest };
+        let busy = JobState { active: 1, ..latest };
         check(&[24_000, 35_400, 36_000], busy, &[Missed, Busy, Busy]);
+        let all = job(Catchup::All);
+        check(&[24_000, 33_600, 35_400], all, &[Missed, CatchUp, CatchUp]);
+        check(&[33_600, 35_995, 36_000], all, &[CatchUp, Run, Run]);
+        check(&[33_600, 36_000], JobState { waiting: 1, ..all }, &[CatchUp, Busy]);
         let repeated = DueSlot { is_repeated: true, ..slot(36_000) };
         assert_eq!(decide(&[slot(35_999), repeated], latest, at(36_000)), [Run, Repeated]);
+    }
+
+    // proves CRON-5
+    #[test]
+    fn overlap_decides_whether_a_slot_waits() {
+        use Disposition::{Busy, CatchUp, Coalesced, Run};
+        let decided = |overlap, active, waiting, seconds: &[i64]| {
+            let dues: Vec<DueSlot> = seconds.iter().map(|second| slot(*second)).collect();
+            let job = JobState { overlap, active, waiting, ..job(Catchup::Latest) };
+            decide(&dues, job, at(36_000))
+        };
+        let three = [35_998, 35_999, 36_000];
+        assert_eq!(decided(Overlap::Skip, 0, 0, &three), [Coalesced, Coalesced, Run]);
+        assert_eq!(decided(Overlap::Skip, 0, 1, &three), [Busy, Busy, Busy]);
+        assert_eq!(decided(Overlap::BufferOne, 0, 0, &three), [Run, Run, Busy]);
+        assert_eq!(decided(Overlap::BufferOne, 1, 0, &three), [Run, Busy, Busy]);
+        assert_eq!(decided(Overlap::BufferOne, 2, 1, &three), [Busy, Busy, Busy]);
+        assert_eq!(decided(Overlap::BufferOne, 1, 0, &[33_000, 35_000]), [Coalesced, CatchUp]);
+        assert_eq!(decided(Overlap::BufferOne, 1, 1, &[33_000, 35_000]), [Busy, Busy]);
+        assert_eq!(
+            decided(Overlap::BufferOne, 1, 0, &[33_000, 35_999, 36_000]),
+            [Coalesced, Run, Busy]
+        );
+        assert_eq!(decided(Overlap::BufferAll, 1, 999, &three), [Run, Busy, Busy]);
+        assert_eq!(decided(Overlap::AllowAll, 7, 0, &three), [Run, Run, Run]);
+        assert_eq!(decided(Overlap::CancelOther, 1, 1, &three), [Coalesced, Coalesced, Run]);
+        assert_eq!(decided(Overlap::CancelOther, 1, 0, &[33_000, 35_000]), [Coalesced, CatchUp]);
     }
 
     proptest! {
@@ -156,25 +247,41 @@ mod tests {
             period in prop::sample::select(vec![1i64, 2, 5, 7, 30, 60, 300, 3600]),
             window in 0u64..90,
             phase in 0i64..3600,
-            is_latest: bool,
-            is_busy: bool,
+            catchup in prop::sample::select(vec![Catchup::None, Catchup::Latest, Catchup::All]),
+            overlap in prop::sample::select(vec![
+                Overlap::Skip, Overlap::BufferOne, Overlap::BufferAll, Overlap::CancelOther, Overlap::AllowAll,
+            ]),
+            active in 0usize..3,
+            waiting in prop::sample::select(vec![0usize, 1, 998, 1000]),
             cause in prop::sample::select(vec![Cause::DaemonDown, Cause::LedgerUnwritable, Cause::MachineHeldUp]),
         ) {
-            let catchup = if is_latest { Catchup::Latest } else { Catchup::None };
-            let job = JobState { catchup, window: Duration::from_secs(window), is_busy };
+            let job = JobState { catchup, window: Duration::from_secs(window), overlap, active, waiting };
             let now = at(phase + down);
             let dues: Vec<DueSlot> =
                 (phase..=phase + down).filter(|second| second % period == 0).map(slot).collect();
             let decided = decide(&dues, job, now);
             prop_assert_eq!(decided.len(), dues.len());
-            let runs: Vec<usize> = (0..dues.len())
-                .filter(|at| matches!(decided[*at], Disposition::Run | Disposition::CatchUp))
-                .collect();
-            prop_assert!(runs.len() <= 1);
+            let runs: Vec<usize> = (0..dues.len()).filter(|at| decided[*at].is_run()).collect();
+            let is_busy = active + waiting > 0;
+            let on_time_runs = decided.iter().filter(|of| **of == Disposition::Run).count();
+            let caught_up = runs.len() - on_time_runs;
+            match (catchup, overlap) {
+                (Catchup::All, _) => {}
+                (_, Overlap::Skip | Overlap::CancelOther) => prop_assert!(runs.len() <= 1),
+                _ => prop_assert!(caught_up <= 1),
+            }
+            // What waits afterwards: all but the first, if nothing is ahead of it.
+            let waits = waiting + on_time_runs - usize::from(!is_busy && on_time_runs > 0);
+            match overlap {
+                Overlap::Skip => prop_assert!(!is_busy || on_time_runs == 0),
+                Overlap::BufferOne => prop_assert!(waits <= 1.max(waiting)),
+                Overlap::BufferAll | Overlap::AllowAll => prop_assert!(waits <= 1000),
+                Overlap::CancelOther => {}
+            }
             for (at, (due, disposition)) in dues.iter().zip(&decided).enumerate() {
                 let late = now - due.due_at;
                 let on_time = late <= TimeDelta::seconds(10);
-                let in_window = is_latest && late.to_std().unwrap() <= job.window;
+                let in_window = catchup != Catchup::None && late.to_std().unwrap() <= job.window;
                 let reason = disposition.reason(job, cause, late.to_std().unwrap());
                 let word = match cause {
                     Cause::DaemonDown => "daemon",
@@ -182,14 +289,18 @@ mod tests {
                     Cause::MachineHeldUp => "machine",
                 };
                 match disposition {
-                    Disposition::Run => prop_assert!(on_time && !is_busy && reason == "due"),
-                    Disposition::CatchUp => prop_assert!(!on_time && in_window && !is_busy && reason.contains(word)),
+                    Disposition::Run => prop_assert!(on_time && reason == "due"),
+                    Disposition::CatchUp => prop_assert!(!on_time && in_window && reason.contains(word)),
                     Disposition::Coalesced => {
-                        prop_assert!(runs.first().is_some_and(|run| *run > at), "the newest runs");
+                        prop_assert!(runs.last().is_some_and(|run| *run > at), "a newer one runs");
+                        prop_assert!(catchup != Catchup::All);
                         prop_assert!((on_time || in_window) && reason.contains(word), "{}", reason);
                     }
                     Disposition::Missed => prop_assert!(!on_time && !in_window && reason.contains(word)),
-                    Disposition::Busy => prop_assert!(is_busy && (on_time || in_window)),
+                    Disposition::Busy => {
+                        prop_assert!((is_busy || runs.len() > 1) && (on_time || in_window));
+                        prop_assert!(overlap != Overlap::CancelOther && reason.contains(overlap.as_str()));
+                    }
                     Disposition::Repeated => prop_assert!(false, "no clock was set back"),
                 }
             }

@@ -4,9 +4,10 @@
 //! ledger before it starts the slot's run, and joins every task that it spawns.
 
 mod commands;
+mod queue;
 mod slots;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +19,15 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::command::{Command, CommandError, RunRequest, Started};
-use super::disposition::{Cause, Disposition};
+use super::disposition::Cause;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{Outcome, RunId, Stop, StopReason, Trigger};
-use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
-use crate::store::{Ledger, QueuedRun, SlotState};
+use crate::domain::{Outcome, RunId, Stop, StopReason};
+use crate::run::{Ended, Host, RunError, RunSpec, execute};
+use crate::store::{Ledger, SlotState};
+use queue::{Queue, Waiting};
+use slots::Dues;
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
 /// schedule by more than 5 s (CRON-3).
@@ -42,8 +45,9 @@ const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 /// and lies at most this far before the end of the previous epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
-/// Slots per ledger transaction.
-const CLAIM_BATCH: usize = 5000;
+/// The maximum number of slots in a ledger transaction, inclusive. Only the slots of a downtime are
+/// so many.
+const CLAIM_BATCH: usize = 20_000;
 
 /// Delay before the next attempt after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(5);
@@ -73,36 +77,15 @@ pub struct Parts {
     pub watchdog: Option<Duration>,
 }
 
-/// A run in the queue.
-struct Waiting {
-    run_id: RunId,
+/// A due time that waits for its start time.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    /// The due time plus jitter.
+    starts_at: DateTime<Utc>,
+    due_at: DateTime<Utc>,
     job: String,
-    facts: TriggerFacts,
-    request: RunRequest,
-}
-
-impl Waiting {
-    /// Returns the run for a due time, or `None` if its disposition starts no run.
-    fn of_slot(job: &str, due_at: DateTime<Utc>, disposition: Disposition) -> Option<Self> {
-        let trigger = match disposition {
-            Disposition::Run => Trigger::Schedule,
-            Disposition::CatchUp => Trigger::Catchup,
-            _ => return None,
-        };
-        let facts = TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None };
-        let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        Some(Self { run_id, job: job.to_owned(), facts, request: RunRequest::default() })
-    }
-
-    fn as_queued(&self) -> QueuedRun {
-        QueuedRun {
-            run_id: self.run_id.clone(),
-            job: self.job.clone(),
-            trigger: self.facts.trigger,
-            scheduled_for: self.facts.scheduled_for,
-            ended: None,
-        }
-    }
+    /// The epoch in which the time came due.
+    epoch: i64,
 }
 
 /// A run in progress.
@@ -119,10 +102,9 @@ pub struct Supervisor {
     config: watch::Sender<Arc<Config>>,
     config_state: StatusConfig,
     ticker: Ticker,
-    /// Due times that wait for their start time. The key is (start time, due time, job); the value
-    /// is the epoch in which the time came due.
-    held: BTreeMap<(DateTime<Utc>, DateTime<Utc>, String), i64>,
-    queue: VecDeque<Waiting>,
+    /// Due times that wait for their start time.
+    held: BTreeSet<Held>,
+    queue: Queue,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     /// Whether the last run of each job since the start of the daemon succeeded, by job.
@@ -179,8 +161,8 @@ impl Supervisor {
             config,
             config_state,
             ticker,
-            held: BTreeMap::new(),
-            queue: VecDeque::new(),
+            held: BTreeSet::new(),
+            queue: Queue::default(),
             active: HashMap::new(),
             tasks: JoinSet::new(),
             last_outcomes: HashMap::new(),
@@ -233,11 +215,8 @@ impl Supervisor {
             return deadline;
         }
         let now = self.parts.host.clock.now();
-        let next = self
-            .held
-            .keys()
-            .next()
-            .map(|(starts, ..)| (*starts - now).to_std().unwrap_or_default());
+        let next =
+            self.held.first().map(|held| (held.starts_at - now).to_std().unwrap_or_default());
         let mut wake = Instant::now() + next.unwrap_or(LOOK).min(LOOK);
         if let Some(not_before) = self.not_before {
             wake = wake.max(not_before);
@@ -269,7 +248,13 @@ impl Supervisor {
     fn hold(&mut self, due: DueTime) {
         let config = self.config.borrow().clone();
         if let Some(job) = config.jobs.get(due.job.as_str()) {
-            self.held.insert((starts_at(job, due.due_at), due.due_at, due.job), self.epoch);
+            let starts_at = starts_at(job, due.due_at);
+            self.held.insert(Held {
+                starts_at,
+                due_at: due.due_at,
+                job: due.job,
+                epoch: self.epoch,
+            });
         }
     }
 
@@ -282,22 +267,25 @@ impl Supervisor {
             Some(_) => Cause::LedgerUnwritable,
             None => Cause::MachineHeldUp,
         };
-        let mut due: BTreeMap<(i64, String), Vec<DateTime<Utc>>> = BTreeMap::new();
-        while self.held.first_key_value().is_some_and(|((starts, ..), _)| *starts <= now) {
-            let Some(((_, due_at, job), epoch)) = self.held.pop_first() else { break };
-            due.entry((epoch, job)).or_default().push(due_at);
+        let mut dues = Dues::new();
+        while self.held.first().is_some_and(|held| held.starts_at <= now) {
+            let Some(held) = self.held.pop_first() else { break };
+            dues.entry((held.epoch, held.job)).or_default().insert(held.due_at, None);
         }
-        for ((epoch, job), mut dues) in due {
-            dues.sort();
-            if let Err(error) = self.settle((&job, epoch), &dues, cause, now).await {
-                self.ledger_failed(&error);
-                let config = self.config.borrow().clone();
-                if let Some(found) = config.jobs.get(job.as_str()) {
-                    self.held.extend(
-                        dues.into_iter()
-                            .map(|due| ((starts_at(found, due), due, job.clone()), epoch)),
-                    );
-                }
+        if dues.is_empty() {
+            return;
+        }
+        if let Err(error) = self.settle(&dues, cause, now).await {
+            self.ledger_failed(&error);
+            let config = self.config.borrow().clone();
+            for ((epoch, job), dues) in dues {
+                let Some(found) = config.jobs.get(job.as_str()) else { continue };
+                self.held.extend(dues.into_keys().map(|due_at| Held {
+                    starts_at: starts_at(found, due_at),
+                    due_at,
+                    job: job.clone(),
+                    epoch,
+                }));
             }
         }
     }
@@ -308,17 +296,12 @@ impl Supervisor {
         self.not_before = Some(Instant::now() + CLAIM_PAUSE);
     }
 
-    fn is_busy(&self, job: &str) -> bool {
-        self.queue.iter().any(|waiting| waiting.job == job)
-            || self.active.values().any(|active| active.job == job)
-    }
-
     /// Starts queued runs until `max_concurrent_runs` are active.
     async fn fill(&mut self) {
         while self.stopping.is_none()
             && self.active.len() < self.config.borrow().settings.max_concurrent_runs
         {
-            let Some(waiting) = self.queue.pop_front() else { return };
+            let Some(waiting) = self.queue.start() else { return };
             self.start(waiting).await;
         }
     }
@@ -326,7 +309,7 @@ impl Supervisor {
     async fn start(&mut self, waiting: Waiting) {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
-        let Waiting { run_id, job: name, facts, request } = waiting;
+        let Waiting { run_id, job: name, facts, request, .. } = waiting;
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job was removed from the configuration".to_owned()),
@@ -345,6 +328,7 @@ impl Supervisor {
             Ok(spec) => spec,
             Err(reason) => {
                 tracing::error!(job = name, %run_id, reason, "failed to start a run");
+                self.queue.ended(&name);
                 self.end_waiting(run_id, (SlotState::Missed, StopReason::Interrupted), reason, now)
                     .await;
                 return;
@@ -374,6 +358,7 @@ impl Supervisor {
             }
         };
         let job = self.active.remove(&run_id).map(|active| active.job).unwrap_or_default();
+        self.queue.ended(&job);
         let now = self.parts.host.clock.now();
         match result {
             Ok(ended) => {

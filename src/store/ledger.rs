@@ -5,6 +5,7 @@
 //! back. The ledger also keeps the periods in which each schedule was in effect, so that `audit`
 //! can recompute the slots. The ledger is not derived from other data and cannot be rebuilt.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -12,6 +13,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
 
 use super::db::{Db, DbError, read_only};
 use super::reserve::Reserve;
+use super::run_summary::QueuedRun;
 use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
 
@@ -70,6 +72,18 @@ pub struct Slot {
     pub zone: String,
     /// The digest of the configuration that was in effect when the slot was claimed.
     pub config_digest: String,
+    /// Whether a previous daemon claimed the slot and left it without a final disposition.
+    pub is_reopened: bool,
+    /// The run to add to the queue with the slot.
+    pub queued: Option<QueuedRun>,
+}
+
+/// Slots to be written in one transaction.
+#[derive(Debug, Clone, Default)]
+pub struct Claim {
+    pub slots: Vec<Slot>,
+    /// For each job, the time up to which every slot has its row after the claim.
+    pub settled: Vec<(String, DateTime<Utc>)>,
 }
 
 /// A slot that was read from the ledger.
@@ -88,6 +102,9 @@ pub struct SlotRow {
     pub reason: String,
     /// How often the clock had been set back before this slot.
     pub epoch: i64,
+    /// The time zone of the schedule, which `slots` does not print.
+    #[serde(skip)]
+    pub zone: String,
 }
 
 /// A period in which a schedule was in effect.
@@ -143,36 +160,39 @@ impl Ledger {
         self.db.write(work).await
     }
 
-    /// Claims slots in one transaction; returns for each slot whether it is new.
+    /// Claims slots in one transaction, and adds their runs to the queue; returns for each slot
+    /// whether it is claimed. A slot is claimed if it is new, or reopened and without a final
+    /// disposition.
     ///
-    /// `settled` lists, per job, the time up to which every slot has its row after this call.
     /// *Errors*: [`DbError`]; no slot is then claimed.
-    pub async fn claim(
-        &self,
-        slots: Vec<Slot>,
-        settled: Vec<(String, DateTime<Utc>)>,
-        now: DateTime<Utc>,
-    ) -> Result<Vec<bool>, DbError> {
+    pub async fn claim(&self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
         self.db
             .write(move |transaction| {
                 let mut insert = transaction.prepare_cached(
-                    "INSERT OR IGNORE INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)",
+                    "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)
+                     ON CONFLICT (job, epoch, due_at) DO UPDATE SET state = :state, run_id = :run_id, decided_at = :decided_at,
+                         reason = :reason, zone = :zone, config_digest = :digest
+                     WHERE :is_reopened AND state IN ('queued', 'running')",
                 )?;
-                let mut new = Vec::with_capacity(slots.len());
-                for slot in &slots {
-                    let inserted = insert.execute(named_params! {
+                let mut claimed = Vec::with_capacity(claim.slots.len());
+                for slot in &claim.slots {
+                    let written = insert.execute(named_params! {
                         ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
                         ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
-                        ":zone": slot.zone, ":digest": slot.config_digest,
+                        ":zone": slot.zone, ":digest": slot.config_digest, ":is_reopened": slot.is_reopened,
                     })?;
-                    new.push(inserted == 1);
+                    claimed.push(written == 1);
+                    let is_queued = written == 1 && slot.state == SlotState::Queued;
+                    if let Some(run) = slot.queued.as_ref().filter(|_| is_queued) {
+                        insert_queued(transaction, run)?;
+                    }
                 }
                 let mut settle =
                     transaction.prepare_cached("UPDATE periods SET settled = max(settled, ?2) WHERE job = ?1 AND ended IS NULL")?;
-                for (job, until) in &settled {
+                for (job, until) in &claim.settled {
                     settle.execute(params![job, until.timestamp_millis()])?;
                 }
-                Ok(new)
+                Ok(claimed)
             })
             .await
     }
@@ -217,13 +237,13 @@ impl Ledger {
                         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
                     })?
                     .collect::<rusqlite::Result<_>>()?;
-                let mut goes_on = std::collections::BTreeSet::new();
+                let new: HashMap<&str, (&str, &str)> = schedules
+                    .iter()
+                    .map(|(job, record, zone)| (job.as_str(), (record.as_str(), zone.as_str())))
+                    .collect();
+                let mut goes_on = HashSet::new();
                 for (id, job, record, zone, of) in open {
-                    if of == epoch
-                        && schedules
-                            .iter()
-                            .any(|new| *new == (job.clone(), record.clone(), zone.clone()))
-                    {
+                    if of == epoch && new.get(job.as_str()) == Some(&(&record, &zone)) {
                         goes_on.insert(job);
                     } else {
                         transaction.execute(
@@ -325,7 +345,7 @@ impl LedgerReader<'_> {
         until: Option<DateTime<Utc>>,
     ) -> rusqlite::Result<Vec<SlotRow>> {
         let mut query = self.connection.prepare_cached(
-            "SELECT job, due_at, state, run_id, decided_at, reason, epoch FROM slots
+            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone FROM slots
              WHERE (?1 IS NULL OR job = ?1) AND due_at >= ?2 AND due_at <= ?3 ORDER BY epoch, due_at, job",
         )?;
         let bound = |at: Option<DateTime<Utc>>, default: i64| {
@@ -342,7 +362,7 @@ impl LedgerReader<'_> {
     pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
         let mut query = self
             .connection
-            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch FROM slots WHERE state IN ('queued', 'running')")?;
+            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone FROM slots WHERE state IN ('queued', 'running')")?;
         query.query_map([], slot_row)?.collect()
     }
 
@@ -397,6 +417,15 @@ impl LedgerReader<'_> {
     }
 }
 
+/// Adds a run to the queue. A run that a previous daemon left in the queue waits again.
+pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqlite::Result<()> {
+    let due = run.scheduled_for.map(|due| due.timestamp_millis());
+    transaction
+        .prepare_cached("INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)")?
+        .execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])
+        .map(drop)
+}
+
 fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
@@ -433,6 +462,7 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
         decided_at: time(row, 4)?,
         reason: row.get(5)?,
         epoch: row.get(6)?,
+        zone: row.get(7)?,
     })
 }
 
@@ -456,7 +486,13 @@ mod tests {
             reason: "due".into(),
             zone: "UTC".into(),
             config_digest: "d".into(),
+            is_reopened: false,
+            queued: None,
         }
+    }
+
+    fn claim(slots: Vec<Slot>) -> Claim {
+        Claim { slots, settled: Vec::new() }
     }
 
     // proves CRON-1
@@ -466,18 +502,18 @@ mod tests {
         let (ledger, aside) = Ledger::open(dir.path()).unwrap();
         assert_eq!(aside, None);
         let claimed = ledger
-            .claim(vec![slot(60, SlotState::Queued), slot(120, SlotState::Queued)], vec![], at(60))
+            .claim(claim(vec![slot(60, SlotState::Queued), slot(120, SlotState::Queued)]), at(60))
             .await
             .unwrap();
         assert_eq!(claimed, [true, true]);
         assert_eq!(
-            ledger.claim(vec![slot(60, SlotState::Queued)], vec![], at(61)).await.unwrap(),
+            ledger.claim(claim(vec![slot(60, SlotState::Queued)]), at(61)).await.unwrap(),
             [false]
         );
         drop(ledger);
         let (ledger, _) = Ledger::open(dir.path()).unwrap();
         assert_eq!(
-            ledger.claim(vec![slot(120, SlotState::Queued)], vec![], at(200)).await.unwrap(),
+            ledger.claim(claim(vec![slot(120, SlotState::Queued)]), at(200)).await.unwrap(),
             [false]
         );
         let run_id = slot(60, SlotState::Queued).run_id.unwrap();
@@ -526,7 +562,7 @@ mod tests {
         let (ledger, aside) = Ledger::open(dir.path()).unwrap();
         assert!(aside.unwrap().exists());
         assert_eq!(
-            ledger.claim(vec![slot(60, SlotState::Queued)], vec![], at(60)).await.unwrap(),
+            ledger.claim(claim(vec![slot(60, SlotState::Queued)]), at(60)).await.unwrap(),
             [true]
         );
         drop(ledger);

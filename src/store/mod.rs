@@ -24,7 +24,7 @@ mod verify;
 pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};
-pub use ledger::{Ledger, LedgerReader, Period, Slot, SlotRow, SlotState};
+pub use ledger::{Claim, Ledger, LedgerReader, Period, Slot, SlotRow, SlotState};
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};

@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader};
+use super::ledger::{Ledger, LedgerReader, insert_queued};
 use super::run_summary::QueuedRun;
 use super::tables::word;
 use super::verify::RecordEnd;
@@ -32,21 +32,11 @@ impl Ledger {
         .await
     }
 
-    /// Adds runs to the queue.
+    /// Adds a run to the queue.
     ///
-    /// *Errors*: [`DbError`]; no run is then added.
-    pub async fn enqueue(&self, runs: Vec<QueuedRun>) -> Result<(), DbError> {
-        self.write(move |transaction| {
-            let mut insert = transaction.prepare_cached(
-                "INSERT OR IGNORE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)",
-            )?;
-            for run in &runs {
-                let due = run.scheduled_for.map(|due| due.timestamp_millis());
-                insert.execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])?;
-            }
-            Ok(())
-        })
-        .await
+    /// *Errors*: [`DbError`]; the run is then not added.
+    pub async fn enqueue(&self, run: QueuedRun) -> Result<(), DbError> {
+        self.write(move |transaction| insert_queued(transaction, &run)).await
     }
 
     /// Removes the queue row of a run that has a record, even if the row says that the run ended

@@ -56,7 +56,7 @@ pub struct RunSummary {
 }
 
 /// A run in the queue, or one that ended while it was there.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRun {
     /// The id of the run.
     pub run_id: RunId,

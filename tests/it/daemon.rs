@@ -177,6 +177,74 @@ fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
 
+/// Returns the due time, the state and the run of each slot of the job `tick`.
+fn slots_with_runs(place: &Place) -> Vec<(String, String, String)> {
+    let rows = place.json(&["slots", "tick"]);
+    let word = |row: &Value, name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| (word(row, "due_at"), word(row, "state"), word(row, "run_id"))).collect()
+}
+
+// proves CRON-1
+#[test]
+fn slots_that_wait_survive_kill_minus_nine_and_a_stop() {
+    let jobs = "version: 1
+jobs: [{name: tick, schedule: '* * * * * *', overlap: buffer_all, catchup: all, prompt: x, model: slow, tools: {write: [hang]}}]
+";
+    let place = place(jobs, "7108.OWN");
+    let of = |state: &str| -> Vec<(String, String)> {
+        let slots = slots_with_runs(&place).into_iter().filter(|slot| slot.1 == state);
+        slots.map(|(due_at, _, run_id)| (due_at, run_id)).collect()
+    };
+    let daemon = place.serve();
+    wait_until(|| of("queued").len() >= 3 && alive("sleep 7108.OWN").len() >= 2, || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let waiting = of("queued");
+    let daemon = place.serve();
+    // The oldest slot that waited begins, under the id that it had.
+    wait_until(|| of("running").first() == waiting.first(), || place.log());
+    wait_until(|| alive("sleep 7108.OWN").len() >= 2, || place.log());
+    daemon.signal(Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let left = of("queued");
+    assert!(waiting.iter().skip(1).all(|slot| left.contains(slot)), "{waiting:?} {left:?}");
+    place.write("slow.yaml", SCRIPT);
+    let daemon = place.serve();
+    wait_until(|| left.iter().all(|slot| of("ran").contains(slot)), || place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let slots = slots_with_runs(&place);
+    let runs: std::collections::BTreeSet<_> = slots.iter().map(|(.., run_id)| run_id).collect();
+    assert_eq!(runs.len(), slots.len(), "each slot has a run of its own: {slots:?}");
+    assert_eq!(place.json(&["audit"])["ok"], true);
+    assert_eq!(alive("sleep 7108.OWN"), [""; 0]);
+}
+
+// proves CRON-5
+#[test]
+fn a_newer_slot_ends_the_run_before_it() {
+    let jobs = "version: 1
+jobs: [{name: tick, schedule: '*/4 * * * * *', overlap: cancel_other, prompt: x, model: slow, tools: {write: [hang]}}]
+";
+    let place = place(jobs, "7109.OWN");
+    let daemon = place.serve();
+    let ended = || -> Vec<Value> {
+        let runs = place.json(&["runs", "--job", "tick"]);
+        let runs = runs.as_array().unwrap().iter();
+        runs.filter(|run| run["outcome"] == "cancelled").cloned().collect()
+    };
+    wait_until(|| ended().len() >= 2, || place.log());
+    let states: Vec<String> = slots(&place).into_iter().map(|(_, state)| state).collect();
+    assert!(states.iter().filter(|state| *state == "running").count() <= 1, "{states:?}");
+    daemon.signal(Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert_eq!(alive("sleep 7109.OWN"), [""; 0]);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
 #[test]
 fn a_log_that_nobody_reads_stops_no_slot() {
     let place = place(EVERY_SECOND, "7105.OWN");

@@ -61,10 +61,8 @@ pub(crate) struct RawJob {
     pub(crate) jitter: Option<String>,
     /// act makes changes; plan records them as steps for a person to apply. Defaults to act.
     pub(crate) mode: Option<RawMode>,
-    /// Handling of a slot that comes due while the job still runs. This version supports only
-    /// `skip`.
-    #[serde(rename = "overlap")]
-    pub(crate) _overlap: Option<RawOverlap>,
+    /// Handling of a slot that comes due while a run of the job waits or works. Defaults to skip.
+    pub(crate) overlap: Option<RawOverlap>,
     /// Handling of slots that could not start in time, for example because the daemon was down.
     /// Defaults to latest.
     pub(crate) catchup: Option<RawCatchup>,
@@ -144,9 +142,13 @@ pub(crate) enum RawMode {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RawOverlap {
-    #[serde(rename = "skip")]
     Skip,
+    BufferOne,
+    BufferAll,
+    CancelOther,
+    AllowAll,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
@@ -160,6 +162,7 @@ pub(crate) enum RawOnCrash {
 pub(crate) enum RawCatchup {
     None,
     Latest,
+    All,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Ledger, Slot, SlotState};
+use crate::store::{Claim, Ledger, Slot, SlotState};
 
 /// A ledger with one job from 00:00 on, whose slots are settled up to 05:00.
 struct Bench {
@@ -23,6 +23,8 @@ fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
         reason: "ran".to_owned(),
         zone: "UTC".to_owned(),
         config_digest: String::new(),
+        is_reopened: false,
+        queued: None,
     }
 }
 
@@ -34,7 +36,7 @@ impl Bench {
         ledger.set_schedules(0, schedules, at("00:00:00")).await.unwrap();
         let slots = dues.iter().map(|due| slot("j", at(due))).collect();
         let settled = vec![("j".to_owned(), at("05:00:00"))];
-        ledger.claim(slots, settled, at("05:00:01")).await.unwrap();
+        ledger.claim(Claim { slots, settled }, at("05:00:01")).await.unwrap();
         Self { ledger, _temp: temp }
     }
 

@@ -1,12 +1,13 @@
 //! Handles the commands of clients and signals.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::queue::Waiting;
 use super::slots::schedules;
-use super::{Command, CommandError, RunRequest, Started, Supervisor, Waiting};
+use super::{Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason};
@@ -14,7 +15,7 @@ use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{DbError, Slot, SlotState};
 
-/// While at least this many runs are queued, requests for manual runs are rejected.
+/// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
 
 impl Supervisor {
@@ -62,10 +63,11 @@ impl Supervisor {
                 job.name
             )));
         }
-        if self.queue.len() >= MAX_WAITING {
-            return Err(CommandError::Full(self.queue.len()));
+        let requested = self.queue.iter().filter(|waiting| waiting.due_at().is_none()).count();
+        if requested >= MAX_WAITING {
+            return Err(CommandError::Full(requested));
         }
-        if self.is_busy(&request.job) {
+        if self.queue.waiting_of(&request.job) + self.queue.active_of(&request.job) > 0 {
             tracing::warn!(
                 job = request.job,
                 "manual run of a job that is already queued or running"
@@ -77,11 +79,12 @@ impl Supervisor {
             (self.active.len(), self.queue.len(), config.settings.max_concurrent_runs);
         let waits = (active + ahead >= most)
             .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead"));
-        let waiting = Waiting { run_id: run_id.clone(), job: request.job.clone(), facts, request };
-        let kept = self.parts.ledger.enqueue(vec![waiting.as_queued()]).await;
+        let (job, is_serial) = (request.job.clone(), false);
+        let waiting = Waiting { run_id: run_id.clone(), job, facts, request, is_serial };
+        let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
-        self.queue.push_back(waiting);
+        self.queue.push(waiting);
         Ok(Started { run_id, waits })
     }
 
@@ -107,15 +110,14 @@ impl Supervisor {
             active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
             return Ok(());
         }
-        let Some(at) = self.queue.iter().position(|waiting| waiting.run_id == *run_id) else {
+        if self.queue.remove(run_id).is_none() {
             let is_known = self.parts.host.state.find_run(run_id).is_some();
             let run_id = run_id.clone();
             return Err(match is_known {
                 true => CommandError::Over(run_id),
                 false => CommandError::NoRun(run_id),
             });
-        };
-        self.queue.remove(at);
+        }
         let now = self.parts.host.clock.now();
         let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
         let ends = (SlotState::Skipped, StopReason::Cancelled);
@@ -149,23 +151,23 @@ impl Supervisor {
             }
             _ => false,
         };
-        let held = std::mem::take(&mut self.held);
-        let (kept, superseded): (BTreeMap<_, _>, BTreeMap<_, _>) = held
-            .into_iter()
-            .filter(|((_, due_at, _), _)| *due_at <= now)
-            .partition(|((_, _, job), _)| is_same(job));
-        let slots = superseded.iter().map(|((_, due_at, job), epoch)| Slot {
-            job: job.clone(),
-            epoch: *epoch,
-            due_at: *due_at,
+        let held = std::mem::take(&mut self.held).into_iter();
+        let (kept, superseded): (BTreeSet<_>, BTreeSet<_>) =
+            held.filter(|held| held.due_at <= now).partition(|held| is_same(&held.job));
+        let slots = superseded.iter().map(|held| Slot {
+            job: held.job.clone(),
+            epoch: held.epoch,
+            due_at: held.due_at,
             state: SlotState::Superseded,
             run_id: None,
             reason: "the schedule changed before its run began".to_owned(),
             zone: old
-                .get(job)
+                .get(&held.job)
                 .map(|schedule| schedule.zone().name().to_owned())
                 .unwrap_or_default(),
             config_digest: self.config_state.digest.clone(),
+            is_reopened: false,
+            queued: None,
         });
         let slots: Vec<Slot> = slots.collect();
         self.held = kept;
@@ -218,7 +220,8 @@ impl Supervisor {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
-        for waiting in std::mem::take(&mut self.queue) {
+        // The slots stay queued: the next start of the daemon decides them again.
+        for waiting in self.queue.take(|waiting| waiting.due_at().is_none()) {
             let ends = (SlotState::Missed, StopReason::Interrupted);
             let why = "the daemon was stopped before its run began".to_owned();
             self.end_waiting(waiting.run_id, ends, why, now).await;

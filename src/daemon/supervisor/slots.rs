@@ -1,72 +1,132 @@
 //! Turns due times into slots: decides each, writes it to the ledger, and only then acts on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor, Waiting};
-use crate::config::Config;
+use super::queue::Waiting;
+use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
+use crate::config::{Catchup, Config, Job, Overlap};
+use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
-use crate::domain::{Outcome, RunId, StopReason};
+use crate::domain::{Outcome, RunId, StopReason, Trigger};
+use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
-use crate::store::{DbError, ReadLine, RunSummary, Slot, SlotState, read_lines};
+use crate::store::{
+    Claim, DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, read_lines,
+};
 
 /// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
 
+/// Due times to decide together, by epoch and job. The value of a due time is the run of its slot
+/// if a previous daemon claimed the slot and left it open.
+pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, Option<RunId>>>;
+
+/// What the supervisor does with a due time.
+struct Settled {
+    slot: Slot,
+    run: Option<Waiting>,
+}
+
 impl Supervisor {
-    /// Decides the due times of a job, writes their rows, and queues the run if one is to start.
+    /// Decides due times, writes all their rows in one transaction, and queues the runs that are to
+    /// start.
     pub(super) async fn settle(
         &mut self,
-        (job_name, epoch): (&str, i64),
-        dues: &[DateTime<Utc>],
+        dues: &Dues,
         cause: Cause,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
+        let repeated = self.repeated(dues).await?;
+        let settled = dues.iter().flat_map(|((epoch, job), dues)| {
+            let repeated = |due_at| repeated.contains(&(*epoch, job.clone(), due_at));
+            self.settled((job, *epoch), dues, repeated, (cause, now))
+        });
+        let mut settled: Vec<Settled> = settled.collect();
+        while !settled.is_empty() {
+            let rest = settled.split_off(settled.len().min(CLAIM_BATCH));
+            let (slots, runs): (Vec<Slot>, Vec<Option<Waiting>>) =
+                settled.into_iter().map(|settled| (settled.slot, settled.run)).unzip();
+            let claimed = self.claim(slots, now).await?;
+            let runs = runs.into_iter().zip(claimed).filter(|(_, claimed)| *claimed);
+            let runs: Vec<Waiting> = runs.filter_map(|(run, _)| run).collect();
+            for run in &runs {
+                self.replace_others(run, now).await;
+            }
+            runs.into_iter().for_each(|run| self.queue.push(run));
+            settled = rest;
+        }
+        Ok(())
+    }
+
+    /// Decides the due times of a job; empty if the job has no schedule.
+    fn settled(
+        &self,
+        (name, epoch): (&str, i64),
+        dues: &BTreeMap<DateTime<Utc>, Option<RunId>>,
+        is_repeated: impl Fn(DateTime<Utc>) -> bool,
+        (cause, now): (Cause, DateTime<Utc>),
+    ) -> Vec<Settled> {
         let config = self.config.borrow().clone();
         let Some((job, schedule)) =
-            config.jobs.get(job_name).and_then(|job| Some((job.clone(), job.schedule.clone()?)))
+            config.jobs.get(name).and_then(|job| Some((job, job.schedule.as_ref()?)))
         else {
-            return Ok(());
+            return Vec::new();
         };
         let state = JobState {
             catchup: job.catchup,
             window: job.catchup_window,
-            is_busy: self.is_busy(job_name),
+            overlap: job.overlap,
+            active: self.queue.active_of(name),
+            waiting: self.queue.waiting_of(name),
         };
-        let mut slots = Vec::with_capacity(dues.len());
-        for due_at in dues.iter().copied() {
-            let is_repeated = self.ran_in_earlier_epoch(&schedule, job_name, epoch, due_at).await?;
-            slots.push(DueSlot { due_at, starts_at: starts_at(&job, due_at), is_repeated });
-        }
+        let slots = dues.keys().map(|due_at| DueSlot {
+            due_at: *due_at,
+            starts_at: starts_at(job, *due_at),
+            is_repeated: is_repeated(*due_at),
+        });
+        let slots: Vec<DueSlot> = slots.collect();
         let decided = decide(&slots, state, now);
-        let waiting = slots
-            .iter()
-            .zip(&decided)
-            .find_map(|(slot, disposition)| Waiting::of_slot(job_name, slot.due_at, *disposition));
-        let covers = waiting.as_ref().map(|run| run.run_id.clone());
-        let rows = slots.iter().zip(&decided).map(|(slot, disposition)| {
+        let mut settled = Vec::with_capacity(slots.len());
+        // The newest slots come first, because a slot can be covered by a newer one.
+        let mut covers = None;
+        for ((slot, disposition), (due_at, left)) in slots.iter().zip(decided).zip(dues).rev() {
             let late = (now - slot.due_at).to_std().unwrap_or_default();
             let reason = disposition.reason(state, cause, late);
-            let (state, run_id) = written(*disposition, covers.as_ref());
-            self.row(
-                (job_name, epoch),
-                slot.due_at,
-                (state, reason, run_id),
-                schedule.zone().name(),
-            )
+            let run = of_slot(job, *due_at, disposition, left.clone());
+            if let Some(run) = &run {
+                covers = Some(run.run_id.clone());
+            }
+            let (state, run_id) = written(disposition, covers.as_ref());
+            let row =
+                self.row((name, epoch), *due_at, (state, reason, run_id), schedule.zone().name());
+            let queued = run.as_ref().map(Waiting::as_queued);
+            let slot = Slot { is_reopened: left.is_some(), queued, ..row };
+            settled.push(Settled { slot, run });
+        }
+        settled.reverse();
+        settled
+    }
+
+    /// Under `overlap: cancel_other`, ends the other runs of the job for the run of a new slot: the
+    /// slots that wait are skipped, and the active runs are cancelled.
+    async fn replace_others(&mut self, run: &Waiting, now: DateTime<Utc>) {
+        let is_replacing = self.config.borrow().jobs.get(run.job.as_str()).is_some_and(|job| {
+            job.overlap == Overlap::CancelOther && !runs_one_by_one(job, run.facts.trigger)
         });
-        let rows: Vec<Slot> = rows.collect();
-        let mut new = Vec::new();
-        for batch in rows.chunks(CLAIM_BATCH) {
-            new.extend(self.claim(batch.to_vec(), now).await?);
+        if !is_replacing {
+            return;
         }
-        if let Some(run) = waiting.filter(|run| new.contains(&run.run_id)) {
-            self.parts.ledger.enqueue(vec![run.as_queued()]).await?;
-            self.queue.push_back(run);
+        for replaced in self.queue.take(|of| of.job == run.job && of.due_at().is_some()) {
+            let ends = (SlotState::Skipped, StopReason::Cancelled);
+            let why = "a newer slot took its place (overlap: cancel_other)".to_owned();
+            self.end_waiting(replaced.run_id, ends, why, now).await;
         }
-        Ok(())
+        for active in self.active.values().filter(|active| active.job == run.job) {
+            active.stop.send_replace(Some(StopReason::Cancelled.into()));
+        }
     }
 
     fn row(
@@ -85,59 +145,80 @@ impl Supervisor {
             reason,
             zone: zone.to_owned(),
             config_digest: self.config.borrow().digest.clone(),
+            is_reopened: false,
+            queued: None,
         }
     }
 
-    /// Claims slots in one transaction; returns the runs whose slot is new.
+    /// Claims slots in one transaction; returns for each whether it was claimed.
     pub(super) async fn claim(
         &mut self,
         slots: Vec<Slot>,
         now: DateTime<Utc>,
-    ) -> Result<Vec<RunId>, DbError> {
+    ) -> Result<Vec<bool>, DbError> {
         let settled = self.settled_by(&slots);
-        let inserted = self.parts.ledger.claim(slots.clone(), settled, now).await?;
+        let claimed = self.parts.ledger.claim(Claim { slots, settled }, now).await?;
         self.ledger_fault = None;
         self.not_before = None;
-        Ok(slots
-            .into_iter()
-            .zip(inserted)
-            .filter(|(_, inserted)| *inserted)
-            .filter_map(|(slot, _)| slot.run_id)
-            .collect())
+        Ok(claimed)
     }
 
-    /// Returns the time up to which each job of `batch` is settled: every due time up to then has
-    /// its row. This time is before every due time of the job that is still held for its jitter.
+    /// Returns the time up to which each job of `batch` is settled in this epoch: every due time up
+    /// to then has its row. This time is before every due time of the job that is still held for its
+    /// jitter.
     fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
-        let mut settled: BTreeMap<String, DateTime<Utc>> = BTreeMap::new();
-        for slot in batch {
-            let until = settled.entry(slot.job.clone()).or_insert(slot.due_at);
+        let mut settled: HashMap<&str, DateTime<Utc>> = HashMap::new();
+        for slot in batch.iter().filter(|slot| slot.epoch == self.epoch) {
+            let until = settled.entry(&slot.job).or_insert(slot.due_at);
             *until = (*until).max(slot.due_at);
         }
-        for (_, due_at, job) in self.held.keys() {
-            if let Some(until) = settled.get_mut(job) {
-                *until = (*until).min(*due_at - TimeDelta::milliseconds(1));
+        for held in &self.held {
+            if let Some(until) = settled.get_mut(held.job.as_str()) {
+                *until = (*until).min(held.due_at - TimeDelta::milliseconds(1));
             }
         }
-        settled.into_iter().collect()
+        settled.into_iter().map(|(job, until)| (job.to_owned(), until)).collect()
     }
 
-    /// Tells whether the job of a schedule with fixed times of day already ran for this due time
-    /// before the clock was set back. If the due time lies more than [`REPEAT_WINDOW`] before the
-    /// end of the previous epoch, it runs again: so large a step corrects a wrong clock (CRON-3).
-    async fn ran_in_earlier_epoch(
+    /// Returns the due times of schedules with fixed times of day that already ran before the clock
+    /// was set back. A due time that lies more than [`REPEAT_WINDOW`] before the end of the previous
+    /// epoch runs again: so large a step corrects a wrong clock (CRON-3).
+    async fn repeated(
         &self,
-        schedule: &Schedule,
-        job: &str,
-        epoch: i64,
-        due_at: DateTime<Utc>,
-    ) -> Result<bool, DbError> {
-        let recent = self.epoch_ended.is_some_and(|ended| due_at >= ended - REPEAT_WINDOW);
-        if epoch == 0 || !recent || !schedule.is_fixed_time() {
-            return Ok(false);
+        dues: &Dues,
+    ) -> Result<BTreeSet<(i64, String, DateTime<Utc>)>, DbError> {
+        let config = self.config.borrow().clone();
+        let is_fixed = |job: &str| {
+            let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
+            schedule.is_some_and(Schedule::is_fixed_time)
+        };
+        let is_recent =
+            |due_at| self.epoch_ended.is_some_and(|ended| due_at >= ended - REPEAT_WINDOW);
+        let may_repeat = dues
+            .iter()
+            .filter(|((epoch, job), _)| *epoch > 0 && is_fixed(job))
+            .flat_map(|((epoch, job), dues)| {
+                let recent = dues.keys().filter(|due_at| is_recent(**due_at));
+                recent.map(|due_at| (*epoch, job.clone(), *due_at))
+            });
+        let mut may_repeat: BTreeSet<_> = may_repeat.collect();
+        if may_repeat.is_empty() {
+            return Ok(may_repeat);
         }
-        let job = job.to_owned();
-        self.parts.ledger.read(move |reader| reader.ran_before(&job, epoch, due_at)).await
+        self.parts
+            .ledger
+            .read(move |reader| {
+                let mut failed = None;
+                may_repeat.retain(|(epoch, job, due_at)| {
+                    let ran = reader.ran_before(job, *epoch, *due_at);
+                    ran.unwrap_or_else(|error| {
+                        failed = Some(error);
+                        true
+                    })
+                });
+                failed.map_or(Ok(may_repeat), Err)
+            })
+            .await
     }
 
     /// Starts a new epoch if the clock was set back by more than [`STEP_BACK`]; otherwise saves
@@ -152,7 +233,7 @@ impl Supervisor {
             }
             let schedules = schedules(&self.config.borrow());
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
-            self.held.retain(|(_, due_at, _), of| *of < epoch && *due_at <= ended);
+            self.held.retain(|held| held.epoch < epoch && held.due_at <= ended);
             self.epoch = epoch;
             self.epoch_ended = Some(ended);
             self.last_seen = now;
@@ -168,34 +249,35 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Writes a row for every slot up to `now` that came due while the daemon was down. Skips a
-    /// schedule that the ledger holds in an invalid form; `audit` reports it.
+    /// Settles what the previous daemon left: decides every slot up to `now` that came due while the
+    /// daemon was down, and again the slots whose runs had not begun. Skips a schedule that the
+    /// ledger holds in an invalid form; `audit` reports it.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        self.abandon_open_slots(now).await?;
+        let mut left = self.left_open(now).await?;
         let epoch = self.epoch;
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
+        let mut dues = Dues::new();
         for period in
             periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
         {
             let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
                 continue;
             };
-            let config = self.config.borrow().clone();
-            let current = config
-                .jobs
-                .get(period.job.as_str())
-                .filter(|job| job.enabled)
-                .and_then(|job| job.schedule.as_ref());
-            let is_same = current.is_some_and(|current| {
-                current.to_record() == period.schedule && current.zone().name() == period.zone
-            });
-            let dues: Vec<DateTime<Utc>> =
+            let down: Vec<DateTime<Utc>> =
                 schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
-            if is_same {
-                self.settle((&period.job, epoch), &dues, Cause::DaemonDown, now).await?;
+            if self.has_schedule(&period) {
+                let key = (epoch, period.job.clone());
+                let of = dues.entry(key).or_default();
+                of.extend(down.into_iter().map(|due_at| (due_at, None)));
+                // An open slot may lie in an earlier epoch.
+                let own: Vec<_> = left.extract_if(.., |slot| slot.job == period.job).collect();
+                for slot in own {
+                    let of = dues.entry((slot.epoch, slot.job.clone())).or_default();
+                    of.insert(slot.due_at, run_of(&slot));
+                }
                 continue;
             }
-            for batch in dues.chunks(CLAIM_BATCH) {
+            for batch in down.chunks(CLAIM_BATCH) {
                 let why = "the daemon was down, and the schedule has changed since";
                 let slots = batch.iter().map(|due_at| {
                     let missed = (SlotState::Missed, why.to_owned(), None);
@@ -205,33 +287,74 @@ impl Supervisor {
                 self.claim(slots, now).await?;
             }
         }
-        Ok(())
+        let superseded = left.iter().map(|slot| {
+            let why = "the schedule changed before its run began".to_owned();
+            let state = (SlotState::Superseded, why, None);
+            let row = self.row((&slot.job, slot.epoch), slot.due_at, state, &slot.zone);
+            Slot { is_reopened: true, ..row }
+        });
+        let superseded: Vec<Slot> = superseded.collect();
+        if !superseded.is_empty() {
+            self.claim(superseded, now).await?;
+        }
+        self.settle(&dues, Cause::DaemonDown, now).await
     }
 
-    /// Settles the slots and queued runs that the previous daemon left open. A claimed slot never
-    /// runs again, and neither does a queued run.
-    async fn abandon_open_slots(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        let why = "the daemon stopped before its run began";
-        for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
-            let Some(run_id) = slot.run_id.as_deref().and_then(|id| RunId::parse(id).ok()) else {
+    /// Tells whether the configuration has the schedule of an open period.
+    fn has_schedule(&self, period: &Period) -> bool {
+        let config = self.config.borrow();
+        let job = config.jobs.get(period.job.as_str()).filter(|job| job.enabled);
+        job.and_then(|job| job.schedule.as_ref()).is_some_and(|schedule| {
+            schedule.to_record() == period.schedule && schedule.zone().name() == period.zone
+        })
+    }
+
+    /// Returns the slots that the previous daemon left open and whose runs had not begun, with the
+    /// ids that their runs would get. Settles the others, and ends the queued runs: those whose
+    /// slots run after all are queued again.
+    async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
+        let mut left = Vec::new();
+        for mut slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
+            let Some(run_id) = run_of(&slot) else { continue };
+            if let Some(reason) = self.end_of(&run_id) {
+                self.parts.ledger.decide(run_id, SlotState::Ran, reason, now).await?;
                 continue;
-            };
-            let run = self.parts.host.state.find_run(&run_id);
-            let lines: Vec<ReadLine> = run
-                .and_then(|run| read_lines(&run.transcript()).ok())
-                .map(|lines| lines.map_while(Result::ok).collect())
-                .unwrap_or_default();
-            let (state, reason) = match RunSummary::fold(&lines) {
-                Some(row) => {
-                    let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
-                    let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                    (SlotState::Ran, format!("{outcome} ({stop_reason})"))
-                }
-                None => (SlotState::Missed, why.to_owned()),
-            };
-            self.parts.ledger.decide(run_id, state, reason, now).await?;
+            }
+            // A directory without a transcript is not used again.
+            if self.parts.host.state.find_run(&run_id).is_some() {
+                slot.run_id = Some(new_run_id().to_string());
+            }
+            left.push(slot);
         }
-        self.parts.ledger.end_queued(None, (StopReason::Interrupted, why.to_owned()), now).await
+        let why = "the daemon stopped before its run began".to_owned();
+        self.parts.ledger.end_queued(None, (StopReason::Interrupted, why), now).await?;
+        Ok(left)
+    }
+
+    /// Returns how the run of an open slot ended, for the row of the slot; `None` if its transcript
+    /// has no line, so that the run had not begun.
+    fn end_of(&self, run_id: &RunId) -> Option<String> {
+        let transcript = self.parts.host.state.find_run(run_id)?.transcript();
+        let unreadable = |why: &dyn std::fmt::Display| {
+            Some(format!("{} (its transcript cannot be read: {why})", Outcome::Interrupted))
+        };
+        let lines = match read_lines(&transcript) {
+            Ok(lines) => lines,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
+            Err(error) => return unreadable(&error),
+        };
+        let mut problem = None;
+        let lines: Vec<ReadLine> =
+            lines.map_while(|line| line.map_err(|error| problem = Some(error)).ok()).collect();
+        match (RunSummary::fold(&lines), problem) {
+            (Some(row), _) => {
+                let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
+                let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
+                Some(format!("{outcome} ({stop_reason})"))
+            }
+            (None, Some(problem)) => unreadable(&problem),
+            (None, None) => None,
+        }
     }
 
     /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker.
@@ -241,6 +364,42 @@ impl Supervisor {
         self.ticker.set(schedules, now);
         Ok(())
     }
+}
+
+/// Returns the run for a due time, or `None` if its disposition starts no run. A run that a previous
+/// daemon left in the queue keeps its id.
+fn of_slot(
+    job: &Job,
+    due_at: DateTime<Utc>,
+    disposition: Disposition,
+    left: Option<RunId>,
+) -> Option<Waiting> {
+    let trigger = match disposition {
+        Disposition::Run => Trigger::Schedule,
+        Disposition::CatchUp => Trigger::Catchup,
+        _ => return None,
+    };
+    let facts = TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None };
+    Some(Waiting {
+        run_id: left.unwrap_or_else(new_run_id),
+        job: job.name.to_string(),
+        facts,
+        request: RunRequest::default(),
+        is_serial: job.overlap != Overlap::AllowAll || runs_one_by_one(job, trigger),
+    })
+}
+
+/// Tells whether a run waits for its job's other runs, whatever `overlap` says.
+fn runs_one_by_one(job: &Job, trigger: Trigger) -> bool {
+    trigger == Trigger::Catchup && job.catchup == Catchup::All
+}
+
+fn new_run_id() -> RunId {
+    RunId::from_ulid(ulid::Ulid::generate())
+}
+
+fn run_of(slot: &SlotRow) -> Option<RunId> {
+    slot.run_id.as_deref().and_then(|id| RunId::parse(id).ok())
 }
 
 /// Returns the state of a slot for the ledger, and the run that it started or that covers it.

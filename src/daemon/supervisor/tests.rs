@@ -65,8 +65,18 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
 }
 
 impl Bench {
-    /// Sets the clock and processes what is due, then drains the queue as if each run had ended.
+    /// Claims what is due, then drains the queue as if each run had ended.
     async fn goes(&mut self, now: &str) {
+        self.claims(now).await;
+        let now = at(now);
+        while let Some(waiting) = self.supervisor.queue.start() {
+            self.supervisor.queue.ended(&waiting.job);
+            self.supervisor.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await;
+        }
+    }
+
+    /// Sets the clock and claims what is due; the runs stay in the queue.
+    async fn claims(&mut self, now: &str) {
         *self.clock.0.lock().unwrap() = at(now);
         let now = at(now);
         self.supervisor.look_at_clock(now).await.unwrap();
@@ -74,9 +84,6 @@ impl Bench {
             self.supervisor.hold(due);
         }
         self.supervisor.begin_due(now).await;
-        for waiting in std::mem::take(&mut self.supervisor.queue) {
-            self.supervisor.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await;
-        }
     }
 
     async fn slots(&self) -> Vec<(i64, String, String)> {
@@ -195,22 +202,201 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     first.goes("2026-05-04T01:00:00Z").await;
     drop(first);
     let second = bench(HOURLY, "2026-05-04T04:10:00Z", temp.clone()).await;
-    let facts = second
-        .supervisor
-        .queue
-        .front()
-        .map(|waiting| (waiting.facts.trigger, waiting.facts.scheduled_for));
-    assert_eq!(facts, Some((Trigger::Catchup, Some(at("2026-05-04T04:00:00Z")))));
-    let states: Vec<String> = second.slots().await.into_iter().map(|(_, _, state)| state).collect();
-    assert_eq!(states, ["ran", "missed", "missed", "queued"]);
+    let queued = |bench: &Bench| -> Vec<(Trigger, Option<DateTime<Utc>>, RunId)> {
+        let facts = |run: &Waiting| (run.facts.trigger, run.due_at(), run.run_id.clone());
+        bench.supervisor.queue.iter().map(facts).collect()
+    };
+    let four = queued(&second);
+    let [(Trigger::Catchup, Some(due_at), _)] = four.as_slice() else { panic!("{four:?}") };
+    assert_eq!(*due_at, at("2026-05-04T04:00:00Z"));
+    let states =
+        async |bench: &Bench| bench.slots().await.into_iter().map(|row| row.2).collect::<Vec<_>>();
+    assert_eq!(states(&second).await, ["ran", "missed", "missed", "queued"]);
     assert!(second.is_sound().await);
     drop(second);
-    // The daemon dies before the queued run starts: the slot of this run never runs.
-    let third = bench(HOURLY, "2026-05-04T04:20:00Z", temp).await;
-    assert!(third.supervisor.queue.is_empty());
-    let states: Vec<String> = third.slots().await.into_iter().map(|(_, _, state)| state).collect();
-    assert_eq!(states, ["ran", "missed", "missed", "missed"]);
-    assert!(third.is_sound().await && third.temp.path().exists());
+    // The daemon dies before the queued run starts: the run starts later, under the same id.
+    let third = bench(HOURLY, "2026-05-04T04:20:00Z", temp.clone()).await;
+    assert_eq!(queued(&third), four);
+    assert_eq!(states(&third).await, ["ran", "missed", "missed", "queued"]);
+    assert!(third.is_sound().await);
+    drop(third);
+    // The run of a newer slot covers it.
+    let fourth = bench(HOURLY, "2026-05-04T05:00:00Z", temp.clone()).await;
+    let five = queued(&fourth);
+    let [(Trigger::Schedule, Some(due_at), _)] = five.as_slice() else { panic!("{five:?}") };
+    assert_eq!(*due_at, at("2026-05-04T05:00:00Z"));
+    assert_eq!(states(&fourth).await, ["ran", "missed", "missed", "coalesced", "queued"]);
+    drop(fourth);
+    // It is too old.
+    let fifth = bench(HOURLY, "2026-05-04T06:30:00Z", temp.clone()).await;
+    assert_eq!(states(&fifth).await, ["ran", "missed", "missed", "coalesced", "missed", "queued"]);
+    drop(fifth);
+    // Its schedule is gone.
+    let sixth = bench(DAILY, "2026-05-04T06:40:00Z", temp).await;
+    assert_eq!(states(&sixth).await.last().map(String::as_str), Some("superseded"));
+    assert!(sixth.supervisor.queue.len() == 0 && sixth.is_sound().await);
+    assert!(sixth.temp.path().exists());
+}
+
+// proves CRON-5
+#[tokio::test]
+async fn slots_wait_for_the_runs_of_their_job_as_overlap_says() {
+    const JOBS: &str = "version: 1
+jobs:
+  - {name: skip, schedule: '* * * * *', prompt: x}
+  - {name: one, schedule: '* * * * *', overlap: buffer_one, prompt: x}
+  - {name: all, schedule: '* * * * *', overlap: buffer_all, prompt: x}
+  - {name: cancel, schedule: '* * * * *', overlap: cancel_other, prompt: x}
+  - {name: allow, schedule: '* * * * *', overlap: allow_all, prompt: x}
+";
+    let mut bench = bench(JOBS, "2026-05-04T00:00:30Z", temp()).await;
+    let mut cancelled = Vec::new();
+    for minute in 1..=4 {
+        let now = format!("2026-05-04T00:0{minute}:00Z");
+        bench.claims(&now).await;
+        let supervisor = &mut bench.supervisor;
+        while let Some(run) = supervisor.queue.start() {
+            supervisor
+                .decide(run.run_id.clone(), SlotState::Running, "running".into(), at(&now))
+                .await;
+            let (stop, stopped) = watch::channel(None);
+            if run.job == "cancel" {
+                cancelled.push(stopped);
+            }
+            supervisor.active.insert(run.run_id, Active { job: run.job, stop });
+        }
+    }
+    let states = async |bench: &Bench, job: &'static str| {
+        let ledger = &bench.supervisor.parts.ledger;
+        let rows = ledger.read(move |reader| reader.slots(Some(job), None, None)).await.unwrap();
+        rows.into_iter().map(|row| row.state.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!(states(&bench, "skip").await, ["running", "skipped", "skipped", "skipped"]);
+    assert_eq!(states(&bench, "one").await, ["running", "queued", "skipped", "skipped"]);
+    assert_eq!(states(&bench, "all").await, ["running", "queued", "queued", "queued"]);
+    assert_eq!(states(&bench, "cancel").await, ["running", "skipped", "skipped", "queued"]);
+    assert_eq!(states(&bench, "allow").await, ["running", "running", "running", "running"]);
+    let is_cancelled = |stop: &watch::Receiver<Option<Stop>>| {
+        stop.borrow().as_ref().is_some_and(|stop| stop.reason == StopReason::Cancelled)
+    };
+    assert!(cancelled.len() == 1 && cancelled.iter().all(is_cancelled), "the first run only");
+    // The waiting runs start one after another.
+    let supervisor = &mut bench.supervisor;
+    let mut started = Vec::new();
+    for job in ["all", "all", "cancel", "one"] {
+        supervisor.queue.ended(job);
+        let run = supervisor.queue.start().unwrap();
+        assert!(supervisor.queue.start().is_none());
+        started.push((run.job.clone(), run.due_at().unwrap().format("%M").to_string()));
+    }
+    let expected = [("all", "02"), ("all", "03"), ("cancel", "04"), ("one", "02")];
+    assert_eq!(started, expected.map(|(job, minute)| (job.to_owned(), minute.to_owned())));
+    assert!(bench.is_sound().await);
+}
+
+#[tokio::test]
+async fn a_slot_whose_run_had_begun_is_not_decided_again() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
+    first.claims("2026-05-04T01:00:00Z").await;
+    let run = first.supervisor.queue.start().unwrap();
+    let state = first.supervisor.parts.host.state.clone();
+    let ulid: ulid::Ulid = run.run_id.as_str().parse().unwrap();
+    let began = DateTime::<Utc>::from(ulid.datetime());
+    let transcript = state.create_run(&run.run_id, began).unwrap().transcript();
+    drop(first);
+    let outcome = async |text: Option<&str>| {
+        if let Some(text) = text {
+            std::fs::write(&transcript, text).unwrap();
+        }
+        let second = bench(HOURLY, "2026-05-04T01:00:05Z", temp.clone()).await;
+        let ledger = &second.supervisor.parts.ledger;
+        let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+        assert_eq!(
+            second.supervisor.queue.len(),
+            rows.iter().filter(|row| row.state == SlotState::Queued).count()
+        );
+        rows.into_iter().map(|row| (row.state, row.reason, row.run_id)).collect::<Vec<_>>()
+    };
+    // A directory without a line: the run had not begun, and gets another directory.
+    for text in [None, Some("")] {
+        let rows = outcome(text).await;
+        let [(SlotState::Queued, _, Some(id))] = rows.as_slice() else { panic!("{rows:?}") };
+        assert_ne!(*id, run.run_id.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_transcript_that_cannot_be_read_counts_as_a_run() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
+    first.claims("2026-05-04T01:00:00Z").await;
+    let run = first.supervisor.queue.start().unwrap();
+    let state = first.supervisor.parts.host.state.clone();
+    let ulid: ulid::Ulid = run.run_id.as_str().parse().unwrap();
+    let began = DateTime::<Utc>::from(ulid.datetime());
+    let transcript = state.create_run(&run.run_id, began).unwrap().transcript();
+    std::fs::write(&transcript, "{\"not\": \"a line\"}\n").unwrap();
+    drop(first);
+    let second = bench(HOURLY, "2026-05-04T01:00:05Z", temp).await;
+    let ledger = &second.supervisor.parts.ledger;
+    let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+    let [row] = rows.as_slice() else { panic!("{rows:?}") };
+    assert!(row.state == SlotState::Ran && row.reason.contains("cannot be read"), "{row:?}");
+    assert_eq!(second.supervisor.queue.len(), 0);
+}
+
+// proves CRON-3
+#[tokio::test]
+async fn a_slot_of_an_earlier_epoch_settles_nothing_in_this_one() {
+    // Its due time comes again in the new epoch while it waits for its jitter.
+    const SPREAD: &str =
+        "version: 1\njobs: [{name: spread, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
+    let mut spread = bench(SPREAD, "2026-05-04T11:30:00Z", temp()).await;
+    spread.goes("2026-05-04T12:00:00Z").await;
+    assert_eq!(spread.supervisor.held.len(), 1, "it waits for its jitter");
+    for now in ["09:30", "13:00", "13:31"] {
+        spread.goes(&format!("2026-05-04T{now}:00Z")).await;
+    }
+    assert!(spread.is_sound().await);
+    assert_eq!(spread.slots().await.iter().filter(|(_, due, _)| due == "04 12:00").count(), 2);
+    // It is left in the queue.
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T11:30:00Z", temp.clone()).await;
+    first.claims("2026-05-04T12:00:00Z").await;
+    first.claims("2026-05-04T09:30:00Z").await;
+    drop(first);
+    let mut second = bench(HOURLY, "2026-05-04T09:35:00Z", temp.clone()).await;
+    assert_eq!(second.supervisor.queue.len(), 1);
+    second.goes("2026-05-04T10:00:00Z").await;
+    assert!(second.is_sound().await);
+    drop(second);
+    let third = bench(HOURLY, "2026-05-04T11:30:00Z", temp).await;
+    assert!(third.is_sound().await);
+}
+
+// proves CRON-6
+#[tokio::test]
+async fn many_jobs_that_come_due_at_one_moment_are_all_queued() {
+    const COUNT: usize = 10_000;
+    let jobs: Vec<String> = (0..COUNT)
+        .map(|n| format!("  - {{name: j{n}, schedule: '0 * * * *', prompt: x}}\n"))
+        .collect();
+    let jobs = format!("version: 1\njobs:\n{}", jobs.concat());
+    let mut bench = bench(&jobs, "2026-05-04T00:30:00Z", temp()).await;
+    let mut queued = usize::MAX;
+    while bench.supervisor.queue.len() != queued {
+        queued = bench.supervisor.queue.len();
+        bench.claims("2026-05-04T01:00:00Z").await;
+    }
+    assert_eq!(queued, COUNT);
+    let slots = bench.slots().await;
+    assert!(slots.len() == COUNT && slots.iter().all(|(_, _, state)| state == "queued"));
+    while let Some(run) = bench.supervisor.queue.start() {
+        bench.supervisor.queue.ended(&run.job);
+    }
+    assert_eq!(bench.supervisor.queue.len(), 0);
+    assert!(bench.is_sound().await);
 }
 
 #[tokio::test]
