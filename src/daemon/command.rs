@@ -74,6 +74,9 @@ pub enum CommandError {
     /// The run cannot be recorded, so it does not start.
     #[error("cannot start a run without writing the ledger: {0}")]
     Unrecorded(String),
+    /// The end of a queued run cannot be recorded, so the run stays in the queue.
+    #[error("cannot cancel a queued run without writing the ledger: {0}")]
+    NotCancelled(String),
     /// The daemon does not accept runs any more.
     #[error("the daemon is stopping")]
     Stopping,

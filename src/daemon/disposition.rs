@@ -13,8 +13,8 @@ use crate::config::{Catchup, Overlap};
 /// A start at most this late is on time: a busy machine is not a sleeping one.
 pub(super) const ON_TIME: Duration = Duration::from_secs(10);
 
-/// The maximum number of runs of a job that wait, inclusive; while so many do, a further slot of
-/// the job is skipped. Slots that `catchup: all` catches up are not limited.
+/// The maximum number of slots of a job that wait, inclusive. While this many wait, `overlap` skips
+/// further slots of the job. `catchup: all` has no such limit.
 const MAX_WAITING: usize = 1000;
 
 /// What delayed the decision about due times.
@@ -48,9 +48,9 @@ pub(super) struct JobState {
     pub(super) catchup: Catchup,
     pub(super) window: Duration,
     pub(super) overlap: Overlap,
-    /// The number of its runs that are active.
-    pub(super) active: usize,
-    /// The number of its runs that are queued.
+    /// Whether a run of the job is queued or active.
+    pub(super) is_busy: bool,
+    /// The number of its slots that are queued.
     pub(super) waiting: usize,
 }
 
@@ -68,8 +68,8 @@ pub(super) struct DueSlot {
 /// are not after `now`.
 ///
 /// Of the due times that are not too late and not repeated, the newest runs and covers the others.
-/// Each of them runs under `catchup: all`; so does each that is on time, if `overlap` lets slots
-/// wait or run beside each other. None runs for which `overlap` leaves no room.
+/// Each of them runs under `catchup: all`. Each that is on time runs if `overlap` lets slots wait or
+/// run beside each other. A due time does not run if `overlap` leaves no room for it.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
@@ -113,10 +113,11 @@ impl JobState {
     /// Tells whether `overlap` lets another slot run or wait, after `runs` slots that are decided
     /// together with it. Of several slots that run together, the first is about to become active.
     fn has_room(&self, runs: usize) -> bool {
-        let is_idle = self.active + self.waiting == 0;
-        let waiting = self.waiting + runs - usize::from(is_idle && runs > 0);
+        // Each slot that `catchup: all` runs is decided as if it were alone.
+        let runs = if self.catchup == Catchup::All { 0 } else { runs };
+        let waiting = self.waiting + runs - usize::from(!self.is_busy && runs > 0);
         match self.overlap {
-            Overlap::Skip => is_idle,
+            Overlap::Skip => !self.is_busy,
             Overlap::BufferOne => waiting == 0,
             Overlap::BufferAll | Overlap::AllowAll => waiting < MAX_WAITING,
             Overlap::CancelOther => true,
@@ -153,7 +154,7 @@ impl Disposition {
                 let why = match job.overlap {
                     Overlap::BufferOne => "another slot of the job was already waiting",
                     Overlap::BufferAll | Overlap::AllowAll => {
-                        "1,000 runs of the job were already waiting"
+                        "1,000 slots of the job were already waiting"
                     }
                     Overlap::Skip | Overlap::CancelOther => "the job was still waiting or running",
                 };
@@ -181,7 +182,7 @@ mod tests {
 
     fn job(catchup: Catchup) -> JobState {
         let window = Duration::from_secs(3600);
-        JobState { catchup, window, overlap: Overlap::Skip, active: 0, waiting: 0 }
+        JobState { catchup, window, overlap: Overlap::Skip, is_busy: false, waiting: 0 }
     }
 
     // proves CRON-4, CRON-5
@@ -202,12 +203,12 @@ mod tests {
         check(&[], latest, &[]);
         // Several are on time: the newest runs, even with `catchup: none`.
         check(&[35_993, 35_995, 35_999], none, &[Coalesced, Coalesced, Run]);
-        let busy = JobState { active: 1, ..latest };
+        let busy = JobState { is_busy: true, ..latest };
         check(&[24_000, 35_400, 36_000], busy, &[Missed, Busy, Busy]);
         let all = job(Catchup::All);
         check(&[24_000, 33_600, 35_400], all, &[Missed, CatchUp, CatchUp]);
         check(&[33_600, 35_995, 36_000], all, &[CatchUp, Run, Run]);
-        check(&[33_600, 36_000], JobState { waiting: 1, ..all }, &[CatchUp, Busy]);
+        check(&[33_600, 36_000], JobState { is_busy: true, waiting: 1, ..all }, &[CatchUp, Busy]);
         let repeated = DueSlot { is_repeated: true, ..slot(36_000) };
         assert_eq!(decide(&[slot(35_999), repeated], latest, at(36_000)), [Run, Repeated]);
     }
@@ -216,9 +217,10 @@ mod tests {
     #[test]
     fn overlap_decides_whether_a_slot_waits() {
         use Disposition::{Busy, CatchUp, Coalesced, Run};
-        let decided = |overlap, active, waiting, seconds: &[i64]| {
+        let decided = |overlap, active: usize, waiting, seconds: &[i64]| {
             let dues: Vec<DueSlot> = seconds.iter().map(|second| slot(*second)).collect();
-            let job = JobState { overlap, active, waiting, ..job(Catchup::Latest) };
+            let is_busy = active + waiting > 0;
+            let job = JobState { overlap, is_busy, waiting, ..job(Catchup::Latest) };
             decide(&dues, job, at(36_000))
         };
         let three = [35_998, 35_999, 36_000];
@@ -251,18 +253,18 @@ mod tests {
             overlap in prop::sample::select(vec![
                 Overlap::Skip, Overlap::BufferOne, Overlap::BufferAll, Overlap::CancelOther, Overlap::AllowAll,
             ]),
-            active in 0usize..3,
+            is_active: bool,
             waiting in prop::sample::select(vec![0usize, 1, 998, 1000]),
             cause in prop::sample::select(vec![Cause::DaemonDown, Cause::LedgerUnwritable, Cause::MachineHeldUp]),
         ) {
-            let job = JobState { catchup, window: Duration::from_secs(window), overlap, active, waiting };
+            let is_busy = is_active || waiting > 0;
+            let job = JobState { catchup, window: Duration::from_secs(window), overlap, is_busy, waiting };
             let now = at(phase + down);
             let dues: Vec<DueSlot> =
                 (phase..=phase + down).filter(|second| second % period == 0).map(slot).collect();
             let decided = decide(&dues, job, now);
             prop_assert_eq!(decided.len(), dues.len());
             let runs: Vec<usize> = (0..dues.len()).filter(|at| decided[*at].is_run()).collect();
-            let is_busy = active + waiting > 0;
             let on_time_runs = decided.iter().filter(|of| **of == Disposition::Run).count();
             let caught_up = runs.len() - on_time_runs;
             match (catchup, overlap) {
@@ -273,6 +275,7 @@ mod tests {
             // What waits afterwards: all but the first, if nothing is ahead of it.
             let waits = waiting + on_time_runs - usize::from(!is_busy && on_time_runs > 0);
             match overlap {
+                _ if catchup == Catchup::All => {}
                 Overlap::Skip => prop_assert!(!is_busy || on_time_runs == 0),
                 Overlap::BufferOne => prop_assert!(waits <= 1.max(waiting)),
                 Overlap::BufferAll | Overlap::AllowAll => prop_assert!(waits <= 1000),

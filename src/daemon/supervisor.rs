@@ -4,6 +4,7 @@
 //! ledger before it starts the slot's run, and joins every task that it spawns.
 
 mod commands;
+mod downtime;
 mod queue;
 mod slots;
 
@@ -45,8 +46,8 @@ const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 /// and lies at most this far before the end of the previous epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
-/// The maximum number of slots in a ledger transaction, inclusive. Only the slots of a downtime are
-/// so many.
+/// A ledger transaction claims the slots of further jobs until it has this many slots. Only the
+/// slots of a downtime need more than one transaction.
 const CLAIM_BATCH: usize = 20_000;
 
 /// Delay before the next attempt after a failed claim.
@@ -91,6 +92,8 @@ struct Held {
 /// A run in progress.
 struct Active {
     job: String,
+    /// Whether `catchup: all` catches it up.
+    is_caught_up: bool,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -126,8 +129,8 @@ pub struct Supervisor {
 impl Supervisor {
     /// Brings the ledger up to date and returns a supervisor that is ready to run, with its handle.
     ///
-    /// Writes a row for each slot that came due while the daemon was down. The runs to catch up
-    /// start in [`Self::run`].
+    /// Decides each slot that came due while the daemon was down, and again those that the previous
+    /// daemon left before their runs began. The runs start in [`Self::run`].
     /// *Errors*: the ledger or the scheduler fails.
     pub async fn new(
         mut parts: Parts,
@@ -275,7 +278,7 @@ impl Supervisor {
         if dues.is_empty() {
             return;
         }
-        if let Err(error) = self.settle(&dues, cause, now).await {
+        if let Err(error) = self.settle(&mut dues, cause, now).await {
             self.ledger_failed(&error);
             let config = self.config.borrow().clone();
             for ((epoch, job), dues) in dues {
@@ -309,7 +312,7 @@ impl Supervisor {
     async fn start(&mut self, waiting: Waiting) {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
-        let Waiting { run_id, job: name, facts, request, .. } = waiting;
+        let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job was removed from the configuration".to_owned()),
@@ -328,16 +331,21 @@ impl Supervisor {
             Ok(spec) => spec,
             Err(reason) => {
                 tracing::error!(job = name, %run_id, reason, "failed to start a run");
-                self.queue.ended(&name);
-                self.end_waiting(run_id, (SlotState::Missed, StopReason::Interrupted), reason, now)
-                    .await;
+                self.queue.ended(&name, is_caught_up);
+                self.end_waiting(
+                    vec![run_id],
+                    (SlotState::Missed, StopReason::Interrupted),
+                    reason,
+                    now,
+                )
+                .await;
                 return;
             }
         };
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
-        self.active.insert(run_id.clone(), Active { job: name, stop });
+        self.active.insert(run_id.clone(), Active { job: name, is_caught_up, stop });
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let run = AssertUnwindSafe(execute(spec, host, stopped)).catch_unwind().await;
@@ -357,8 +365,11 @@ impl Supervisor {
                 return;
             }
         };
-        let job = self.active.remove(&run_id).map(|active| active.job).unwrap_or_default();
-        self.queue.ended(&job);
+        let active = self.active.remove(&run_id);
+        if let Some(active) = &active {
+            self.queue.ended(&active.job, active.is_caught_up);
+        }
+        let job = active.map(|active| active.job).unwrap_or_default();
         let now = self.parts.host.clock.now();
         match result {
             Ok(ended) => {
@@ -396,25 +407,25 @@ impl Supervisor {
                     SlotState::Missed
                 };
                 let why = format!("did not run to its end: {error}");
-                self.end_waiting(run_id, (state, StopReason::RecordFailed), why, now).await;
+                self.end_waiting(vec![run_id], (state, StopReason::RecordFailed), why, now).await;
             }
         }
         self.fill().await;
     }
 
-    /// Ends a queued run in the ledger and records the state of its slot, if it has one.
+    /// Ends runs that have not begun: in the queue of the ledger, and in the rows of their slots.
     async fn end_waiting(
         &mut self,
-        run_id: RunId,
-        (state, stop_reason): (SlotState, StopReason),
+        runs: Vec<RunId>,
+        ends: (SlotState, StopReason),
         reason: String,
         now: DateTime<Utc>,
     ) {
-        let why = (stop_reason, reason.clone());
-        if let Err(error) = self.parts.ledger.end_queued(Some(run_id.clone()), why, now).await {
-            tracing::error!(%run_id, %error, "failed to record the end of a queued run");
+        let count = runs.len();
+        if let Err(error) = self.parts.ledger.end_waiting(runs, ends, reason, now).await {
+            tracing::error!(count, %error, "failed to record the end of queued runs; the next start settles them");
+            self.ledger_fault = Some(format!("cannot write slots: {error}"));
         }
-        self.decide(run_id, state, reason, now).await;
     }
 
     async fn decide(

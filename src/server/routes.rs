@@ -302,9 +302,10 @@ fn code_of(error: &CommandError) -> StatusCode {
         CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
         CommandError::Over(_) => StatusCode::CONFLICT,
         CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        CommandError::Stopping | CommandError::Full(_) | CommandError::Unrecorded(_) => {
-            StatusCode::SERVICE_UNAVAILABLE
-        }
+        CommandError::Stopping
+        | CommandError::Full(_)
+        | CommandError::Unrecorded(_)
+        | CommandError::NotCancelled(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

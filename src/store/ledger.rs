@@ -1,9 +1,10 @@
 //! The slot ledger: the disposition of every due time.
 //!
 //! A slot `(job, epoch, due_at)` is claimed here, on disk, before anything of its run begins. An
-//! existing slot is never claimed again (CRON-1). The epoch counts how often the clock was set
-//! back. The ledger also keeps the periods in which each schedule was in effect, so that `audit`
-//! can recompute the slots. The ledger is not derived from other data and cannot be rebuilt.
+//! existing slot is never claimed again (CRON-1), unless a previous daemon left it before its run
+//! began. The epoch counts how often the clock was set back. The ledger also keeps the periods in
+//! which each schedule was in effect, so that `audit` can recompute the slots. The ledger is not
+//! derived from other data and cannot be rebuilt.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use super::db::{Db, DbError, read_only};
 use super::reserve::Reserve;
 use super::run_summary::QueuedRun;
 use super::tables::{SCHEMA, word};
-use crate::domain::RunId;
+use crate::domain::{RunId, StopReason};
 
 /// The disposition of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -27,8 +28,8 @@ pub enum SlotState {
     Running,
     /// Its run has ended.
     Ran,
-    /// Not run: an earlier run of the job was still queued or active, the due time repeated after
-    /// the clock was set back, or the queued run was cancelled.
+    /// Not run: `overlap` did not let it run or wait, the due time repeated after the clock was set
+    /// back, or the queued run was cancelled.
     Skipped,
     /// Not run: the daemon did not decide in time, or the run could not begin.
     Missed,
@@ -72,8 +73,9 @@ pub struct Slot {
     pub zone: String,
     /// The digest of the configuration that was in effect when the slot was claimed.
     pub config_digest: String,
-    /// Whether a previous daemon claimed the slot and left it without a final disposition.
-    pub is_reopened: bool,
+    /// The run of the slot, if a previous daemon claimed the slot and left it without a final
+    /// disposition.
+    pub left: Option<RunId>,
     /// The run to add to the queue with the slot.
     pub queued: Option<QueuedRun>,
 }
@@ -161,8 +163,8 @@ impl Ledger {
     }
 
     /// Claims slots in one transaction, and adds their runs to the queue; returns for each slot
-    /// whether it is claimed. A slot is claimed if it is new, or reopened and without a final
-    /// disposition.
+    /// whether it is claimed. A slot is claimed if it is new, or if a previous daemon left it without
+    /// a final disposition.
     ///
     /// *Errors*: [`DbError`]; no slot is then claimed.
     pub async fn claim(&self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
@@ -172,18 +174,23 @@ impl Ledger {
                     "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)
                      ON CONFLICT (job, epoch, due_at) DO UPDATE SET state = :state, run_id = :run_id, decided_at = :decided_at,
                          reason = :reason, zone = :zone, config_digest = :digest
-                     WHERE :is_reopened AND state IN ('queued', 'running')",
+                     WHERE :is_left AND state IN ('queued', 'running')",
                 )?;
                 let mut claimed = Vec::with_capacity(claim.slots.len());
                 for slot in &claim.slots {
                     let written = insert.execute(named_params! {
                         ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
                         ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
-                        ":zone": slot.zone, ":digest": slot.config_digest, ":is_reopened": slot.is_reopened,
+                        ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(),
                     })?;
                     claimed.push(written == 1);
-                    let is_queued = written == 1 && slot.state == SlotState::Queued;
-                    if let Some(run) = slot.queued.as_ref().filter(|_| is_queued) {
+                    if written == 0 {
+                        continue;
+                    }
+                    if let Some(left) = &slot.left {
+                        end_queued(transaction, left, (StopReason::Interrupted, &slot.reason), now)?;
+                    }
+                    if let Some(run) = &slot.queued {
                         insert_queued(transaction, run)?;
                     }
                 }
@@ -207,14 +214,7 @@ impl Ledger {
         reason: String,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        self.db
-            .write(move |transaction| {
-                transaction
-                    .prepare_cached("UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4 WHERE run_id = ?1 AND state IN ('queued', 'running')")?
-                    .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
-                    .map(drop)
-            })
-            .await
+        self.db.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
     }
 
     /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on. The
@@ -426,6 +426,34 @@ pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqli
         .map(drop)
 }
 
+/// Writes the disposition of a run's slots, unless it is final already.
+pub(super) fn decide(
+    transaction: &Connection,
+    run_id: &RunId,
+    (state, reason): (SlotState, &str),
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4 WHERE run_id = ?1 AND state IN ('queued', 'running')")?
+        .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
+        .map(drop)
+}
+
+/// Ends a run that is in the queue; does nothing if it is not.
+pub(super) fn end_queued(
+    transaction: &Connection,
+    run_id: &RunId,
+    (stop_reason, reason): (StopReason, &str),
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "UPDATE queue SET ended_at = ?2, stop_reason = ?3, reason = ?4 WHERE run_id = ?1 AND ended_at IS NULL",
+        )?
+        .execute(params![run_id.as_str(), now.timestamp_millis(), stop_reason.as_str(), reason])
+        .map(drop)
+}
+
 fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
@@ -486,7 +514,7 @@ mod tests {
             reason: "due".into(),
             zone: "UTC".into(),
             config_digest: "d".into(),
-            is_reopened: false,
+            left: None,
             queued: None,
         }
     }

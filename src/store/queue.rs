@@ -5,10 +5,10 @@
 //! keeps its row, so that its end can be queried.
 
 use chrono::{DateTime, Utc};
-use rusqlite::{OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader, insert_queued};
+use super::ledger::{Ledger, LedgerReader, SlotState, decide, end_queued, insert_queued};
 use super::run_summary::QueuedRun;
 use super::tables::word;
 use super::verify::RecordEnd;
@@ -53,31 +53,69 @@ impl Ledger {
         .await
     }
 
-    /// Ends a queued run before it begins; without `run_id`, ends every queued run.
+    /// Ends queued runs before they begin, and writes the disposition of their slots, in one
+    /// transaction.
     ///
-    /// *Errors*: [`DbError`].
+    /// *Errors*: [`DbError`]; no run is then ended.
+    pub async fn end_waiting(
+        &self,
+        runs: Vec<RunId>,
+        (state, stop_reason): (SlotState, StopReason),
+        reason: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            for run_id in &runs {
+                end_queued(transaction, run_id, (stop_reason, &reason), now)?;
+                decide(transaction, run_id, (state, &reason), now)?;
+            }
+            prune_ended(transaction)
+        })
+        .await
+    }
+
+    /// Ends a queued run before it begins, and leaves its slot.
+    ///
+    /// *Errors*: [`DbError`]; the run is then not ended.
     pub async fn end_queued(
         &self,
-        run_id: Option<RunId>,
+        run_id: RunId,
+        stop_reason: StopReason,
+        reason: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| end_queued(transaction, &run_id, (stop_reason, &reason), now))
+            .await
+    }
+
+    /// Ends the queued runs that persons requested.
+    ///
+    /// *Errors*: [`DbError`]; no run is then ended.
+    pub async fn end_requested(
+        &self,
         why: (StopReason, String),
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction.execute(
-                "UPDATE queue SET ended_at = ?2, stop_reason = ?3, reason = ?4
-                 WHERE ended_at IS NULL AND (?1 IS NULL OR run_id = ?1)",
-                params![run_id.as_ref().map(RunId::as_str), now.timestamp_millis(), why.0.as_str(), why.1],
+                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND scheduled_for IS NULL",
+                params![now.timestamp_millis(), why.0.as_str(), why.1],
             )?;
-            transaction
-                .execute(
-                    "DELETE FROM queue WHERE ended_at IS NOT NULL AND run_id NOT IN
-                     (SELECT run_id FROM queue WHERE ended_at IS NOT NULL ORDER BY run_id DESC LIMIT ?1)",
-                    [KEPT_ENDED],
-                )
-                .map(drop)
+            prune_ended(transaction)
         })
         .await
     }
+}
+
+/// Removes the rows of runs that ended while they were queued, except for the newest.
+fn prune_ended(transaction: &Connection) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "DELETE FROM queue WHERE ended_at IS NOT NULL AND run_id <=
+             (SELECT run_id FROM queue WHERE ended_at IS NOT NULL ORDER BY run_id DESC LIMIT 1 OFFSET ?1)",
+        )?
+        .execute([KEPT_ENDED])
+        .map(drop)
 }
 
 impl LedgerReader<'_> {

@@ -31,7 +31,11 @@ pub(super) const SCHEMA: Schema = Schema {
             ended_at INTEGER, stop_reason TEXT, reason TEXT
         ) WITHOUT ROWID;
         CREATE INDEX queue_waiting ON queue (run_id) WHERE ended_at IS NULL;
-    ", "ALTER TABLE facts RENAME TO meta"],
+    ", "ALTER TABLE facts RENAME TO meta", "
+        DROP INDEX slots_open;
+        CREATE INDEX slots_open ON slots (run_id) WHERE state IN ('queued', 'running');
+        CREATE INDEX queue_ended ON queue (run_id) WHERE ended_at IS NOT NULL;
+    "],
 };
 
 /// Returns an enum that the column stores as its wire name.

@@ -23,7 +23,7 @@ fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
         reason: "ran".to_owned(),
         zone: "UTC".to_owned(),
         config_digest: String::new(),
-        is_reopened: false,
+        left: None,
         queued: None,
     }
 }

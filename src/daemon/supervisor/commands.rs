@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
-use super::queue::Waiting;
-use super::slots::schedules;
+use super::queue::{Waiting, WaitsFor};
+use super::slots::{schedules, waits_for};
 use super::{Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
@@ -63,11 +64,11 @@ impl Supervisor {
                 job.name
             )));
         }
-        let requested = self.queue.iter().filter(|waiting| waiting.due_at().is_none()).count();
+        let requested = self.queue.iter().filter(|waiting| !waiting.is_slot()).count();
         if requested >= MAX_WAITING {
             return Err(CommandError::Full(requested));
         }
-        if self.queue.waiting_of(&request.job) + self.queue.active_of(&request.job) > 0 {
+        if self.queue.is_busy(&request.job) {
             tracing::warn!(
                 job = request.job,
                 "manual run of a job that is already queued or running"
@@ -76,11 +77,17 @@ impl Supervisor {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let facts = TriggerFacts::manual(request.by.clone());
         let (active, ahead, most) =
-            (self.active.len(), self.queue.len(), config.settings.max_concurrent_runs);
+            (self.active.len(), self.queue.ready(), config.settings.max_concurrent_runs);
         let waits = (active + ahead >= most)
             .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead"));
-        let (job, is_serial) = (request.job.clone(), false);
-        let waiting = Waiting { run_id: run_id.clone(), job, facts, request, is_serial };
+        let waiting = Waiting {
+            run_id: run_id.clone(),
+            job: request.job.clone(),
+            facts,
+            request,
+            waits_for: WaitsFor::Nothing,
+            is_caught_up: false,
+        };
         let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
@@ -110,7 +117,7 @@ impl Supervisor {
             active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
             return Ok(());
         }
-        if self.queue.remove(run_id).is_none() {
+        if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
             let is_known = self.parts.host.state.find_run(run_id).is_some();
             let run_id = run_id.clone();
             return Err(match is_known {
@@ -121,8 +128,11 @@ impl Supervisor {
         let now = self.parts.host.clock.now();
         let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
         let ends = (SlotState::Skipped, StopReason::Cancelled);
-        self.end_waiting(run_id.clone(), ends, format!("cancelled{by} before it started"), now)
-            .await;
+        let why = format!("cancelled{by} before it started");
+        let ended = self.parts.ledger.end_waiting(vec![run_id.clone()], ends, why, now).await;
+        // Without a record, the next start of the daemon would run it.
+        ended.map_err(|error| CommandError::NotCancelled(error.to_string()))?;
+        self.queue.remove(run_id);
         Ok(())
     }
 
@@ -166,7 +176,7 @@ impl Supervisor {
                 .map(|schedule| schedule.zone().name().to_owned())
                 .unwrap_or_default(),
             config_digest: self.config_state.digest.clone(),
-            is_reopened: false,
+            left: None,
             queued: None,
         });
         let slots: Vec<Slot> = slots.collect();
@@ -193,10 +203,35 @@ impl Supervisor {
         self.config_state.needs_restart.extend(needs_restart);
         self.config_state.needs_restart.sort();
         self.config_state.needs_restart.dedup();
+        self.renew_queue(is_same, now).await;
         self.config_state.digest = digest;
         self.config_state.loaded_at = now;
         tracing::info!(jobs, digest = self.config_state.digest, "configuration reloaded");
         self.fill().await;
+    }
+
+    /// Applies a new configuration to the slots that wait: their order follows the new `overlap`,
+    /// and a slot whose schedule changed is superseded.
+    async fn renew_queue(&mut self, is_same: impl Fn(&String) -> bool, now: DateTime<Utc>) {
+        let config = self.config.borrow().clone();
+        let (kept, superseded): (Vec<Waiting>, Vec<Waiting>) =
+            self.queue.take(None, Waiting::is_slot).into_iter().partition(|run| is_same(&run.job));
+        for run in kept {
+            let job = config.jobs.get(run.job.as_str());
+            let waits_for = job.map_or(run.waits_for, |job| waits_for(job, run.is_caught_up));
+            self.queue.push(Waiting { waits_for, ..run });
+        }
+        if !superseded.is_empty() {
+            let ends = (SlotState::Superseded, StopReason::Cancelled);
+            let why = "the schedule changed before its run began".to_owned();
+            self.end_waiting(
+                superseded.into_iter().map(|run| run.run_id).collect(),
+                ends,
+                why,
+                now,
+            )
+            .await;
+        }
     }
 
     fn refuse_reload(&mut self, error: &DbError) {
@@ -221,11 +256,11 @@ impl Supervisor {
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
         // The slots stay queued: the next start of the daemon decides them again.
-        for waiting in self.queue.take(|waiting| waiting.due_at().is_none()) {
-            let ends = (SlotState::Missed, StopReason::Interrupted);
-            let why = "the daemon was stopped before its run began".to_owned();
-            self.end_waiting(waiting.run_id, ends, why, now).await;
-        }
+        let requested = self.queue.take(None, |waiting| !waiting.is_slot());
+        let ends = (SlotState::Missed, StopReason::Interrupted);
+        let why = "the daemon was stopped before its run began".to_owned();
+        self.end_waiting(requested.into_iter().map(|run| run.run_id).collect(), ends, why, now)
+            .await;
     }
 
     pub(super) fn stop_all(&mut self, reason: StopReason) {

@@ -1,13 +1,20 @@
 //! The runs that wait: for room among the active runs, or for the end of their job's other runs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-
-use chrono::{DateTime, Utc};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::daemon::command::RunRequest;
 use crate::domain::RunId;
 use crate::run::TriggerFacts;
 use crate::store::QueuedRun;
+
+/// The active runs of its job for whose end a queued run waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    Nothing,
+    /// The runs that `catchup: all` catches up.
+    CaughtUp,
+    AllRuns,
+}
 
 /// A run in the queue.
 pub(super) struct Waiting {
@@ -15,8 +22,9 @@ pub(super) struct Waiting {
     pub(super) job: String,
     pub(super) facts: TriggerFacts,
     pub(super) request: RunRequest,
-    /// Whether it waits until the job has no active run.
-    pub(super) is_serial: bool,
+    pub(super) waits_for: WaitsFor,
+    /// Whether `catchup: all` catches it up, so that `overlap` does not apply to it.
+    pub(super) is_caught_up: bool,
 }
 
 impl Waiting {
@@ -30,30 +38,44 @@ impl Waiting {
         }
     }
 
-    /// Returns the due time of its slot; `None` if a person asked for the run.
-    pub(super) fn due_at(&self) -> Option<DateTime<Utc>> {
-        self.facts.scheduled_for
+    /// Tells whether the run is that of a slot; a person requested any other run.
+    pub(super) fn is_slot(&self) -> bool {
+        self.facts.scheduled_for.is_some()
     }
 }
 
-/// What the queue knows of a job.
-#[derive(Debug, Default)]
+/// The runs of a job.
+#[derive(Default)]
 struct JobRuns {
-    waiting: usize,
+    /// Its runs in [`Queue::ready`].
+    ready: BTreeSet<u64>,
+    /// Whether one of these waits for other runs of the job.
+    has_serial: bool,
+    /// Its other queued runs, oldest first.
+    behind: VecDeque<(u64, Waiting)>,
+    /// The number of queued runs that belong to slots.
+    slots: usize,
     active: usize,
-    /// Whether one of its serial runs is in `ready`.
-    is_ready: bool,
+    /// The number of active runs that `catchup: all` catches up.
+    caught_up: usize,
 }
 
-/// The queue, oldest run first. Its operations on one run do not depend on the length of the queue,
-/// except for [`Self::remove`].
+impl JobRuns {
+    fn may_start(&self, waiting: &Waiting) -> bool {
+        match waiting.waits_for {
+            WaitsFor::Nothing => true,
+            WaitsFor::CaughtUp => self.caught_up == 0,
+            WaitsFor::AllRuns => self.active == 0,
+        }
+    }
+}
+
+/// The queue, oldest run first. Starting, adding and ending a run do not search the queue.
 #[derive(Default)]
 pub(super) struct Queue {
-    /// Runs that may start once there is room, by their number in the order of arrival. Of each
-    /// job, at most one of them is serial.
+    /// Runs that may start once there is room, by their number in the order of arrival. Of the runs
+    /// of a job that wait for other runs, at most one is here.
     ready: BTreeMap<u64, Waiting>,
-    /// Serial runs that wait for other runs of their job, by job, oldest first.
-    behind: HashMap<String, VecDeque<(u64, Waiting)>>,
     jobs: HashMap<String, JobRuns>,
     arrived: u64,
     len: usize,
@@ -64,106 +86,132 @@ impl Queue {
         self.len
     }
 
-    /// Returns how many runs of a job are queued.
-    pub(super) fn waiting_of(&self, job: &str) -> usize {
-        self.jobs.get(job).map_or(0, |runs| runs.waiting)
+    /// Returns the number of queued runs that wait only for room.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
     }
 
-    /// Returns how many runs of a job are active.
-    pub(super) fn active_of(&self, job: &str) -> usize {
-        self.jobs.get(job).map_or(0, |runs| runs.active)
+    /// Tells whether a run of a job is queued or active.
+    pub(super) fn is_busy(&self, job: &str) -> bool {
+        self.jobs.contains_key(job)
+    }
+
+    /// Returns how many slots of a job are queued.
+    pub(super) fn slots_of(&self, job: &str) -> usize {
+        self.jobs.get(job).map_or(0, |runs| runs.slots)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Waiting> {
-        self.ready.values().chain(self.behind.values().flatten().map(|(_, waiting)| waiting))
+        let behind = self.jobs.values().flat_map(|runs| &runs.behind);
+        self.ready.values().chain(behind.map(|(_, waiting)| waiting))
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {
         let number = self.arrived;
         self.arrived += 1;
         self.len += 1;
-        let runs = self.jobs.entry(waiting.job.clone()).or_default();
-        runs.waiting += 1;
-        match waiting.is_serial {
-            true => {
-                let job = waiting.job.clone();
-                self.behind.entry(job.clone()).or_default().push_back((number, waiting));
+        let job = waiting.job.clone();
+        let runs = self.jobs.entry(job.clone()).or_default();
+        runs.slots += usize::from(waiting.is_slot());
+        match waiting.waits_for {
+            WaitsFor::Nothing => {
+                runs.ready.insert(number);
+                self.ready.insert(number, waiting);
+            }
+            WaitsFor::CaughtUp | WaitsFor::AllRuns => {
+                runs.behind.push_back((number, waiting));
                 self.advance(&job);
             }
-            false => drop(self.ready.insert(number, waiting)),
         }
     }
 
-    /// Takes the oldest run that may start, and counts it as active until [`Self::ended`].
+    /// Takes the oldest run that may start. It counts as active until [`Self::ended`].
     pub(super) fn start(&mut self) -> Option<Waiting> {
         loop {
             let (number, waiting) = self.ready.pop_first()?;
             let runs = self.jobs.entry(waiting.job.clone()).or_default();
-            runs.is_ready &= !waiting.is_serial;
-            // A run of the job that is not serial has started in the meantime.
-            if waiting.is_serial && runs.active > 0 {
-                let behind = self.behind.entry(waiting.job.clone()).or_default();
-                behind.push_front((number, waiting));
+            runs.ready.remove(&number);
+            runs.has_serial &= waiting.waits_for == WaitsFor::Nothing;
+            // Another run of the job has started in the meantime.
+            if !runs.may_start(&waiting) {
+                runs.behind.push_front((number, waiting));
                 continue;
             }
-            runs.waiting -= 1;
+            runs.slots -= usize::from(waiting.is_slot());
             runs.active += 1;
+            runs.caught_up += usize::from(waiting.is_caught_up);
             self.len -= 1;
+            self.advance(&waiting.job);
             return Some(waiting);
         }
     }
 
     /// Records that an active run of a job has ended.
-    pub(super) fn ended(&mut self, job: &str) {
+    pub(super) fn ended(&mut self, job: &str, is_caught_up: bool) {
         if let Some(runs) = self.jobs.get_mut(job) {
-            runs.active = runs.active.saturating_sub(1);
+            runs.active -= 1;
+            runs.caught_up -= usize::from(is_caught_up);
         }
         self.advance(job);
     }
 
-    /// Removes a queued run.
+    /// Removes a queued run; searches the queue.
     pub(super) fn remove(&mut self, run_id: &RunId) -> Option<Waiting> {
-        self.take(|waiting| waiting.run_id == *run_id).pop()
+        let job = self.iter().find(|waiting| waiting.run_id == *run_id)?.job.clone();
+        self.take(Some(&job), |waiting| waiting.run_id == *run_id).pop()
     }
 
-    /// Removes the queued runs that `is_wanted` selects, and returns them oldest first.
-    pub(super) fn take(&mut self, is_wanted: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
-        let mut taken: BTreeMap<u64, Waiting> =
-            self.ready.extract_if(.., |_, waiting| is_wanted(waiting)).collect();
-        for waiting in taken.values().filter(|waiting| waiting.is_serial) {
-            self.jobs.entry(waiting.job.clone()).or_default().is_ready = false;
-        }
-        for behind in self.behind.values_mut() {
-            let all = std::mem::take(behind).into_iter();
-            let (wanted, rest): (VecDeque<_>, _) = all.partition(|(_, waiting)| is_wanted(waiting));
-            *behind = rest;
-            taken.extend(wanted);
-        }
-        self.len -= taken.len();
-        for waiting in taken.values() {
-            self.jobs.entry(waiting.job.clone()).or_default().waiting -= 1;
-            self.advance(&waiting.job);
+    /// Removes those queued runs of one job or of all jobs that `is_wanted` selects, and returns
+    /// them oldest first.
+    pub(super) fn take(
+        &mut self,
+        job: Option<&str>,
+        is_wanted: impl Fn(&Waiting) -> bool,
+    ) -> Vec<Waiting> {
+        let jobs = match job {
+            Some(job) => vec![job.to_owned()],
+            None => self.jobs.keys().cloned().collect(),
+        };
+        let mut taken = BTreeMap::new();
+        for job in jobs {
+            let Some(runs) = self.jobs.get_mut(&job) else { continue };
+            let mut own = Vec::new();
+            for number in std::mem::take(&mut runs.ready) {
+                if !self.ready.get(&number).is_some_and(&is_wanted) {
+                    runs.ready.insert(number);
+                } else if let Some(waiting) = self.ready.remove(&number) {
+                    runs.has_serial &= waiting.waits_for == WaitsFor::Nothing;
+                    own.push((number, waiting));
+                }
+            }
+            for (number, waiting) in std::mem::take(&mut runs.behind) {
+                match is_wanted(&waiting) {
+                    true => own.push((number, waiting)),
+                    false => runs.behind.push_back((number, waiting)),
+                }
+            }
+            runs.slots -= own.iter().filter(|(_, waiting)| waiting.is_slot()).count();
+            self.len -= own.len();
+            taken.extend(own);
+            self.advance(&job);
         }
         taken.into_values().collect()
     }
 
-    /// Makes the oldest serial run of a job ready if nothing of the job precedes it. Forgets a job
-    /// without runs.
+    /// Makes the oldest of the job's runs that wait for others ready, if it may start. Forgets a
+    /// job without runs.
     fn advance(&mut self, job: &str) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
-        if runs.active == 0
-            && !runs.is_ready
-            && let Some(behind) = self.behind.get_mut(job)
+        let is_next = runs.behind.front().is_some_and(|(_, waiting)| runs.may_start(waiting));
+        if is_next
+            && !runs.has_serial
+            && let Some((number, waiting)) = runs.behind.pop_front()
         {
-            if let Some((number, waiting)) = behind.pop_front() {
-                self.ready.insert(number, waiting);
-                runs.is_ready = true;
-            }
-            if behind.is_empty() {
-                self.behind.remove(job);
-            }
+            runs.ready.insert(number);
+            runs.has_serial = true;
+            self.ready.insert(number, waiting);
         }
-        if runs.waiting == 0 && runs.active == 0 {
+        if runs.active == 0 && runs.ready.is_empty() && runs.behind.is_empty() {
             self.jobs.remove(job);
         }
     }
@@ -171,48 +219,66 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use chrono::DateTime;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn run(number: u64, job: &str, is_serial: bool) -> Waiting {
-        let run_id = RunId::from_ulid(ulid::Ulid::from_parts(number, 0));
-        let facts = TriggerFacts::manual(None);
-        let request = RunRequest::default();
-        Waiting { run_id, job: job.to_owned(), facts, request, is_serial }
+    fn run(number: u64, job: &str, waits_for: WaitsFor) -> Waiting {
+        let mut facts = TriggerFacts::manual(None);
+        facts.scheduled_for = (waits_for != WaitsFor::Nothing).then(DateTime::default);
+        Waiting {
+            run_id: RunId::from_ulid(ulid::Ulid::from_parts(number, 0)),
+            job: job.to_owned(),
+            facts,
+            request: RunRequest::default(),
+            waits_for,
+            is_caught_up: waits_for == WaitsFor::CaughtUp,
+        }
     }
 
     /// A queue whose every operation searches the whole of it.
     #[derive(Default)]
     struct Model {
-        waiting: Vec<(String, String, bool)>,
-        active: Vec<String>,
+        waiting: Vec<(String, &'static str, WaitsFor)>,
+        active: Vec<(&'static str, WaitsFor)>,
     }
 
     impl Model {
         fn start(&mut self) -> Option<String> {
-            let at = self
-                .waiting
-                .iter()
-                .position(|(_, job, is_serial)| !is_serial || !self.active.contains(job))?;
-            let (run_id, job, _) = self.waiting.remove(at);
-            self.active.push(job);
+            let may_start = |at: usize, (_, job, waits_for): &(String, &str, WaitsFor)| {
+                let mut earlier = self.waiting[..at].iter();
+                let waits_behind =
+                    |of: &(String, &str, WaitsFor)| of.1 == *job && of.2 != WaitsFor::Nothing;
+                match waits_for {
+                    WaitsFor::Nothing => true,
+                    _ if earlier.any(waits_behind) => false,
+                    WaitsFor::CaughtUp => !self.active.contains(&(*job, WaitsFor::CaughtUp)),
+                    WaitsFor::AllRuns => !self.active.iter().any(|of| of.0 == *job),
+                }
+            };
+            let mut waiting = self.waiting.iter().enumerate();
+            let (at, _) = waiting.find(|(at, run)| may_start(*at, run))?;
+            let (run_id, job, waits_for) = self.waiting.remove(at);
+            self.active.push((job, waits_for));
             Some(run_id)
         }
     }
 
+    const KINDS: [WaitsFor; 3] = [WaitsFor::Nothing, WaitsFor::CaughtUp, WaitsFor::AllRuns];
+
     proptest! {
         #[test]
         fn the_oldest_run_that_may_start_starts(
-            steps in prop::collection::vec((0u8..5, 0usize..3, any::<bool>(), any::<prop::sample::Index>()), 0..60),
+            steps in prop::collection::vec((0u8..5, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
         ) {
             const JOBS: [&str; 3] = ["a", "b", "c"];
             let (mut queue, mut model) = (Queue::default(), Model::default());
-            for (number, (step, job, is_serial, at)) in steps.into_iter().enumerate() {
+            for (number, (step, job, kind, at)) in steps.into_iter().enumerate() {
                 match step {
                     0 | 1 => {
-                        let waiting = run(number as u64, JOBS[job], is_serial);
-                        model.waiting.push((waiting.run_id.to_string(), waiting.job.clone(), is_serial));
+                        let waiting = run(number as u64, JOBS[job], KINDS[kind]);
+                        model.waiting.push((waiting.run_id.to_string(), JOBS[job], KINDS[kind]));
                         queue.push(waiting);
                     }
                     2 => {
@@ -220,8 +286,8 @@ mod tests {
                         prop_assert_eq!(started, model.start());
                     }
                     3 if !model.active.is_empty() => {
-                        let job = model.active.remove(at.index(model.active.len()));
-                        queue.ended(&job);
+                        let (job, kind) = model.active.remove(at.index(model.active.len()));
+                        queue.ended(job, kind == WaitsFor::CaughtUp);
                     }
                     4 if !model.waiting.is_empty() => {
                         let (run_id, ..) = model.waiting.remove(at.index(model.waiting.len()));
@@ -232,10 +298,12 @@ mod tests {
                 }
                 prop_assert_eq!(queue.len(), model.waiting.len());
                 for job in JOBS {
-                    let waiting = model.waiting.iter().filter(|(_, of, _)| of == job).count();
-                    let active = model.active.iter().filter(|of| *of == job).count();
-                    prop_assert_eq!((queue.waiting_of(job), queue.active_of(job)), (waiting, active));
+                    let mut waiting = model.waiting.iter().filter(|run| run.1 == job);
+                    let is_busy = waiting.clone().count() > 0 || model.active.iter().any(|run| run.0 == job);
+                    let slots = waiting.by_ref().filter(|run| run.2 != WaitsFor::Nothing).count();
+                    prop_assert_eq!((queue.is_busy(job), queue.slots_of(job)), (is_busy, slots));
                 }
+                prop_assert_eq!(queue.iter().count(), queue.len());
             }
         }
     }

@@ -4,71 +4,91 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::queue::Waiting;
+use super::queue::{Waiting, WaitsFor};
 use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
-use crate::domain::{Outcome, RunId, StopReason, Trigger};
+use crate::domain::{RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
-use crate::store::{
-    Claim, DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, read_lines,
-};
+use crate::store::{Claim, DbError, Slot, SlotState};
 
 /// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
 
-/// Due times to decide together, by epoch and job. The value of a due time is the run of its slot
-/// if a previous daemon claimed the slot and left it open.
+/// Due times to decide, by epoch and job. The value of a due time is the run of its slot if a
+/// previous daemon left the slot before its run began.
 pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, Option<RunId>>>;
 
-/// What the supervisor does with a due time.
-struct Settled {
+/// A decided due time: its row, and its run if one is to start.
+struct Decided {
     slot: Slot,
     run: Option<Waiting>,
 }
 
 impl Supervisor {
-    /// Decides due times, writes all their rows in one transaction, and queues the runs that are to
-    /// start.
+    /// Decides due times, writes their rows, and queues the runs that are to start. Writes the rows
+    /// of up to [`CLAIM_BATCH`] slots of an epoch in one transaction, and removes these slots from
+    /// `dues`.
+    ///
+    /// *Errors*: the ledger fails; `dues` are then those without a row.
     pub(super) async fn settle(
         &mut self,
-        dues: &Dues,
+        dues: &mut Dues,
         cause: Cause,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        let repeated = self.repeated(dues).await?;
-        let settled = dues.iter().flat_map(|((epoch, job), dues)| {
-            let repeated = |due_at| repeated.contains(&(*epoch, job.clone(), due_at));
-            self.settled((job, *epoch), dues, repeated, (cause, now))
-        });
-        let mut settled: Vec<Settled> = settled.collect();
-        while !settled.is_empty() {
-            let rest = settled.split_off(settled.len().min(CLAIM_BATCH));
-            let (slots, runs): (Vec<Slot>, Vec<Option<Waiting>>) =
-                settled.into_iter().map(|settled| (settled.slot, settled.run)).unzip();
-            let claimed = self.claim(slots, now).await?;
-            let runs = runs.into_iter().zip(claimed).filter(|(_, claimed)| *claimed);
-            let runs: Vec<Waiting> = runs.filter_map(|(run, _)| run).collect();
-            for run in &runs {
-                self.replace_others(run, now).await;
+        while let Some(((epoch, _), _)) = dues.first_key_value() {
+            let epoch = *epoch;
+            let mut count = 0;
+            let mut part = Dues::new();
+            while count < CLAIM_BATCH
+                && dues.first_key_value().is_some_and(|((of, _), _)| *of == epoch)
+                && let Some((key, of_job)) = dues.pop_first()
+            {
+                count += of_job.len();
+                part.insert(key, of_job);
             }
-            runs.into_iter().for_each(|run| self.queue.push(run));
-            settled = rest;
+            if let Err(error) = self.settle_part(&part, cause, now).await {
+                dues.append(&mut part);
+                return Err(error);
+            }
         }
         Ok(())
     }
 
+    /// Settles due times of one epoch in one transaction.
+    async fn settle_part(
+        &mut self,
+        part: &Dues,
+        cause: Cause,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        let repeated = self.repeated(part).await?;
+        let decided = part.iter().flat_map(|((epoch, job), dues)| {
+            let is_repeated = |due_at| repeated.contains(&(*epoch, job.clone(), due_at));
+            self.decided((job, *epoch), dues, is_repeated, (cause, now))
+        });
+        let (slots, runs): (Vec<Slot>, Vec<Option<Waiting>>) =
+            decided.map(|decided| (decided.slot, decided.run)).unzip();
+        let claimed = self.claim(slots, now).await?;
+        let runs = runs.into_iter().zip(claimed).filter(|(_, claimed)| *claimed);
+        let runs: Vec<Waiting> = runs.filter_map(|(run, _)| run).collect();
+        self.replace_others(&runs, now).await;
+        runs.into_iter().for_each(|run| self.queue.push(run));
+        Ok(())
+    }
+
     /// Decides the due times of a job; empty if the job has no schedule.
-    fn settled(
+    fn decided(
         &self,
         (name, epoch): (&str, i64),
         dues: &BTreeMap<DateTime<Utc>, Option<RunId>>,
         is_repeated: impl Fn(DateTime<Utc>) -> bool,
         (cause, now): (Cause, DateTime<Utc>),
-    ) -> Vec<Settled> {
+    ) -> Vec<Decided> {
         let config = self.config.borrow().clone();
         let Some((job, schedule)) =
             config.jobs.get(name).and_then(|job| Some((job, job.schedule.as_ref()?)))
@@ -79,8 +99,8 @@ impl Supervisor {
             catchup: job.catchup,
             window: job.catchup_window,
             overlap: job.overlap,
-            active: self.queue.active_of(name),
-            waiting: self.queue.waiting_of(name),
+            is_busy: self.queue.is_busy(name),
+            waiting: self.queue.slots_of(name),
         };
         let slots = dues.keys().map(|due_at| DueSlot {
             due_at: *due_at,
@@ -88,48 +108,65 @@ impl Supervisor {
             is_repeated: is_repeated(*due_at),
         });
         let slots: Vec<DueSlot> = slots.collect();
-        let decided = decide(&slots, state, now);
-        let mut settled = Vec::with_capacity(slots.len());
-        // The newest slots come first, because a slot can be covered by a newer one.
+        let dispositions = decide(&slots, state, now);
+        // The ids of the runs have the order of their due times.
+        let mut ids: Vec<RunId> =
+            dispositions.iter().filter(|of| of.is_run()).map(|_| new_run_id()).collect();
+        ids.sort();
+        let mut decided = Vec::with_capacity(slots.len());
+        // The newest slots come first, because the run of a newer slot can cover a slot.
         let mut covers = None;
-        for ((slot, disposition), (due_at, left)) in slots.iter().zip(decided).zip(dues).rev() {
+        for ((slot, disposition), (due_at, left)) in slots.iter().zip(dispositions).zip(dues).rev()
+        {
             let late = (now - slot.due_at).to_std().unwrap_or_default();
             let reason = disposition.reason(state, cause, late);
-            let run = of_slot(job, *due_at, disposition, left.clone());
-            if let Some(run) = &run {
-                covers = Some(run.run_id.clone());
-            }
+            let id = if disposition.is_run() { ids.pop() } else { None };
+            // A run that was left in the queue keeps its id.
+            let id = id.map(|id| left.clone().unwrap_or(id));
+            let run = id.and_then(|id| of_slot(job, *due_at, disposition, id));
+            covers = run.as_ref().map(|run| run.run_id.clone()).or(covers);
             let (state, run_id) = written(disposition, covers.as_ref());
             let row =
                 self.row((name, epoch), *due_at, (state, reason, run_id), schedule.zone().name());
             let queued = run.as_ref().map(Waiting::as_queued);
-            let slot = Slot { is_reopened: left.is_some(), queued, ..row };
-            settled.push(Settled { slot, run });
+            decided.push(Decided { slot: Slot { left: left.clone(), queued, ..row }, run });
         }
-        settled.reverse();
-        settled
+        decided.reverse();
+        decided
     }
 
-    /// Under `overlap: cancel_other`, ends the other runs of the job for the run of a new slot: the
-    /// slots that wait are skipped, and the active runs are cancelled.
-    async fn replace_others(&mut self, run: &Waiting, now: DateTime<Utc>) {
-        let is_replacing = self.config.borrow().jobs.get(run.job.as_str()).is_some_and(|job| {
-            job.overlap == Overlap::CancelOther && !runs_one_by_one(job, run.facts.trigger)
-        });
-        if !is_replacing {
+    /// Ends the other runs of the jobs with `overlap: cancel_other` for the runs of new slots: the
+    /// slots that wait are skipped, and the active runs are cancelled. `overlap` does not apply to
+    /// runs that `catchup: all` catches up.
+    async fn replace_others(&mut self, runs: &[Waiting], now: DateTime<Utc>) {
+        let config = self.config.borrow().clone();
+        let replaces = |run: &&Waiting| {
+            let job = config.jobs.get(run.job.as_str());
+            !run.is_caught_up && job.is_some_and(|job| job.overlap == Overlap::CancelOther)
+        };
+        let mut replaced = Vec::new();
+        for run in runs.iter().filter(replaces) {
+            let is_replaced = |of: &Waiting| of.is_slot() && !of.is_caught_up;
+            replaced.extend(self.queue.take(Some(&run.job), is_replaced));
+            let own = self.active.values().filter(|of| of.job == run.job && !of.is_caught_up);
+            for active in own {
+                active.stop.send_if_modified(|stop| {
+                    let is_first = stop.is_none();
+                    stop.get_or_insert_with(|| StopReason::Cancelled.into());
+                    is_first
+                });
+            }
+        }
+        if replaced.is_empty() {
             return;
         }
-        for replaced in self.queue.take(|of| of.job == run.job && of.due_at().is_some()) {
-            let ends = (SlotState::Skipped, StopReason::Cancelled);
-            let why = "a newer slot took its place (overlap: cancel_other)".to_owned();
-            self.end_waiting(replaced.run_id, ends, why, now).await;
-        }
-        for active in self.active.values().filter(|active| active.job == run.job) {
-            active.stop.send_replace(Some(StopReason::Cancelled.into()));
-        }
+        let ends = (SlotState::Skipped, StopReason::Cancelled);
+        let why = "a newer slot took its place (overlap: cancel_other)".to_owned();
+        self.end_waiting(replaced.into_iter().map(|run| run.run_id).collect(), ends, why, now)
+            .await;
     }
 
-    fn row(
+    pub(super) fn row(
         &self,
         (job, epoch): (&str, i64),
         due_at: DateTime<Utc>,
@@ -145,7 +182,7 @@ impl Supervisor {
             reason,
             zone: zone.to_owned(),
             config_digest: self.config.borrow().digest.clone(),
-            is_reopened: false,
+            left: None,
             queued: None,
         }
     }
@@ -249,114 +286,6 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Settles what the previous daemon left: decides every slot up to `now` that came due while the
-    /// daemon was down, and again the slots whose runs had not begun. Skips a schedule that the
-    /// ledger holds in an invalid form; `audit` reports it.
-    pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        let mut left = self.left_open(now).await?;
-        let epoch = self.epoch;
-        let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
-        let mut dues = Dues::new();
-        for period in
-            periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
-        {
-            let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
-                continue;
-            };
-            let down: Vec<DateTime<Utc>> =
-                schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
-            if self.has_schedule(&period) {
-                let key = (epoch, period.job.clone());
-                let of = dues.entry(key).or_default();
-                of.extend(down.into_iter().map(|due_at| (due_at, None)));
-                // An open slot may lie in an earlier epoch.
-                let own: Vec<_> = left.extract_if(.., |slot| slot.job == period.job).collect();
-                for slot in own {
-                    let of = dues.entry((slot.epoch, slot.job.clone())).or_default();
-                    of.insert(slot.due_at, run_of(&slot));
-                }
-                continue;
-            }
-            for batch in down.chunks(CLAIM_BATCH) {
-                let why = "the daemon was down, and the schedule has changed since";
-                let slots = batch.iter().map(|due_at| {
-                    let missed = (SlotState::Missed, why.to_owned(), None);
-                    self.row((&period.job, epoch), *due_at, missed, &period.zone)
-                });
-                let slots: Vec<Slot> = slots.collect();
-                self.claim(slots, now).await?;
-            }
-        }
-        let superseded = left.iter().map(|slot| {
-            let why = "the schedule changed before its run began".to_owned();
-            let state = (SlotState::Superseded, why, None);
-            let row = self.row((&slot.job, slot.epoch), slot.due_at, state, &slot.zone);
-            Slot { is_reopened: true, ..row }
-        });
-        let superseded: Vec<Slot> = superseded.collect();
-        if !superseded.is_empty() {
-            self.claim(superseded, now).await?;
-        }
-        self.settle(&dues, Cause::DaemonDown, now).await
-    }
-
-    /// Tells whether the configuration has the schedule of an open period.
-    fn has_schedule(&self, period: &Period) -> bool {
-        let config = self.config.borrow();
-        let job = config.jobs.get(period.job.as_str()).filter(|job| job.enabled);
-        job.and_then(|job| job.schedule.as_ref()).is_some_and(|schedule| {
-            schedule.to_record() == period.schedule && schedule.zone().name() == period.zone
-        })
-    }
-
-    /// Returns the slots that the previous daemon left open and whose runs had not begun, with the
-    /// ids that their runs would get. Settles the others, and ends the queued runs: those whose
-    /// slots run after all are queued again.
-    async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
-        let mut left = Vec::new();
-        for mut slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
-            let Some(run_id) = run_of(&slot) else { continue };
-            if let Some(reason) = self.end_of(&run_id) {
-                self.parts.ledger.decide(run_id, SlotState::Ran, reason, now).await?;
-                continue;
-            }
-            // A directory without a transcript is not used again.
-            if self.parts.host.state.find_run(&run_id).is_some() {
-                slot.run_id = Some(new_run_id().to_string());
-            }
-            left.push(slot);
-        }
-        let why = "the daemon stopped before its run began".to_owned();
-        self.parts.ledger.end_queued(None, (StopReason::Interrupted, why), now).await?;
-        Ok(left)
-    }
-
-    /// Returns how the run of an open slot ended, for the row of the slot; `None` if its transcript
-    /// has no line, so that the run had not begun.
-    fn end_of(&self, run_id: &RunId) -> Option<String> {
-        let transcript = self.parts.host.state.find_run(run_id)?.transcript();
-        let unreadable = |why: &dyn std::fmt::Display| {
-            Some(format!("{} (its transcript cannot be read: {why})", Outcome::Interrupted))
-        };
-        let lines = match read_lines(&transcript) {
-            Ok(lines) => lines,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(error) => return unreadable(&error),
-        };
-        let mut problem = None;
-        let lines: Vec<ReadLine> =
-            lines.map_while(|line| line.map_err(|error| problem = Some(error)).ok()).collect();
-        match (RunSummary::fold(&lines), problem) {
-            (Some(row), _) => {
-                let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
-                let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                Some(format!("{outcome} ({stop_reason})"))
-            }
-            (None, Some(problem)) => unreadable(&problem),
-            (None, None) => None,
-        }
-    }
-
     /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker.
     pub(super) async fn adopt_schedules(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let schedules = schedules(&self.config.borrow());
@@ -366,40 +295,40 @@ impl Supervisor {
     }
 }
 
-/// Returns the run for a due time, or `None` if its disposition starts no run. A run that a previous
-/// daemon left in the queue keeps its id.
+/// Returns the run for a due time, or `None` if its disposition starts no run.
 fn of_slot(
     job: &Job,
     due_at: DateTime<Utc>,
     disposition: Disposition,
-    left: Option<RunId>,
+    run_id: RunId,
 ) -> Option<Waiting> {
     let trigger = match disposition {
         Disposition::Run => Trigger::Schedule,
         Disposition::CatchUp => Trigger::Catchup,
         _ => return None,
     };
-    let facts = TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None };
+    let is_caught_up = trigger == Trigger::Catchup && job.catchup == Catchup::All;
     Some(Waiting {
-        run_id: left.unwrap_or_else(new_run_id),
+        run_id,
         job: job.name.to_string(),
-        facts,
+        facts: TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None },
         request: RunRequest::default(),
-        is_serial: job.overlap != Overlap::AllowAll || runs_one_by_one(job, trigger),
+        waits_for: waits_for(job, is_caught_up),
+        is_caught_up,
     })
 }
 
-/// Tells whether a run waits for its job's other runs, whatever `overlap` says.
-fn runs_one_by_one(job: &Job, trigger: Trigger) -> bool {
-    trigger == Trigger::Catchup && job.catchup == Catchup::All
+/// Returns for which runs of its job the run of a slot waits.
+pub(super) fn waits_for(job: &Job, is_caught_up: bool) -> WaitsFor {
+    match job.overlap {
+        Overlap::AllowAll if is_caught_up => WaitsFor::CaughtUp,
+        Overlap::AllowAll => WaitsFor::Nothing,
+        _ => WaitsFor::AllRuns,
+    }
 }
 
-fn new_run_id() -> RunId {
+pub(super) fn new_run_id() -> RunId {
     RunId::from_ulid(ulid::Ulid::generate())
-}
-
-fn run_of(slot: &SlotRow) -> Option<RunId> {
-    slot.run_id.as_deref().and_then(|id| RunId::parse(id).ok())
 }
 
 /// Returns the state of a slot for the ledger, and the run that it started or that covers it.

@@ -70,7 +70,7 @@ impl Bench {
         self.claims(now).await;
         let now = at(now);
         while let Some(waiting) = self.supervisor.queue.start() {
-            self.supervisor.queue.ended(&waiting.job);
+            self.supervisor.queue.ended(&waiting.job, waiting.is_caught_up);
             self.supervisor.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await;
         }
     }
@@ -203,7 +203,8 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     drop(first);
     let second = bench(HOURLY, "2026-05-04T04:10:00Z", temp.clone()).await;
     let queued = |bench: &Bench| -> Vec<(Trigger, Option<DateTime<Utc>>, RunId)> {
-        let facts = |run: &Waiting| (run.facts.trigger, run.due_at(), run.run_id.clone());
+        let facts =
+            |run: &Waiting| (run.facts.trigger, run.facts.scheduled_for, run.run_id.clone());
         bench.supervisor.queue.iter().map(facts).collect()
     };
     let four = queued(&second);
@@ -263,7 +264,9 @@ jobs:
             if run.job == "cancel" {
                 cancelled.push(stopped);
             }
-            supervisor.active.insert(run.run_id, Active { job: run.job, stop });
+            supervisor
+                .active
+                .insert(run.run_id, Active { job: run.job, is_caught_up: false, stop });
         }
     }
     let states = async |bench: &Bench, job: &'static str| {
@@ -284,10 +287,10 @@ jobs:
     let supervisor = &mut bench.supervisor;
     let mut started = Vec::new();
     for job in ["all", "all", "cancel", "one"] {
-        supervisor.queue.ended(job);
+        supervisor.queue.ended(job, false);
         let run = supervisor.queue.start().unwrap();
         assert!(supervisor.queue.start().is_none());
-        started.push((run.job.clone(), run.due_at().unwrap().format("%M").to_string()));
+        started.push((run.job.clone(), run.facts.scheduled_for.unwrap().format("%M").to_string()));
     }
     let expected = [("all", "02"), ("all", "03"), ("cancel", "04"), ("one", "02")];
     assert_eq!(started, expected.map(|(job, minute)| (job.to_owned(), minute.to_owned())));
@@ -375,6 +378,113 @@ async fn a_slot_of_an_earlier_epoch_settles_nothing_in_this_one() {
     assert!(third.is_sound().await);
 }
 
+// proves CRON-3
+#[tokio::test]
+async fn a_time_of_day_that_is_held_does_not_come_twice_when_the_clock_is_set_back() {
+    const SPREAD: &str =
+        "version: 1\njobs: [{name: spread, schedule: '0 12 * * *', jitter: 30m, prompt: x}]\n";
+    let mut bench = bench(SPREAD, "2026-05-04T11:30:00Z", temp()).await;
+    for now in ["12:00", "11:50", "12:00", "12:31"] {
+        bench.goes(&format!("2026-05-04T{now}:00Z")).await;
+    }
+    let states = [(0, "04 12:00", "ran"), (1, "04 12:00", "skipped")];
+    assert_eq!(bench.slots().await, expected(&states));
+}
+
+// proves CRON-4
+#[tokio::test]
+async fn caught_up_slots_run_one_after_another_beside_others() {
+    const ALL: &str = "version: 1
+jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, prompt: x}]
+";
+    let temp = temp();
+    drop(bench(ALL, "2026-05-04T00:00:30Z", temp.clone()).await);
+    let mut bench = bench(ALL, "2026-05-04T00:04:30Z", temp).await;
+    let mut minutes = Vec::new();
+    let mut start = |bench: &mut Bench| {
+        while let Some(run) = bench.supervisor.queue.start() {
+            let minute = run.facts.scheduled_for.unwrap().format("%M").to_string();
+            minutes.push((minute, run.is_caught_up));
+        }
+    };
+    start(&mut bench);
+    bench.claims("2026-05-04T00:05:00Z").await;
+    start(&mut bench);
+    // The slot of 00:05 is still active when the first of the caught-up runs ends.
+    bench.supervisor.queue.ended("busy", true);
+    start(&mut bench);
+    let started = [("01", true), ("05", false), ("02", true)];
+    assert_eq!(minutes, started.map(|(minute, caught_up)| (minute.to_owned(), caught_up)));
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn a_slot_that_was_decided_before_an_earlier_one_is_not_decided_again() {
+    // At 12:07, the slot of 12:05 has run and the slot of 12:00 is still held for its jitter.
+    const SPREAD: &str =
+        "version: 1\njobs: [{name: NAME, schedule: '*/5 * * * *', jitter: 10m, prompt: x}]\n";
+    let name = (0..1000).map(|n| format!("j{n}")).find(|name| {
+        let starts = |due: &str| {
+            let due_at = at(due);
+            due_at + crate::schedule::jitter(name, due_at, Duration::from_mins(10))
+        };
+        starts("2026-05-04T12:00:00Z") > at("2026-05-04T12:08:00Z")
+            && starts("2026-05-04T12:05:00Z") < at("2026-05-04T12:07:00Z")
+    });
+    let jobs = SPREAD.replace("NAME", &name.unwrap());
+    let temp = temp();
+    let mut first = bench(&jobs, "2026-05-04T11:59:00Z", temp.clone()).await;
+    first.goes("2026-05-04T12:07:00Z").await;
+    assert_eq!(first.slots().await, expected(&[(0, "04 12:05", "ran")]));
+    drop(first);
+    let second = bench(&jobs, "2026-05-04T12:07:30Z", temp).await;
+    let ledger = &second.supervisor.parts.ledger;
+    let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+    let known: Vec<_> = rows.iter().map(|row| row.run_id.clone()).collect();
+    let queued: Vec<_> =
+        second.supervisor.queue.iter().map(|run| Some(run.run_id.to_string())).collect();
+    // Each row names a run that exists: the one that ran, or one that waits.
+    let ran = &known[1];
+    assert!(known.iter().all(|id| queued.contains(id) || id == ran || id.is_none()), "{rows:?}");
+}
+
+#[tokio::test]
+async fn a_reload_supersedes_the_slots_that_wait() {
+    let jobs = |schedule: &str, overlap: &str| {
+        format!(
+            "version: 1\njobs: [{{name: j, schedule: '{schedule}', overlap: {overlap}, prompt: x}}]\n"
+        )
+    };
+    let mut bench = bench(&jobs("* * * * *", "buffer_all"), "2026-05-04T00:00:30Z", temp()).await;
+    bench.claims("2026-05-04T00:01:00Z").await;
+    let running = bench.supervisor.queue.start().unwrap();
+    bench.claims("2026-05-04T00:02:00Z").await;
+    bench.claims("2026-05-04T00:03:00Z").await;
+    assert!(bench.supervisor.queue.start().is_none(), "they wait for the first run");
+    let reload = async |bench: &mut Bench, jobs: String| {
+        std::fs::write(bench.temp.path().join("jobs.yaml"), jobs).unwrap();
+        let set = FileSet::of_directory(bench.temp.path()).unwrap();
+        let now = bench.clock.now();
+        let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
+        let config = load(&set, &Environment::default(), trust, secrets, 0, now).config.unwrap();
+        bench.supervisor.reload =
+            Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
+        bench.supervisor.parts.config = bench.supervisor.config.borrow().clone();
+        // Only the ledger and the queue matter here; `fill` would start the runs.
+        bench.supervisor.stopping = Some(Instant::now() + Duration::from_hours(1));
+        bench.supervisor.reload().await;
+        bench.supervisor.stopping = None;
+    };
+    reload(&mut bench, jobs("* * * * *", "allow_all")).await;
+    let second = bench.supervisor.queue.start().unwrap();
+    assert_eq!(second.facts.scheduled_for, Some(at("2026-05-04T00:02:00Z")));
+    reload(&mut bench, jobs("30 * * * *", "skip")).await;
+    assert_eq!(bench.supervisor.queue.len(), 0);
+    let states: Vec<String> = bench.slots().await.into_iter().map(|row| row.2).collect();
+    assert_eq!(states, ["queued", "queued", "superseded"]);
+    assert!(bench.is_sound().await && running.run_id != second.run_id);
+}
+
 // proves CRON-6
 #[tokio::test]
 async fn many_jobs_that_come_due_at_one_moment_are_all_queued() {
@@ -393,7 +503,7 @@ async fn many_jobs_that_come_due_at_one_moment_are_all_queued() {
     let slots = bench.slots().await;
     assert!(slots.len() == COUNT && slots.iter().all(|(_, _, state)| state == "queued"));
     while let Some(run) = bench.supervisor.queue.start() {
-        bench.supervisor.queue.ended(&run.job);
+        bench.supervisor.queue.ended(&run.job, run.is_caught_up);
     }
     assert_eq!(bench.supervisor.queue.len(), 0);
     assert!(bench.is_sound().await);
