@@ -17,7 +17,7 @@ pub enum Command {
     /// Cancel a run, on behalf of this person.
     Cancel(RunId, Option<Person>, oneshot::Sender<Result<(), CommandError>>),
     /// Cancel the runs of a job, or all, on behalf of this person; the reply lists them.
-    CancelAll(Option<String>, Option<Person>, oneshot::Sender<Vec<RunId>>),
+    CancelAll(Option<String>, Option<Person>, oneshot::Sender<Result<Vec<RunId>, CommandError>>),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.

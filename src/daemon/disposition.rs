@@ -67,9 +67,10 @@ pub(super) struct DueSlot {
 /// Decides the due times of a job. The caller passes them sorted, and only those whose start times
 /// are not after `now`.
 ///
-/// Of the due times that are not too late and not repeated, the newest runs and covers the others.
-/// Each of them runs under `catchup: all`. Each that is on time runs if `overlap` lets slots wait or
-/// run beside each other. A due time does not run if `overlap` leaves no room for it.
+/// Of the due times that are neither too late nor repeated, only the newest runs, and it covers the
+/// others. There are two exceptions: `catchup: all` runs each of them, and an `overlap` that lets
+/// slots wait or run side by side runs each that is on time. A due time does not run if `overlap`
+/// leaves no room for it.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;

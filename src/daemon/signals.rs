@@ -6,6 +6,7 @@ use tokio::sync::mpsc;
 use super::command::Command;
 
 /// Turns SIGTERM and SIGINT into a stop, and SIGHUP into a reload, until the supervisor is gone.
+/// SIGUSR1, SIGUSR2 and SIGPIPE do nothing: without a handler, they would end the daemon.
 ///
 /// *Errors*: a signal handler cannot be installed.
 pub fn watch_signals(
@@ -14,6 +15,10 @@ pub fn watch_signals(
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
+    // tokio keeps a handler for the rest of the process, whether or not anyone waits for its signal.
+    for ignored in [SignalKind::user_defined1(), SignalKind::user_defined2(), SignalKind::pipe()] {
+        drop(signal(ignored)?);
+    }
     Ok(tokio::spawn(async move {
         loop {
             let command = tokio::select! {

@@ -26,7 +26,7 @@ use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, execute};
-use crate::store::{Ledger, SlotState};
+use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
 use slots::Dues;
 
@@ -46,9 +46,11 @@ const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 /// and lies at most this far before the end of the previous epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
-/// A ledger transaction claims the slots of further jobs until it has this many slots. Only the
-/// slots of a downtime need more than one transaction.
+/// A ledger transaction takes no further job once it has this many slots.
 const CLAIM_BATCH: usize = 20_000;
+
+/// Why a slot is superseded.
+const SUPERSEDED: &str = "the schedule changed before its run began";
 
 /// Delay before the next attempt after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(5);
@@ -92,7 +94,7 @@ struct Held {
 /// A run in progress.
 struct Active {
     job: String,
-    /// Whether `catchup: all` catches it up.
+    /// Whether it runs because of `catchup: all`.
     is_caught_up: bool,
     stop: watch::Sender<Option<Stop>>,
 }
@@ -129,8 +131,8 @@ pub struct Supervisor {
 impl Supervisor {
     /// Brings the ledger up to date and returns a supervisor that is ready to run, with its handle.
     ///
-    /// Decides each slot that came due while the daemon was down, and again those that the previous
-    /// daemon left before their runs began. The runs start in [`Self::run`].
+    /// Decides each slot that came due while the daemon was down. Decides again each slot whose run
+    /// had not begun. The runs start in [`Self::run`].
     /// *Errors*: the ledger or the scheduler fails.
     pub async fn new(
         mut parts: Parts,
@@ -181,7 +183,7 @@ impl Supervisor {
         };
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
-        supervisor.adopt_schedules(now).await?;
+        supervisor.adopt_schedules(Claim::default(), now).await?;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 
@@ -332,13 +334,9 @@ impl Supervisor {
             Err(reason) => {
                 tracing::error!(job = name, %run_id, reason, "failed to start a run");
                 self.queue.ended(&name, is_caught_up);
-                self.end_waiting(
-                    vec![run_id],
-                    (SlotState::Missed, StopReason::Interrupted),
-                    reason,
-                    now,
-                )
-                .await;
+                let runs = vec![run_id];
+                let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
                 return;
             }
         };
@@ -406,23 +404,18 @@ impl Supervisor {
                 } else {
                     SlotState::Missed
                 };
-                let why = format!("did not run to its end: {error}");
-                self.end_waiting(vec![run_id], (state, StopReason::RecordFailed), why, now).await;
+                let reason = format!("did not run to its end: {error}");
+                let (runs, stop_reason) = (vec![run_id], StopReason::RecordFailed);
+                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
         }
         self.fill().await;
     }
 
-    /// Ends runs that have not begun: in the queue of the ledger, and in the rows of their slots.
-    async fn end_waiting(
-        &mut self,
-        runs: Vec<RunId>,
-        ends: (SlotState, StopReason),
-        reason: String,
-        now: DateTime<Utc>,
-    ) {
-        let count = runs.len();
-        if let Err(error) = self.parts.ledger.end_waiting(runs, ends, reason, now).await {
+    /// Records the end of queued runs, and of their slots.
+    async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
+        let count = ended.runs.len();
+        if let Err(error) = self.parts.ledger.end_waiting(ended, now).await {
             tracing::error!(count, %error, "failed to record the end of queued runs; the next start settles them");
             self.ledger_fault = Some(format!("cannot write slots: {error}"));
         }

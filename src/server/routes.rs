@@ -293,7 +293,8 @@ async fn cancel_all(
     }
     tracing::info!(job = body.job, uid = peer.uid, "cancel requested");
     let by = peer.uid.map(person);
-    let cancelled = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
+    let answer = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
+    let cancelled = answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
     Ok(Json(json!({ "run_ids": cancelled })))
 }
 

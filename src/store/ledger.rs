@@ -10,83 +10,13 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OptionalExtension as _, Row, named_params, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::claim::{Claim, SlotState, decide, write_claim};
 use super::db::{Db, DbError, read_only};
 use super::reserve::Reserve;
-use super::run_summary::QueuedRun;
 use super::tables::{SCHEMA, word};
-use crate::domain::{RunId, StopReason};
-
-/// The disposition of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SlotState {
-    /// Its run waits in the queue.
-    Queued,
-    /// Its run is active.
-    Running,
-    /// Its run has ended.
-    Ran,
-    /// Not run: `overlap` did not let it run or wait, the due time repeated after the clock was set
-    /// back, or the queued run was cancelled.
-    Skipped,
-    /// Not run: the daemon did not decide in time, or the run could not begin.
-    Missed,
-    /// Covered by another run, which the row names.
-    Coalesced,
-    /// The schedule changed before its run began.
-    Superseded,
-}
-
-impl SlotState {
-    /// Returns the word that the ledger stores.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Ran => "ran",
-            Self::Skipped => "skipped",
-            Self::Missed => "missed",
-            Self::Coalesced => "coalesced",
-            Self::Superseded => "superseded",
-        }
-    }
-}
-
-/// A slot to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slot {
-    /// The name of the job.
-    pub job: String,
-    /// How often the clock had been set back before this slot.
-    pub epoch: i64,
-    /// When it was due.
-    pub due_at: DateTime<Utc>,
-    pub state: SlotState,
-    /// The run for this slot, or another run that covers it.
-    pub run_id: Option<RunId>,
-    /// The reason for the disposition, as a sentence for the operator.
-    pub reason: String,
-    /// The time zone of the schedule.
-    pub zone: String,
-    /// The digest of the configuration that was in effect when the slot was claimed.
-    pub config_digest: String,
-    /// The run of the slot, if a previous daemon claimed the slot and left it without a final
-    /// disposition.
-    pub left: Option<RunId>,
-    /// The run to add to the queue with the slot.
-    pub queued: Option<QueuedRun>,
-}
-
-/// Slots to be written in one transaction.
-#[derive(Debug, Clone, Default)]
-pub struct Claim {
-    pub slots: Vec<Slot>,
-    /// For each job, the time up to which every slot has its row after the claim.
-    pub settled: Vec<(String, DateTime<Utc>)>,
-}
+use crate::domain::RunId;
 
 /// A slot that was read from the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -162,46 +92,12 @@ impl Ledger {
         self.db.write(work).await
     }
 
-    /// Claims slots in one transaction, and adds their runs to the queue; returns for each slot
-    /// whether it is claimed. A slot is claimed if it is new, or if a previous daemon left it without
-    /// a final disposition.
+    /// Makes a claim in one transaction; returns for each slot whether it is claimed. A slot is
+    /// claimed if it is new, or if a previous daemon left it without a final disposition.
     ///
-    /// *Errors*: [`DbError`]; no slot is then claimed.
+    /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn claim(&self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
-        self.db
-            .write(move |transaction| {
-                let mut insert = transaction.prepare_cached(
-                    "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)
-                     ON CONFLICT (job, epoch, due_at) DO UPDATE SET state = :state, run_id = :run_id, decided_at = :decided_at,
-                         reason = :reason, zone = :zone, config_digest = :digest
-                     WHERE :is_left AND state IN ('queued', 'running')",
-                )?;
-                let mut claimed = Vec::with_capacity(claim.slots.len());
-                for slot in &claim.slots {
-                    let written = insert.execute(named_params! {
-                        ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
-                        ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
-                        ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(),
-                    })?;
-                    claimed.push(written == 1);
-                    if written == 0 {
-                        continue;
-                    }
-                    if let Some(left) = &slot.left {
-                        end_queued(transaction, left, (StopReason::Interrupted, &slot.reason), now)?;
-                    }
-                    if let Some(run) = &slot.queued {
-                        insert_queued(transaction, run)?;
-                    }
-                }
-                let mut settle =
-                    transaction.prepare_cached("UPDATE periods SET settled = max(settled, ?2) WHERE job = ?1 AND ended IS NULL")?;
-                for (job, until) in &claim.settled {
-                    settle.execute(params![job, until.timestamp_millis()])?;
-                }
-                Ok(claimed)
-            })
-            .await
+        self.db.write(move |transaction| write_claim(transaction, &claim, now)).await
     }
 
     /// Writes the disposition of a run's slots, unless it is final already.
@@ -217,18 +113,21 @@ impl Ledger {
         self.db.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
     }
 
-    /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on. The
-    /// open period of an unchanged schedule continues; every other open period ends.
+    /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on, and
+    /// makes a claim before. The open period of an unchanged schedule continues; every other open
+    /// period ends.
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn set_schedules(
         &self,
         epoch: i64,
         schedules: Vec<(String, String, String)>,
+        claim: Claim,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.db
             .write(move |transaction| {
+                write_claim(transaction, &claim, now)?;
                 let open: Vec<(i64, String, String, String, i64)> = transaction
                     .prepare(
                         "SELECT rowid, job, schedule, zone, epoch FROM periods WHERE ended IS NULL",
@@ -286,6 +185,19 @@ impl Ledger {
                     keep_meta(transaction, name, value)?;
                 }
                 begin_periods(transaction, epoch, schedules.iter(), now)
+            })
+            .await
+    }
+
+    /// Records that every due time of the periods that have ended has its row.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn settle_ended(&self) -> Result<(), DbError> {
+        self.db
+            .write(|transaction| {
+                transaction
+                    .execute("UPDATE periods SET settled = ended WHERE settled < ended", [])
+                    .map(drop)
             })
             .await
     }
@@ -417,43 +329,6 @@ impl LedgerReader<'_> {
     }
 }
 
-/// Adds a run to the queue. A run that a previous daemon left in the queue waits again.
-pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqlite::Result<()> {
-    let due = run.scheduled_for.map(|due| due.timestamp_millis());
-    transaction
-        .prepare_cached("INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)")?
-        .execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])
-        .map(drop)
-}
-
-/// Writes the disposition of a run's slots, unless it is final already.
-pub(super) fn decide(
-    transaction: &Connection,
-    run_id: &RunId,
-    (state, reason): (SlotState, &str),
-    now: DateTime<Utc>,
-) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached("UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4 WHERE run_id = ?1 AND state IN ('queued', 'running')")?
-        .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
-        .map(drop)
-}
-
-/// Ends a run that is in the queue; does nothing if it is not.
-pub(super) fn end_queued(
-    transaction: &Connection,
-    run_id: &RunId,
-    (stop_reason, reason): (StopReason, &str),
-    now: DateTime<Utc>,
-) -> rusqlite::Result<()> {
-    transaction
-        .prepare_cached(
-            "UPDATE queue SET ended_at = ?2, stop_reason = ?3, reason = ?4 WHERE run_id = ?1 AND ended_at IS NULL",
-        )?
-        .execute(params![run_id.as_str(), now.timestamp_millis(), stop_reason.as_str(), reason])
-        .map(drop)
-}
-
 fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
@@ -497,6 +372,7 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Slot;
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(second, 0).unwrap()
@@ -520,7 +396,7 @@ mod tests {
     }
 
     fn claim(slots: Vec<Slot>) -> Claim {
-        Claim { slots, settled: Vec::new() }
+        Claim { slots, ..Claim::default() }
     }
 
     // proves CRON-1
@@ -566,7 +442,7 @@ mod tests {
                 .map(|record| ("j".to_owned(), record.to_owned(), "UTC".to_owned()))
                 .into_iter()
                 .collect();
-            ledger.set_schedules(0, schedules, at(now))
+            ledger.set_schedules(0, schedules, Claim::default(), at(now))
         };
         set(Some("a"), 10).await.unwrap();
         set(Some("a"), 20).await.unwrap();

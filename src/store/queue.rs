@@ -7,8 +7,9 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader, SlotState, decide, end_queued, insert_queued};
+use super::ledger::{Ledger, LedgerReader};
 use super::run_summary::QueuedRun;
 use super::tables::word;
 use super::verify::RecordEnd;
@@ -53,52 +54,29 @@ impl Ledger {
         .await
     }
 
-    /// Ends queued runs before they begin, and writes the disposition of their slots, in one
-    /// transaction.
+    /// Ends queued runs before they begin, in one transaction.
     ///
     /// *Errors*: [`DbError`]; no run is then ended.
-    pub async fn end_waiting(
-        &self,
-        runs: Vec<RunId>,
-        (state, stop_reason): (SlotState, StopReason),
-        reason: String,
-        now: DateTime<Utc>,
-    ) -> Result<(), DbError> {
+    pub async fn end_waiting(&self, ended: EndedRuns, now: DateTime<Utc>) -> Result<(), DbError> {
         self.write(move |transaction| {
-            for run_id in &runs {
-                end_queued(transaction, run_id, (stop_reason, &reason), now)?;
-                decide(transaction, run_id, (state, &reason), now)?;
-            }
+            end_runs(transaction, &ended, now)?;
             prune_ended(transaction)
         })
         .await
     }
 
-    /// Ends a queued run before it begins, and leaves its slot.
-    ///
-    /// *Errors*: [`DbError`]; the run is then not ended.
-    pub async fn end_queued(
-        &self,
-        run_id: RunId,
-        stop_reason: StopReason,
-        reason: String,
-        now: DateTime<Utc>,
-    ) -> Result<(), DbError> {
-        self.write(move |transaction| end_queued(transaction, &run_id, (stop_reason, &reason), now))
-            .await
-    }
-
-    /// Ends the queued runs that persons requested.
+    /// Ends the queued runs that do not belong to an open slot.
     ///
     /// *Errors*: [`DbError`]; no run is then ended.
-    pub async fn end_requested(
+    pub async fn end_without_slot(
         &self,
         why: (StopReason, String),
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction.execute(
-                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND scheduled_for IS NULL",
+                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND run_id NOT IN
+                 (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL)",
                 params![now.timestamp_millis(), why.0.as_str(), why.1],
             )?;
             prune_ended(transaction)

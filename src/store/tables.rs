@@ -34,6 +34,7 @@ pub(super) const SCHEMA: Schema = Schema {
     ", "ALTER TABLE facts RENAME TO meta", "
         DROP INDEX slots_open;
         CREATE INDEX slots_open ON slots (run_id) WHERE state IN ('queued', 'running');
+        CREATE INDEX slots_covered ON slots (run_id) WHERE state = 'coalesced';
         CREATE INDEX queue_ended ON queue (run_id) WHERE ended_at IS NOT NULL;
     "],
 };

@@ -222,6 +222,57 @@ jobs: [{name: tick, schedule: '* * * * * *', overlap: buffer_all, catchup: all, 
     assert_eq!(alive("sleep 7108.OWN"), [""; 0]);
 }
 
+/// Collects what the daemon tells systemd, until the daemon closes its socket or tells that it
+/// stops.
+fn notices(socket: std::os::unix::net::UnixDatagram) -> std::thread::JoinHandle<Vec<String>> {
+    std::thread::spawn(move || {
+        let mut told = Vec::new();
+        let mut bytes = [0; 1024];
+        while !told.iter().any(|told: &String| told.starts_with("STOPPING=1")) {
+            let length = socket.recv(&mut bytes).unwrap();
+            told.push(String::from_utf8_lossy(&bytes[..length]).into_owned());
+        }
+        told
+    })
+}
+
+#[test]
+fn a_storm_of_signals_is_one_orderly_stop() {
+    let place = place(EVERY_SECOND, "7110.OWN");
+    let path = place.path().join("notify");
+    let told = notices(std::os::unix::net::UnixDatagram::bind(&path).unwrap());
+    let daemon = place.serve_notifying(&path);
+    assert_eq!(place.dutyd(&["run", "--detach", "stuck"]).code, 0);
+    wait_until(|| alive("sleep 7110.OWN").len() >= 2, || place.log());
+    for harmless in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGPIPE] {
+        daemon.signal(harmless);
+    }
+    let loaded = || place.log().matches("configuration reloaded").count();
+    daemon.signal(Signal::SIGHUP);
+    wait_until(|| loaded() >= 1, || place.log());
+    for _ in 0..50 {
+        for signal in [
+            Signal::SIGUSR1,
+            Signal::SIGHUP,
+            Signal::SIGPIPE,
+            Signal::SIGTERM,
+            Signal::SIGUSR2,
+            Signal::SIGINT,
+        ] {
+            daemon.signal(signal);
+        }
+    }
+    assert_eq!(daemon.wait(), Some(0), "{}", place.log());
+    let told = told.join().unwrap();
+    assert!(told[0].starts_with("READY=1"), "{told:?}");
+    assert!(told[1].starts_with("RELOADING=1\nMONOTONIC_USEC="), "{told:?}");
+    assert!(told[2].starts_with("READY=1"), "{told:?}");
+    assert_eq!(alive("sleep 7110.OWN"), [""; 0]);
+    let runs = place.json(&["runs"]);
+    assert!(runs.as_array().unwrap().iter().all(|run| run["outcome"] != Value::Null), "{runs}");
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
 // proves CRON-5
 #[test]
 fn a_newer_slot_ends_the_run_before_it() {

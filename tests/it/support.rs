@@ -120,6 +120,13 @@ impl Place {
         self.started(self.command(&["serve"]))
     }
 
+    /// Starts the daemon with this socket for its messages to systemd and waits until it is ready.
+    pub(crate) fn serve_notifying(&self, socket: &std::path::Path) -> Daemon {
+        let mut daemon = self.command(&["serve"]);
+        daemon.env("NOTIFY_SOCKET", socket);
+        self.started(daemon)
+    }
+
     /// Starts the daemon in a control group and waits until it is ready.
     pub(crate) fn serve_in(&self, group: &std::path::Path) -> Daemon {
         let daemon = self.command(&["serve"]);

@@ -33,10 +33,10 @@ impl Bench {
         let temp = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(temp.path()).unwrap().0;
         let schedules = vec![("j".to_owned(), schedule.to_owned(), "UTC".to_owned())];
-        ledger.set_schedules(0, schedules, at("00:00:00")).await.unwrap();
+        ledger.set_schedules(0, schedules, Claim::default(), at("00:00:00")).await.unwrap();
         let slots = dues.iter().map(|due| slot("j", at(due))).collect();
         let settled = vec![("j".to_owned(), at("05:00:00"))];
-        ledger.claim(Claim { slots, settled }, at("05:00:01")).await.unwrap();
+        ledger.claim(Claim { slots, settled, ended: None }, at("05:00:01")).await.unwrap();
         Self { ledger, _temp: temp }
     }
 
@@ -122,7 +122,7 @@ async fn a_slot_after_the_settled_time_is_not_an_extra() {
 #[tokio::test]
 async fn a_period_that_ended_is_checked_to_its_end_and_waits_for_nothing() {
     let bench = Bench::hourly(&ALL[..4]).await;
-    bench.ledger.set_schedules(0, Vec::new(), at("06:30:00")).await.unwrap();
+    bench.ledger.set_schedules(0, Vec::new(), Claim::default(), at("06:30:00")).await.unwrap();
     let report = bench.audit("20:00:00", Duration::ZERO).await;
     assert_eq!(times(&report.holes), ["05:00", "06:00"]);
     assert_eq!((report.extras, report.undecided), (vec![], vec![]));

@@ -1,20 +1,19 @@
 //! Handles the commands of clients and signals.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
+use sd_notify::NotifyState;
 use tokio::time::Instant;
 
 use super::queue::{Waiting, WaitsFor};
 use super::slots::{schedules, waits_for};
-use super::{Command, CommandError, RunRequest, Started, Supervisor};
+use super::{Command, CommandError, Held, RunRequest, SUPERSEDED, Started, Supervisor};
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
-use crate::store::{DbError, Slot, SlotState};
+use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -96,16 +95,26 @@ impl Supervisor {
     }
 
     /// Cancels every queued and active run of a job, or of all jobs; returns their ids.
-    async fn cancel_all(&mut self, job: Option<&str>, by: Option<Person>) -> Vec<RunId> {
+    ///
+    /// *Errors*: the ledger cannot be written; the queued runs then stay in the queue.
+    async fn cancel_all(
+        &mut self,
+        job: Option<&str>,
+        by: Option<Person>,
+    ) -> Result<Vec<RunId>, CommandError> {
         let is_wanted = |of: &str| job.is_none_or(|job| job == of);
-        let waiting = self.queue.iter().filter(|run| is_wanted(&run.job)).map(|run| &run.run_id);
-        let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job)).map(|(id, _)| id);
-        let mut wanted: Vec<RunId> = waiting.chain(active).cloned().collect();
-        wanted.sort();
+        let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job));
+        let mut wanted: Vec<RunId> = active.map(|(run_id, _)| run_id.clone()).collect();
         for run_id in &wanted {
-            let _ = self.cancel(run_id, by.clone()).await;
+            self.cancel_active(run_id, by.clone());
         }
-        wanted
+        let waiting = self.queue.iter().filter(|run| is_wanted(&run.job));
+        let waiting: Vec<RunId> = waiting.map(|run| run.run_id.clone()).collect();
+        self.end_cancelled(waiting.clone(), by.as_ref()).await?;
+        self.queue.take(job, |_| true);
+        wanted.extend(waiting);
+        wanted.sort();
+        Ok(wanted)
     }
 
     pub(super) async fn cancel(
@@ -113,8 +122,7 @@ impl Supervisor {
         run_id: &RunId,
         by: Option<Person>,
     ) -> Result<(), CommandError> {
-        if let Some(active) = self.active.get(run_id) {
-            active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
+        if self.cancel_active(run_id, by.clone()) {
             return Ok(());
         }
         if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
@@ -125,19 +133,49 @@ impl Supervisor {
                 false => CommandError::NoRun(run_id),
             });
         }
-        let now = self.parts.host.clock.now();
-        let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
-        let ends = (SlotState::Skipped, StopReason::Cancelled);
-        let why = format!("cancelled{by} before it started");
-        let ended = self.parts.ledger.end_waiting(vec![run_id.clone()], ends, why, now).await;
-        // Without a record, the next start of the daemon would run it.
-        ended.map_err(|error| CommandError::NotCancelled(error.to_string()))?;
+        self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
         self.queue.remove(run_id);
         Ok(())
     }
 
-    /// Reloads the files. On any error, the configuration in effect stays (CFG-1).
+    fn cancel_active(&self, run_id: &RunId, by: Option<Person>) -> bool {
+        let Some(active) = self.active.get(run_id) else { return false };
+        active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
+        true
+    }
+
+    /// Records that queued runs were cancelled. Without a record, the next start of the daemon would
+    /// run their slots.
+    async fn end_cancelled(
+        &self,
+        runs: Vec<RunId>,
+        by: Option<&Person>,
+    ) -> Result<(), CommandError> {
+        let now = self.parts.host.clock.now();
+        let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
+        let (state, stop_reason) = (SlotState::Skipped, StopReason::Cancelled);
+        let reason = format!("cancelled{by} before it started");
+        let ended = EndedRuns { runs, state, stop_reason, reason };
+        let ended = self.parts.ledger.end_waiting(ended, now).await;
+        ended.map_err(|error| CommandError::NotCancelled(error.to_string()))
+    }
+
+    /// Reloads the files, and tells systemd when this begins and ends. Does nothing if the daemon is
+    /// stopping.
     pub(super) async fn reload(&mut self) {
+        if self.stopping.is_some() {
+            tracing::info!("the daemon is stopping, so it does not reload its configuration");
+            return;
+        }
+        let mut notice = vec![NotifyState::Reloading];
+        notice.extend(NotifyState::monotonic_usec_now().ok());
+        let _ = sd_notify::notify(&notice);
+        self.reload_files().await;
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+    }
+
+    /// Reloads the files. On any error, the configuration in effect stays (CFG-1).
+    async fn reload_files(&mut self) {
         let reload = self.reload.clone();
         let Ok(loaded) = tokio::task::spawn_blocking(move || reload()).await else { return };
         let now = self.parts.host.clock.now();
@@ -161,16 +199,14 @@ impl Supervisor {
             }
             _ => false,
         };
-        let held = std::mem::take(&mut self.held).into_iter();
-        let (kept, superseded): (BTreeSet<_>, BTreeSet<_>) =
-            held.filter(|held| held.due_at <= now).partition(|held| is_same(&held.job));
-        let slots = superseded.iter().map(|held| Slot {
+        let superseded = |held: &&Held| held.due_at <= now && !is_same(&held.job);
+        let slots = self.held.iter().filter(superseded).map(|held| Slot {
             job: held.job.clone(),
             epoch: held.epoch,
             due_at: held.due_at,
             state: SlotState::Superseded,
             run_id: None,
-            reason: "the schedule changed before its run began".to_owned(),
+            reason: SUPERSEDED.to_owned(),
             zone: old
                 .get(&held.job)
                 .map(|schedule| schedule.zone().name().to_owned())
@@ -180,22 +216,27 @@ impl Supervisor {
             queued: None,
         });
         let slots: Vec<Slot> = slots.collect();
-        self.held = kept;
-        if let Err(error) = self.claim(slots, now).await {
-            self.held.extend(superseded);
-            self.ledger_failed(&error);
-            self.refuse_reload(&error);
-            return;
-        }
+        let settled = self.settled_by(&slots);
+        let waiting = self.queue.iter().filter(|run| run.is_slot() && !is_same(&run.job));
+        let ended = Some(EndedRuns {
+            runs: waiting.map(|run| run.run_id.clone()).collect(),
+            state: SlotState::Superseded,
+            stop_reason: StopReason::Cancelled,
+            reason: SUPERSEDED.to_owned(),
+        });
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
         let needs_restart = needs_restart(&self.config.borrow(), &config);
         let before = self.config.send_replace(Arc::new(config));
-        if let Err(error) = self.adopt_schedules(now).await {
+        let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
+        if let Err(error) = adopted {
             self.config.send_replace(before);
             self.ledger_failed(&error);
             self.refuse_reload(&error);
             return;
         }
+        // The ticker issues later due times again.
+        self.held.retain(|held| held.due_at <= now && is_same(&held.job));
+        self.renew_queue(is_same);
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
@@ -203,34 +244,21 @@ impl Supervisor {
         self.config_state.needs_restart.extend(needs_restart);
         self.config_state.needs_restart.sort();
         self.config_state.needs_restart.dedup();
-        self.renew_queue(is_same, now).await;
         self.config_state.digest = digest;
         self.config_state.loaded_at = now;
         tracing::info!(jobs, digest = self.config_state.digest, "configuration reloaded");
         self.fill().await;
     }
 
-    /// Applies a new configuration to the slots that wait: their order follows the new `overlap`,
-    /// and a slot whose schedule changed is superseded.
-    async fn renew_queue(&mut self, is_same: impl Fn(&String) -> bool, now: DateTime<Utc>) {
+    /// Applies a new configuration to the slots that wait. A slot whose schedule changed leaves the
+    /// queue. The others start in the order that the new `overlap` allows.
+    fn renew_queue(&mut self, is_same: impl Fn(&String) -> bool) {
         let config = self.config.borrow().clone();
-        let (kept, superseded): (Vec<Waiting>, Vec<Waiting>) =
-            self.queue.take(None, Waiting::is_slot).into_iter().partition(|run| is_same(&run.job));
-        for run in kept {
+        let waiting = self.queue.take(None, Waiting::is_slot);
+        for run in waiting.into_iter().filter(|run| is_same(&run.job)) {
             let job = config.jobs.get(run.job.as_str());
             let waits_for = job.map_or(run.waits_for, |job| waits_for(job, run.is_caught_up));
             self.queue.push(Waiting { waits_for, ..run });
-        }
-        if !superseded.is_empty() {
-            let ends = (SlotState::Superseded, StopReason::Cancelled);
-            let why = "the schedule changed before its run began".to_owned();
-            self.end_waiting(
-                superseded.into_iter().map(|run| run.run_id).collect(),
-                ends,
-                why,
-                now,
-            )
-            .await;
         }
     }
 
@@ -252,15 +280,18 @@ impl Supervisor {
             grace_ms = grace.as_millis(),
             "stopping"
         );
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let _ = sd_notify::notify(&[NotifyState::Stopping]);
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
         // The slots stay queued: the next start of the daemon decides them again.
         let requested = self.queue.take(None, |waiting| !waiting.is_slot());
-        let ends = (SlotState::Missed, StopReason::Interrupted);
-        let why = "the daemon was stopped before its run began".to_owned();
-        self.end_waiting(requested.into_iter().map(|run| run.run_id).collect(), ends, why, now)
-            .await;
+        let ended = EndedRuns {
+            runs: requested.into_iter().map(|run| run.run_id).collect(),
+            state: SlotState::Missed,
+            stop_reason: StopReason::Interrupted,
+            reason: "the daemon was stopped before its run began".to_owned(),
+        };
+        self.end_waiting(ended, now).await;
     }
 
     pub(super) fn stop_all(&mut self, reason: StopReason) {

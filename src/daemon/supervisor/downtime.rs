@@ -1,20 +1,21 @@
-//! Settles at the start of the daemon what came due before it.
+//! Decides at the start of the daemon the slots that came due earlier.
 
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
 
-use super::slots::{Dues, new_run_id};
-use super::{CLAIM_BATCH, Supervisor};
+use super::slots::Dues;
+use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
 use crate::daemon::disposition::Cause;
+use crate::daemon::views::starts_at;
 use crate::domain::{Outcome, RunId, StopReason};
 use crate::schedule::Schedule;
 use crate::store::{DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, read_lines};
 
 impl Supervisor {
-    /// Settles what the previous daemon left: decides every slot up to `now` that came due while the
-    /// daemon was down, and again the slots whose runs had not begun. Skips a schedule that the
-    /// ledger holds in an invalid form; `audit` reports it.
+    /// Decides every slot up to `now` that came due while the daemon was down. Decides again each slot
+    /// whose run had not begun. Skips a schedule that the ledger holds in an invalid form; `audit`
+    /// reports it.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let mut left: HashMap<String, Vec<SlotRow>> = HashMap::new();
         for slot in self.left_open(now).await? {
@@ -33,10 +34,11 @@ impl Supervisor {
                 schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
             if self.has_schedule(&period) {
                 let key = (epoch, period.job.clone());
-                if !down.is_empty() {
-                    let decided = self.decided_since(&period).await?;
-                    let new = down.into_iter().filter(|due_at| !decided.contains(due_at));
-                    dues.entry(key).or_default().extend(new.map(|due_at| (due_at, None)));
+                for due_at in self.without_row(&period, down).await? {
+                    match self.hold_until_start(&period.job, due_at, now) {
+                        true => {}
+                        false => drop(dues.entry(key.clone()).or_default().insert(due_at, None)),
+                    }
                 }
                 // An open slot may lie in an earlier epoch.
                 for slot in left.remove(&period.job).unwrap_or_default() {
@@ -45,39 +47,89 @@ impl Supervisor {
                 }
                 continue;
             }
-            for batch in down.chunks(CLAIM_BATCH) {
-                let why = "the daemon was down, and the schedule has changed since";
-                let slots = batch.iter().map(|due_at| {
-                    let missed = (SlotState::Missed, why.to_owned(), None);
-                    self.row((&period.job, epoch), *due_at, missed, &period.zone)
-                });
-                let slots: Vec<Slot> = slots.collect();
-                self.claim(slots, now).await?;
-            }
+            let why = "the daemon was down, and the schedule has changed since";
+            self.miss(&period, &down, why, now).await?;
         }
+        self.settle_ended(now).await?;
         let superseded = left.values().flatten().map(|slot| {
-            let why = "the schedule changed before its run began".to_owned();
-            let state = (SlotState::Superseded, why, None);
+            let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
             let row = self.row((&slot.job, slot.epoch), slot.due_at, state, &slot.zone);
             Slot { left: run_of(slot), ..row }
         });
         let superseded: Vec<Slot> = superseded.collect();
         if !superseded.is_empty() {
-            self.claim(superseded, now).await?;
+            self.claim_slots(superseded, now).await?;
         }
         self.settle(&mut dues, Cause::DaemonDown, now).await
     }
 
-    /// Returns the due times after the settled part of an open period that have a row: they were
-    /// decided while an earlier one was still held for its jitter.
-    async fn decided_since(&self, period: &Period) -> Result<HashSet<DateTime<Utc>>, DbError> {
+    /// Records the due times of ended periods that no daemon decided: it held them for their jitter,
+    /// or the clock was set back while it was down.
+    async fn settle_ended(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
+        let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
+        for period in periods {
+            let Some(ended) = period.ended.filter(|ended| *ended > period.settled) else {
+                continue;
+            };
+            let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
+                continue;
+            };
+            let dues: Vec<DateTime<Utc>> =
+                schedule.iter_after(period.settled).take_while(|due| *due <= ended).collect();
+            let dues = self.without_row(&period, dues).await?;
+            let why = "the daemon stopped before it decided, and the clock was set back";
+            self.miss(&period, &dues, why, now).await?;
+        }
+        self.parts.ledger.settle_ended().await
+    }
+
+    /// Claims due times of a period as missed.
+    async fn miss(
+        &mut self,
+        period: &Period,
+        dues: &[DateTime<Utc>],
+        why: &str,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        for batch in dues.chunks(CLAIM_BATCH) {
+            let slots = batch.iter().map(|due_at| {
+                let missed = (SlotState::Missed, why.to_owned(), None);
+                self.row((&period.job, period.epoch), *due_at, missed, &period.zone)
+            });
+            let slots: Vec<Slot> = slots.collect();
+            self.claim_slots(slots, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Holds a due time whose start time has not come; returns whether it did.
+    fn hold_until_start(&mut self, job: &str, due_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+        let config = self.config.borrow().clone();
+        let starts_at = config.jobs.get(job).map_or(due_at, |job| starts_at(job, due_at));
+        let held = Held { starts_at, due_at, job: job.to_owned(), epoch: self.epoch };
+        starts_at > now && self.held.insert(held)
+    }
+
+    /// Removes from the due times of a period those that have a row: a daemon decided them while it
+    /// held an earlier one for its jitter.
+    async fn without_row(
+        &self,
+        period: &Period,
+        mut dues: Vec<DateTime<Utc>>,
+    ) -> Result<Vec<DateTime<Utc>>, DbError> {
+        if dues.is_empty() {
+            return Ok(dues);
+        }
         let (job, since, epoch) = (period.job.clone(), period.settled, period.epoch);
         let slots = self
             .parts
             .ledger
             .read(move |reader| reader.slots(Some(&job), Some(since), None))
             .await?;
-        Ok(slots.into_iter().filter(|slot| slot.epoch == epoch).map(|slot| slot.due_at).collect())
+        let of_period = slots.into_iter().filter(|slot| slot.epoch == epoch);
+        let decided: HashSet<_> = of_period.map(|slot| slot.due_at).collect();
+        dues.retain(|due_at| !decided.contains(due_at));
+        Ok(dues)
     }
 
     /// Tells whether the configuration has the schedule of an open period.
@@ -89,28 +141,21 @@ impl Supervisor {
         })
     }
 
-    /// Returns the slots that the previous daemon left before their runs began, with the ids that
-    /// their runs would get. Settles the other open slots, and ends the queued runs that persons
-    /// requested.
+    /// Returns the open slots whose runs had not begun. Records how the runs of the other open slots
+    /// ended, and ends the queued runs without an open slot.
     async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
         let mut left = Vec::new();
-        for mut slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
+        for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
             let Some(run_id) = run_of(&slot) else { continue };
-            if let Some(reason) = self.end_of(&run_id) {
-                let ends = (SlotState::Ran, StopReason::Interrupted);
-                self.parts.ledger.end_waiting(vec![run_id], ends, reason, now).await?;
-                continue;
+            match self.end_of(&run_id) {
+                Some(reason) => {
+                    self.parts.ledger.decide(run_id, SlotState::Ran, reason, now).await?;
+                }
+                None => left.push(slot),
             }
-            // A directory without a transcript is not used again.
-            if self.parts.host.state.find_run(&run_id).is_some() {
-                let why = "the daemon stopped before its run began".to_owned();
-                self.parts.ledger.end_queued(run_id, StopReason::Interrupted, why, now).await?;
-                slot.run_id = Some(new_run_id().to_string());
-            }
-            left.push(slot);
         }
         let why = "the daemon stopped before its run began".to_owned();
-        self.parts.ledger.end_requested((StopReason::Interrupted, why), now).await?;
+        self.parts.ledger.end_without_slot((StopReason::Interrupted, why), now).await?;
         Ok(left)
     }
 

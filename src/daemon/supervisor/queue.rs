@@ -7,11 +7,11 @@ use crate::domain::RunId;
 use crate::run::TriggerFacts;
 use crate::store::QueuedRun;
 
-/// The active runs of its job for whose end a queued run waits.
+/// Which active runs of its job a queued run waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WaitsFor {
     Nothing,
-    /// The runs that `catchup: all` catches up.
+    /// Those that run because of `catchup: all`.
     CaughtUp,
     AllRuns,
 }
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
     pub(super) facts: TriggerFacts,
     pub(super) request: RunRequest,
     pub(super) waits_for: WaitsFor,
-    /// Whether `catchup: all` catches it up, so that `overlap` does not apply to it.
+    /// Whether it runs because of `catchup: all`, so that `overlap` does not apply to it.
     pub(super) is_caught_up: bool,
 }
 
@@ -56,7 +56,7 @@ struct JobRuns {
     /// The number of queued runs that belong to slots.
     slots: usize,
     active: usize,
-    /// The number of active runs that `catchup: all` catches up.
+    /// The number of active runs that run because of `catchup: all`.
     caught_up: usize,
 }
 
@@ -89,6 +89,15 @@ impl Queue {
     /// Returns the number of queued runs that wait only for room.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
+    }
+
+    /// Returns the queued runs of a job.
+    pub(super) fn of_job(&self, job: &str) -> impl Iterator<Item = &Waiting> {
+        let runs = self.jobs.get(job).into_iter();
+        runs.flat_map(|runs| {
+            let ready = runs.ready.iter().filter_map(|number| self.ready.get(number));
+            ready.chain(runs.behind.iter().map(|(_, waiting)| waiting))
+        })
     }
 
     /// Tells whether a run of a job is queued or active.
@@ -198,8 +207,8 @@ impl Queue {
         taken.into_values().collect()
     }
 
-    /// Makes the oldest of the job's runs that wait for others ready, if it may start. Forgets a
-    /// job without runs.
+    /// If the job's oldest run that waits for others may start, makes it ready. Forgets a job without
+    /// runs.
     fn advance(&mut self, job: &str) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
         let is_next = runs.behind.front().is_some_and(|(_, waiting)| runs.may_start(waiting));

@@ -13,13 +13,13 @@ use crate::daemon::views::starts_at;
 use crate::domain::{RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
-use crate::store::{Claim, DbError, Slot, SlotState};
+use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
 
 /// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
 
-/// Due times to decide, by epoch and job. The value of a due time is the run of its slot if a
-/// previous daemon left the slot before its run began.
+/// Due times to decide, by epoch and job. The value is the run that a previous daemon left for the
+/// due time before it began, if any.
 pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, Option<RunId>>>;
 
 /// A decided due time: its row, and its run if one is to start.
@@ -33,7 +33,7 @@ impl Supervisor {
     /// of up to [`CLAIM_BATCH`] slots of an epoch in one transaction, and removes these slots from
     /// `dues`.
     ///
-    /// *Errors*: the ledger fails; `dues` are then those without a row.
+    /// *Errors*: the ledger fails; `dues` then keeps the due times without a row.
     pub(super) async fn settle(
         &mut self,
         dues: &mut Dues,
@@ -73,11 +73,21 @@ impl Supervisor {
         });
         let (slots, runs): (Vec<Slot>, Vec<Option<Waiting>>) =
             decided.map(|decided| (decided.slot, decided.run)).unzip();
-        let claimed = self.claim(slots, now).await?;
+        let replaced = self.replaced_by(&runs);
+        let ended = (!replaced.is_empty()).then(|| EndedRuns {
+            runs: replaced.iter().map(|(_, run_id)| run_id.clone()).collect(),
+            state: SlotState::Skipped,
+            stop_reason: StopReason::Cancelled,
+            reason: "a newer slot took its place (overlap: cancel_other)".to_owned(),
+        });
+        let settled = self.settled_by(&slots);
+        let claimed = self.claim(Claim { slots, settled, ended }, now).await?;
+        for (job, run_id) in &replaced {
+            self.queue.take(Some(job), |waiting| waiting.run_id == *run_id);
+        }
+        self.cancel_others(&runs);
         let runs = runs.into_iter().zip(claimed).filter(|(_, claimed)| *claimed);
-        let runs: Vec<Waiting> = runs.filter_map(|(run, _)| run).collect();
-        self.replace_others(&runs, now).await;
-        runs.into_iter().for_each(|run| self.queue.push(run));
+        runs.filter_map(|(run, _)| run).for_each(|run| self.queue.push(run));
         Ok(())
     }
 
@@ -121,8 +131,10 @@ impl Supervisor {
             let late = (now - slot.due_at).to_std().unwrap_or_default();
             let reason = disposition.reason(state, cause, late);
             let id = if disposition.is_run() { ids.pop() } else { None };
-            // A run that was left in the queue keeps its id.
-            let id = id.map(|id| left.clone().unwrap_or(id));
+            // A run that was left in the queue keeps its id, unless the id has a directory.
+            let state_dir = &self.parts.host.state;
+            let kept = left.clone().filter(|left| state_dir.find_run(left).is_none());
+            let id = id.map(|id| kept.unwrap_or(id));
             let run = id.and_then(|id| of_slot(job, *due_at, disposition, id));
             covers = run.as_ref().map(|run| run.run_id.clone()).or(covers);
             let (state, run_id) = written(disposition, covers.as_ref());
@@ -135,19 +147,25 @@ impl Supervisor {
         decided
     }
 
-    /// Ends the other runs of the jobs with `overlap: cancel_other` for the runs of new slots: the
-    /// slots that wait are skipped, and the active runs are cancelled. `overlap` does not apply to
-    /// runs that `catchup: all` catches up.
-    async fn replace_others(&mut self, runs: &[Waiting], now: DateTime<Utc>) {
-        let config = self.config.borrow().clone();
-        let replaces = |run: &&Waiting| {
-            let job = config.jobs.get(run.job.as_str());
-            !run.is_caught_up && job.is_some_and(|job| job.overlap == Overlap::CancelOther)
-        };
-        let mut replaced = Vec::new();
-        for run in runs.iter().filter(replaces) {
-            let is_replaced = |of: &Waiting| of.is_slot() && !of.is_caught_up;
-            replaced.extend(self.queue.take(Some(&run.job), is_replaced));
+    /// Tells whether a run takes the place of other runs of its job. `overlap` does not apply to a
+    /// run of `catchup: all`.
+    fn is_replacing(&self, run: &Waiting) -> bool {
+        let config = self.config.borrow();
+        let job = config.jobs.get(run.job.as_str());
+        !run.is_caught_up && job.is_some_and(|job| job.overlap == Overlap::CancelOther)
+    }
+
+    /// Returns the waiting slots that new runs replace, by job and run.
+    fn replaced_by(&self, runs: &[Option<Waiting>]) -> BTreeSet<(String, RunId)> {
+        let replacing = runs.iter().flatten().filter(|run| self.is_replacing(run));
+        let replaced = replacing.flat_map(|run| self.queue.of_job(&run.job));
+        let replaced = replaced.filter(|waiting| waiting.is_slot() && !waiting.is_caught_up);
+        replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
+    }
+
+    /// Cancels the active runs that new runs replace.
+    fn cancel_others(&self, runs: &[Option<Waiting>]) {
+        for run in runs.iter().flatten().filter(|run| self.is_replacing(run)) {
             let own = self.active.values().filter(|of| of.job == run.job && !of.is_caught_up);
             for active in own {
                 active.stop.send_if_modified(|stop| {
@@ -157,13 +175,6 @@ impl Supervisor {
                 });
             }
         }
-        if replaced.is_empty() {
-            return;
-        }
-        let ends = (SlotState::Skipped, StopReason::Cancelled);
-        let why = "a newer slot took its place (overlap: cancel_other)".to_owned();
-        self.end_waiting(replaced.into_iter().map(|run| run.run_id).collect(), ends, why, now)
-            .await;
     }
 
     pub(super) fn row(
@@ -187,23 +198,28 @@ impl Supervisor {
         }
     }
 
-    /// Claims slots in one transaction; returns for each whether it was claimed.
-    pub(super) async fn claim(
-        &mut self,
-        slots: Vec<Slot>,
-        now: DateTime<Utc>,
-    ) -> Result<Vec<bool>, DbError> {
-        let settled = self.settled_by(&slots);
-        let claimed = self.parts.ledger.claim(Claim { slots, settled }, now).await?;
+    /// Makes a claim; returns for each slot whether it was claimed.
+    async fn claim(&mut self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
+        let claimed = self.parts.ledger.claim(claim, now).await?;
         self.ledger_fault = None;
         self.not_before = None;
         Ok(claimed)
     }
 
+    /// Claims slots that start no run.
+    pub(super) async fn claim_slots(
+        &mut self,
+        slots: Vec<Slot>,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        let settled = self.settled_by(&slots);
+        self.claim(Claim { slots, settled, ended: None }, now).await.map(drop)
+    }
+
     /// Returns the time up to which each job of `batch` is settled in this epoch: every due time up
     /// to then has its row. This time is before every due time of the job that is still held for its
     /// jitter.
-    fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
+    pub(super) fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
         let mut settled: HashMap<&str, DateTime<Utc>> = HashMap::new();
         for slot in batch.iter().filter(|slot| slot.epoch == self.epoch) {
             let until = settled.entry(&slot.job).or_insert(slot.due_at);
@@ -286,10 +302,15 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker.
-    pub(super) async fn adopt_schedules(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
+    /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker, and
+    /// makes a claim in the same transaction.
+    pub(super) async fn adopt_schedules(
+        &mut self,
+        claim: Claim,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
         let schedules = schedules(&self.config.borrow());
-        self.parts.ledger.set_schedules(self.epoch, kept(&schedules), now).await?;
+        self.parts.ledger.set_schedules(self.epoch, kept(&schedules), claim, now).await?;
         self.ticker.set(schedules, now);
         Ok(())
     }
@@ -318,7 +339,7 @@ fn of_slot(
     })
 }
 
-/// Returns for which runs of its job the run of a slot waits.
+/// Returns which runs of its job a slot's run waits for.
 pub(super) fn waits_for(job: &Job, is_caught_up: bool) -> WaitsFor {
     match job.overlap {
         Overlap::AllowAll if is_caught_up => WaitsFor::CaughtUp,

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::domain::Trigger;
 use crate::sinks::Observers;
-use crate::store::{SharedLedger, StateDir};
+use crate::store::{SharedLedger, SlotRow, StateDir};
 
 /// A clock that a test sets.
 #[derive(Debug)]
@@ -228,11 +228,11 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     assert_eq!(*due_at, at("2026-05-04T05:00:00Z"));
     assert_eq!(states(&fourth).await, ["ran", "missed", "missed", "coalesced", "queued"]);
     drop(fourth);
-    // It is too old.
+    // The slot of 05:00 is too old now.
     let fifth = bench(HOURLY, "2026-05-04T06:30:00Z", temp.clone()).await;
-    assert_eq!(states(&fifth).await, ["ran", "missed", "missed", "coalesced", "missed", "queued"]);
+    assert_eq!(states(&fifth).await, ["ran", "missed", "missed", "missed", "missed", "queued"]);
     drop(fifth);
-    // Its schedule is gone.
+    // The schedule of the waiting slot is gone.
     let sixth = bench(DAILY, "2026-05-04T06:40:00Z", temp).await;
     assert_eq!(states(&sixth).await.last().map(String::as_str), Some("superseded"));
     assert!(sixth.supervisor.queue.len() == 0 && sixth.is_sound().await);
@@ -241,7 +241,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
 
 // proves CRON-5
 #[tokio::test]
-async fn slots_wait_for_the_runs_of_their_job_as_overlap_says() {
+async fn overlap_decides_which_slots_wait() {
     const JOBS: &str = "version: 1
 jobs:
   - {name: skip, schedule: '* * * * *', prompt: x}
@@ -297,61 +297,51 @@ jobs:
     assert!(bench.is_sound().await);
 }
 
-#[tokio::test]
-async fn a_slot_whose_run_had_begun_is_not_decided_again() {
+/// Starts the run of a slot, writes `transcript` for it, and returns the row of the slot after the
+/// next start of the daemon, with the id of the run.
+async fn after_a_crash(transcript: Option<&str>) -> (SlotRow, RunId) {
     let temp = temp();
     let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
     first.claims("2026-05-04T01:00:00Z").await;
     let run = first.supervisor.queue.start().unwrap();
-    let state = first.supervisor.parts.host.state.clone();
     let ulid: ulid::Ulid = run.run_id.as_str().parse().unwrap();
-    let began = DateTime::<Utc>::from(ulid.datetime());
-    let transcript = state.create_run(&run.run_id, began).unwrap().transcript();
-    drop(first);
-    let outcome = async |text: Option<&str>| {
-        if let Some(text) = text {
-            std::fs::write(&transcript, text).unwrap();
-        }
-        let second = bench(HOURLY, "2026-05-04T01:00:05Z", temp.clone()).await;
-        let ledger = &second.supervisor.parts.ledger;
-        let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
-        assert_eq!(
-            second.supervisor.queue.len(),
-            rows.iter().filter(|row| row.state == SlotState::Queued).count()
-        );
-        rows.into_iter().map(|row| (row.state, row.reason, row.run_id)).collect::<Vec<_>>()
-    };
-    // A directory without a line: the run had not begun, and gets another directory.
-    for text in [None, Some("")] {
-        let rows = outcome(text).await;
-        let [(SlotState::Queued, _, Some(id))] = rows.as_slice() else { panic!("{rows:?}") };
-        assert_ne!(*id, run.run_id.to_string());
+    let state = &first.supervisor.parts.host.state;
+    let directory = state.create_run(&run.run_id, DateTime::from(ulid.datetime())).unwrap();
+    if let Some(text) = transcript {
+        std::fs::write(directory.transcript(), text).unwrap();
     }
-}
-
-#[tokio::test]
-async fn a_transcript_that_cannot_be_read_counts_as_a_run() {
-    let temp = temp();
-    let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
-    first.claims("2026-05-04T01:00:00Z").await;
-    let run = first.supervisor.queue.start().unwrap();
-    let state = first.supervisor.parts.host.state.clone();
-    let ulid: ulid::Ulid = run.run_id.as_str().parse().unwrap();
-    let began = DateTime::<Utc>::from(ulid.datetime());
-    let transcript = state.create_run(&run.run_id, began).unwrap().transcript();
-    std::fs::write(&transcript, "{\"not\": \"a line\"}\n").unwrap();
     drop(first);
     let second = bench(HOURLY, "2026-05-04T01:00:05Z", temp).await;
     let ledger = &second.supervisor.parts.ledger;
     let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
     let [row] = rows.as_slice() else { panic!("{rows:?}") };
-    assert!(row.state == SlotState::Ran && row.reason.contains("cannot be read"), "{row:?}");
-    assert_eq!(second.supervisor.queue.len(), 0);
+    let queued = usize::from(row.state == SlotState::Queued);
+    assert_eq!(second.supervisor.queue.len(), queued);
+    (row.clone(), run.run_id)
+}
+
+#[tokio::test]
+async fn a_run_without_a_first_line_gets_another_directory() {
+    for transcript in [None, Some(""), Some("{\"torn\": ")] {
+        let (row, run_id) = after_a_crash(transcript).await;
+        assert_eq!(row.state, SlotState::Queued);
+        assert_ne!(row.run_id, Some(run_id.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn a_transcript_that_cannot_be_read_counts_as_a_run() {
+    let unknown = "{\"v\":1,\"seq\":0,\"ts\":\"2026-05-04T01:00:00Z\",\"run_id\":\"x\",\"session_id\":\"x\",\"type\":\"new\",\"prev\":\"\"}\n";
+    for transcript in ["{\"not\": \"a line\"}\n", unknown] {
+        let (row, run_id) = after_a_crash(Some(transcript)).await;
+        assert!(row.state == SlotState::Ran && row.reason.contains("cannot be read"), "{row:?}");
+        assert_eq!(row.run_id, Some(run_id.to_string()));
+    }
 }
 
 // proves CRON-3
 #[tokio::test]
-async fn a_slot_of_an_earlier_epoch_settles_nothing_in_this_one() {
+async fn each_epoch_keeps_its_own_slots() {
     // Its due time comes again in the new epoch while it waits for its jitter.
     const SPREAD: &str =
         "version: 1\njobs: [{name: spread, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
@@ -363,7 +353,7 @@ async fn a_slot_of_an_earlier_epoch_settles_nothing_in_this_one() {
     }
     assert!(spread.is_sound().await);
     assert_eq!(spread.slots().await.iter().filter(|(_, due, _)| due == "04 12:00").count(), 2);
-    // It is left in the queue.
+    // A slot of the earlier epoch waits in the queue when the daemon dies.
     let temp = temp();
     let mut first = bench(HOURLY, "2026-05-04T11:30:00Z", temp.clone()).await;
     first.claims("2026-05-04T12:00:00Z").await;
@@ -380,7 +370,7 @@ async fn a_slot_of_an_earlier_epoch_settles_nothing_in_this_one() {
 
 // proves CRON-3
 #[tokio::test]
-async fn a_time_of_day_that_is_held_does_not_come_twice_when_the_clock_is_set_back() {
+async fn a_held_time_of_day_runs_once_when_the_clock_is_set_back() {
     const SPREAD: &str =
         "version: 1\njobs: [{name: spread, schedule: '0 12 * * *', jitter: 30m, prompt: x}]\n";
     let mut bench = bench(SPREAD, "2026-05-04T11:30:00Z", temp()).await;
@@ -419,7 +409,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
 
 // proves CRON-1
 #[tokio::test]
-async fn a_slot_that_was_decided_before_an_earlier_one_is_not_decided_again() {
+async fn a_restart_respects_jitter_and_decides_no_slot_twice() {
     // At 12:07, the slot of 12:05 has run and the slot of 12:00 is still held for its jitter.
     const SPREAD: &str =
         "version: 1\njobs: [{name: NAME, schedule: '*/5 * * * *', jitter: 10m, prompt: x}]\n";
@@ -437,15 +427,29 @@ async fn a_slot_that_was_decided_before_an_earlier_one_is_not_decided_again() {
     first.goes("2026-05-04T12:07:00Z").await;
     assert_eq!(first.slots().await, expected(&[(0, "04 12:05", "ran")]));
     drop(first);
-    let second = bench(&jobs, "2026-05-04T12:07:30Z", temp).await;
-    let ledger = &second.supervisor.parts.ledger;
-    let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
-    let known: Vec<_> = rows.iter().map(|row| row.run_id.clone()).collect();
-    let queued: Vec<_> =
-        second.supervisor.queue.iter().map(|run| Some(run.run_id.to_string())).collect();
-    // Each row names a run that exists: the one that ran, or one that waits.
-    let ran = &known[1];
-    assert!(known.iter().all(|id| queued.contains(id) || id == ran || id.is_none()), "{rows:?}");
+    let mut second = bench(&jobs, "2026-05-04T12:07:30Z", temp).await;
+    assert_eq!(second.slots().await, expected(&[(0, "04 12:05", "ran")]), "the other still waits");
+    second.goes("2026-05-04T12:10:00Z").await;
+    second.goes("2026-05-04T12:10:01Z").await;
+    let both: Vec<_> = second.slots().await.into_iter().take(2).collect();
+    assert_eq!(both, expected(&[(0, "04 12:00", "ran"), (0, "04 12:05", "ran")]));
+    assert!(second.is_sound().await);
+}
+
+// proves CRON-3
+#[tokio::test]
+async fn a_held_slot_of_an_earlier_epoch_is_missed_if_the_daemon_stops() {
+    const SPREAD: &str =
+        "version: 1\njobs: [{name: spread, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
+    let temp = temp();
+    let mut first = bench(SPREAD, "2026-05-04T11:30:00Z", temp.clone()).await;
+    first.goes("2026-05-04T12:00:00Z").await;
+    first.goes("2026-05-04T09:30:00Z").await;
+    assert_eq!(first.supervisor.held.len(), 1, "it waits for its jitter");
+    drop(first);
+    let second = bench(SPREAD, "2026-05-04T09:40:00Z", temp).await;
+    assert_eq!(second.slots().await, expected(&[(0, "04 12:00", "missed")]));
+    assert!(second.is_sound().await);
 }
 
 #[tokio::test]
@@ -470,10 +474,15 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         bench.supervisor.reload =
             Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
         bench.supervisor.parts.config = bench.supervisor.config.borrow().clone();
-        // Only the ledger and the queue matter here; `fill` would start the runs.
-        bench.supervisor.stopping = Some(Instant::now() + Duration::from_hours(1));
+        // Only the ledger and the queue matter here: `reload` starts runs if there is room.
+        let most = bench.supervisor.config.borrow().settings.max_concurrent_runs;
+        for _ in 0..most {
+            let (stop, _) = watch::channel(None);
+            let other = Active { job: "other".to_owned(), is_caught_up: false, stop };
+            bench.supervisor.active.insert(slots::new_run_id(), other);
+        }
         bench.supervisor.reload().await;
-        bench.supervisor.stopping = None;
+        bench.supervisor.active.clear();
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
     let second = bench.supervisor.queue.start().unwrap();

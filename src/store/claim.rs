@@ -1,0 +1,210 @@
+//! How slots and the runs of the queue are written to the ledger.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, named_params, params};
+
+use super::run_summary::QueuedRun;
+use crate::domain::{RunId, StopReason};
+
+/// The disposition of a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotState {
+    /// Its run waits in the queue.
+    Queued,
+    /// Its run is active.
+    Running,
+    /// Its run has ended.
+    Ran,
+    /// Not run: `overlap` did not let it run or wait, the due time repeated after the clock was set
+    /// back, or the queued run was cancelled.
+    Skipped,
+    /// Not run: the daemon did not decide in time, or the run could not begin.
+    Missed,
+    /// Covered by another run, which the row names.
+    Coalesced,
+    /// The schedule changed before its run began.
+    Superseded,
+}
+
+impl SlotState {
+    /// Returns the word that the ledger stores.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Ran => "ran",
+            Self::Skipped => "skipped",
+            Self::Missed => "missed",
+            Self::Coalesced => "coalesced",
+            Self::Superseded => "superseded",
+        }
+    }
+}
+
+/// A slot to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slot {
+    /// The name of the job.
+    pub job: String,
+    /// How often the clock had been set back before this slot.
+    pub epoch: i64,
+    /// When it was due.
+    pub due_at: DateTime<Utc>,
+    pub state: SlotState,
+    /// The run for this slot, or another run that covers it.
+    pub run_id: Option<RunId>,
+    /// The reason for the disposition, as a sentence for the operator.
+    pub reason: String,
+    /// The time zone of the schedule.
+    pub zone: String,
+    /// The digest of the configuration that was in effect when the slot was claimed.
+    pub config_digest: String,
+    /// The run of the slot, if a previous daemon claimed the slot and left it without a final
+    /// disposition.
+    pub left: Option<RunId>,
+    /// The run to add to the queue with the slot.
+    pub queued: Option<QueuedRun>,
+}
+
+/// Slots to be written in one transaction.
+#[derive(Debug, Clone, Default)]
+pub struct Claim {
+    pub slots: Vec<Slot>,
+    /// For each job, the time up to which every slot has its row after the claim.
+    pub settled: Vec<(String, DateTime<Utc>)>,
+    /// Queued runs that the claim ends.
+    pub ended: Option<EndedRuns>,
+}
+
+/// Queued runs that end before they begin.
+#[derive(Debug, Clone)]
+pub struct EndedRuns {
+    pub runs: Vec<RunId>,
+    /// The disposition of their slots.
+    pub state: SlotState,
+    pub stop_reason: StopReason,
+    /// The reason for the disposition, as a sentence for the operator.
+    pub reason: String,
+}
+
+/// Adds a run to the queue. A run that a previous daemon left in the queue waits again.
+pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqlite::Result<()> {
+    let due = run.scheduled_for.map(|due| due.timestamp_millis());
+    transaction
+        .prepare_cached("INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)")?
+        .execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])
+        .map(drop)
+}
+
+/// Writes a claim; returns for each slot whether it is claimed.
+pub(super) fn write_claim(
+    transaction: &Connection,
+    claim: &Claim,
+    now: DateTime<Utc>,
+) -> rusqlite::Result<Vec<bool>> {
+    if let Some(ended) = &claim.ended {
+        end_runs(transaction, ended, now)?;
+    }
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)
+         ON CONFLICT (job, epoch, due_at) DO UPDATE SET state = :state, run_id = :run_id, decided_at = :decided_at,
+             reason = :reason, zone = :zone, config_digest = :digest
+         WHERE :is_left AND state IN ('queued', 'running')",
+    )?;
+    let mut claimed = Vec::with_capacity(claim.slots.len());
+    for slot in &claim.slots {
+        let written = insert.execute(named_params! {
+            ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
+            ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
+            ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(),
+        })?;
+        claimed.push(written == 1);
+        if written == 0 {
+            continue;
+        }
+        if let Some(left) = &slot.left {
+            end_queued(transaction, left, (StopReason::Interrupted, &slot.reason), now)?;
+            match slot.state {
+                SlotState::Queued | SlotState::Coalesced => transaction
+                    .prepare_cached(
+                        "UPDATE slots SET run_id = ?2 WHERE run_id = ?1 AND state = 'coalesced'",
+                    )?
+                    .execute(params![left.as_str(), slot.run_id.as_ref().map(RunId::as_str)])
+                    .map(drop)?,
+                state => uncover(transaction, left, (state, &slot.reason), now)?,
+            }
+        }
+        if let Some(run) = &slot.queued {
+            insert_queued(transaction, run)?;
+        }
+    }
+    let mut settle = transaction.prepare_cached(
+        "UPDATE periods SET settled = max(settled, ?2) WHERE job = ?1 AND ended IS NULL",
+    )?;
+    for (job, until) in &claim.settled {
+        settle.execute(params![job, until.timestamp_millis()])?;
+    }
+    Ok(claimed)
+}
+
+/// Ends queued runs, and writes the dispositions of their slots and of the slots that they cover.
+pub(super) fn end_runs(
+    transaction: &Connection,
+    ended: &EndedRuns,
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    let EndedRuns { runs, state, stop_reason, reason } = ended;
+    for run_id in runs {
+        end_queued(transaction, run_id, (*stop_reason, reason), now)?;
+        decide(transaction, run_id, (*state, reason), now)?;
+        if *state != SlotState::Ran {
+            uncover(transaction, run_id, (*state, reason), now)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the slots that a run would have covered the disposition of its own slot.
+fn uncover(
+    transaction: &Connection,
+    run_id: &RunId,
+    (state, reason): (SlotState, &str),
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4, run_id = NULL WHERE run_id = ?1 AND state = 'coalesced'",
+        )?
+        .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
+        .map(drop)
+}
+
+/// Writes the disposition of a run's slots, unless it is final already.
+pub(super) fn decide(
+    transaction: &Connection,
+    run_id: &RunId,
+    (state, reason): (SlotState, &str),
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("UPDATE slots SET state = ?2, reason = ?3, decided_at = ?4 WHERE run_id = ?1 AND state IN ('queued', 'running')")?
+        .execute(params![run_id.as_str(), state.as_str(), reason, now.timestamp_millis()])
+        .map(drop)
+}
+
+/// Ends a run that is in the queue; does nothing if it is not.
+pub(super) fn end_queued(
+    transaction: &Connection,
+    run_id: &RunId,
+    (stop_reason, reason): (StopReason, &str),
+    now: DateTime<Utc>,
+) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached(
+            "UPDATE queue SET ended_at = ?2, stop_reason = ?3, reason = ?4 WHERE run_id = ?1 AND ended_at IS NULL",
+        )?
+        .execute(params![run_id.as_str(), now.timestamp_millis(), stop_reason.as_str(), reason])
+        .map(drop)
+}
