@@ -6,8 +6,9 @@
 //!
 //! *Source*: the manual pages of the programs.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
+
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 mod commands;
 mod interpreters;
@@ -52,7 +53,8 @@ pub(crate) fn is_listed(list: &str, word: &str) -> bool {
     list.split_ascii_whitespace().any(|known| known == word)
 }
 
-/// A set of words for frequent lookups.
+/// A set of words for frequent lookups. Its hash is fast, and not made for hostile keys, because the
+/// keys are our own.
 pub(crate) type Words = LazyLock<HashSet<&'static str>>;
 
 /// Splits a list of words at spaces.

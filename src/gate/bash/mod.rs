@@ -323,6 +323,10 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
 /// the arguments. `mkfs` also stands for `mkfs.ext4` and the like, and a mode of `chmod` for
 /// equivalent modes.
 fn is_meant(entry: &str, program: &str, arguments: &[Word]) -> bool {
+    // Most entries are about another program.
+    if !entry.trim_start().starts_with(program.get(..1).unwrap_or(program)) {
+        return false;
+    }
     let mut words = entry.split_whitespace();
     let Some(name) = words.next() else { return false };
     let is_program = name == program || (name == "mkfs" && program.starts_with("mkfs."));
