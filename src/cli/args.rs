@@ -70,6 +70,12 @@ pub(crate) enum Verb {
     Slots(SlotsArgs),
     /// Check that the ledger accounts for each due time; exit with 1 if it does not
     Audit(AuditArgs),
+    /// Pause the schedule of a job; its waiting and active runs continue
+    Pause(PauseArgs),
+    /// End the pause of a job
+    Unpause(UnpauseArgs),
+    /// Have the daemon run a job now, and print the id of the run
+    Trigger(TriggerArgs),
     /// List runs, newest first
     Runs(RunsArgs),
     /// Stop a run
@@ -144,6 +150,27 @@ pub(crate) struct SlotsArgs {
 pub(crate) struct AuditArgs {
     /// Check only this job
     pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// Job
+    pub(crate) job: String,
+    /// Record why the job is paused
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UnpauseArgs {
+    /// Job
+    pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TriggerArgs {
+    /// Job
+    pub(crate) job: String,
 }
 
 #[derive(Debug, Args)]

@@ -8,7 +8,7 @@ use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::Trust;
 use crate::daemon::{JobRow, job_rows};
-use crate::store::Index;
+use crate::store::{Index, Ledger};
 
 pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Configuration).await?;
@@ -18,17 +18,22 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
             let config = context.config_for_reading(Trust::Advised)?;
             let last_runs =
                 Index::last_runs_of_file(&context.state()).map_err(source::of_database)?;
-            job_rows(&config, &last_runs, context.clock.now())
+            let state = context.state();
+            let pauses = Ledger::read_file(state.root(), |reader| reader.pauses());
+            let pauses = pauses.map_err(source::of_database)?.unwrap_or_default();
+            job_rows(&config, &last_runs, pauses, context.clock.now())
         }
     };
     output::value(context.form, &rows, || {
         output::table(
             &["job", "schedule", "next", "last", "verdict"],
             rows.iter().map(|row| {
-                let next = row.next_fire.map_or_else(
-                    || if row.enabled { String::new() } else { "disabled".to_owned() },
-                    |next| next.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
-                );
+                let next = match row.next_fire {
+                    _ if row.paused => "paused".to_owned(),
+                    Some(next) => next.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+                    None if row.enabled => String::new(),
+                    None => "disabled".to_owned(),
+                };
                 let last = row.last_run.as_ref();
                 vec![
                     row.name.clone(),

@@ -20,6 +20,7 @@ mod log;
 mod mcp;
 mod next;
 mod output;
+mod pause;
 mod plans;
 mod reference;
 mod reindex;
@@ -96,6 +97,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Next(args) => context.block_on(next::next(&context, &args))?,
         Verb::Slots(args) => context.block_on(slots::slots(&context, &args))?,
         Verb::Audit(args) => context.block_on(slots::audit(&context, &args))?,
+        Verb::Pause(args) => context.block_on(pause::pause(&context, &args))?,
+        Verb::Unpause(args) => context.block_on(pause::unpause(&context, &args))?,
+        Verb::Trigger(args) => context.block_on(run::trigger(&context, &args))?,
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::access::check_state_owner;
 use super::approvals::Terminal;
-use super::args::{OutputForm, RunArgs};
+use super::args::{OutputForm, RunArgs, TriggerArgs};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
@@ -89,10 +89,7 @@ async fn run_in_daemon(
         plan: args.plan,
         ..RunRequest::default()
     };
-    let path = format!("/jobs/{}/runs", path_segment(&args.job));
-    let answer: Value =
-        client.post(&path, &request).await.map_err(|error| daemon.explained(error))?;
-    let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (answer, run_id) = start(daemon, &args.job, &request).await?;
     if args.detach {
         output::value(context.form, &answer, || format!("{run_id}\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -141,6 +138,30 @@ async fn run_in_daemon(
     }
     tell_plan(&run_id, end.outcome);
     Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
+}
+
+/// Starts a run in the daemon; returns the response and the id of the run.
+async fn start(
+    daemon: &Daemon,
+    job: &str,
+    request: &RunRequest,
+) -> Result<(Value, String), CliError> {
+    let path = format!("/jobs/{}/runs", path_segment(job));
+    let answer: Value =
+        daemon.client.post(&path, request).await.map_err(|error| daemon.explained(error))?;
+    let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    Ok((answer, run_id))
+}
+
+/// `dutyd trigger`: has the daemon run a job, and prints the id of the run.
+pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<ExitCode, CliError> {
+    Client::require(context)?;
+    let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? else {
+        return Err(CliError::failed("the daemon has just stopped"));
+    };
+    let (answer, run_id) = start(&daemon, &args.job, &RunRequest::default()).await?;
+    output::value(context.form, &answer, || format!("{run_id}\n"))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn told(context: &Context, end: &SessionEnd) -> String {

@@ -221,6 +221,8 @@ pub struct Job {
     pub catchup: Catchup,
     /// The maximum age of a slot to catch up.
     pub catchup_window: Duration,
+    /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
+    pub pause_after_failures: Option<u32>,
     /// The task of the agent, with placeholders for `vars`.
     pub prompt: Template,
     /// Values for the placeholders of the prompt.
@@ -367,6 +369,7 @@ impl Job {
                     Some(RawCatchup::All) => Catchup::All,
                 },
                 catchup_window,
+                pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,
                 model,

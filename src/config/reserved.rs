@@ -14,7 +14,6 @@ const KEYS: &[(&str, &[&str])] = &[
         "jobs.jobs[]",
         &[
             "retry",
-            "pause_after_failures",
             "precheck",
             "recall",
             "budget",

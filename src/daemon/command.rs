@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 
 use super::views::{StatusConfig, StatusReport};
 use crate::domain::{Person, RunId};
+use crate::store::Pause;
 
 /// A command to the supervisor, with the channel for the reply.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub enum Command {
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Result<Vec<RunId>, CommandError>>),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
+    /// Pause a job, with a note; the reply tells when it was paused.
+    Pause(String, Option<String>, oneshot::Sender<Result<Pause, CommandError>>),
+    /// End the pause of a job; the reply tells whether it was paused.
+    Unpause(String, oneshot::Sender<Result<bool, CommandError>>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
     /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.
@@ -77,6 +82,9 @@ pub enum CommandError {
     /// The end of a queued run cannot be recorded, so the run stays in the queue.
     #[error("cannot cancel a queued run without writing the ledger: {0}")]
     NotCancelled(String),
+    /// The pause of a job, or its end, cannot be recorded.
+    #[error("cannot pause or unpause a job without writing the ledger: {0}")]
+    NotPaused(String),
     /// The daemon does not accept runs any more.
     #[error("the daemon is stopping")]
     Stopping,

@@ -40,6 +40,8 @@ pub(super) enum Disposition {
     Busy,
     /// Does not run: the same due time already ran before the clock was set back.
     Repeated,
+    /// Does not run: the job is paused.
+    Paused,
 }
 
 /// The inputs of a decision that are the same for all due times of a job.
@@ -62,12 +64,14 @@ pub(super) struct DueSlot {
     pub(super) starts_at: DateTime<Utc>,
     /// Whether the same due time already ran before the clock was set back.
     pub(super) is_repeated: bool,
+    /// Whether the job is paused. A slot that was already waiting then is not affected.
+    pub(super) is_paused: bool,
 }
 
 /// Decides the due times of a job. The caller passes them sorted, and only those whose start times
 /// are not after `now`.
 ///
-/// Of the due times that are neither too late nor repeated, only the newest runs, and it covers the
+/// Of the due times that are neither too late nor repeated nor paused, only the newest runs, and it covers the
 /// others. There are two exceptions: `catchup: all` runs each of them, and an `overlap` that lets
 /// slots wait or run side by side runs each that is on time. A due time does not run if `overlap`
 /// leaves no room for it.
@@ -76,7 +80,7 @@ pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
     let may_run = |due: &DueSlot| {
         let is_caught_up = job.catchup != Catchup::None && late(due) <= job.window;
-        !due.is_repeated && (is_on_time(due) || is_caught_up)
+        !due.is_repeated && !due.is_paused && (is_on_time(due) || is_caught_up)
     };
     let newest = dues.iter().rposition(may_run);
     let runs_by_itself = |(at, due): (usize, &DueSlot)| {
@@ -87,6 +91,7 @@ pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec
     let mut runs = 0;
     let decide = |(at, due): (usize, &DueSlot), runs: usize| match () {
         () if due.is_repeated => Disposition::Repeated,
+        () if due.is_paused => Disposition::Paused,
         () if !may_run(due) => Disposition::Missed,
         () if !runs_by_itself((at, due)) => Disposition::Coalesced,
         () if is_on_time(due) && job.has_room(runs) => Disposition::Run,
@@ -162,6 +167,7 @@ impl Disposition {
                 format!("{why} (overlap: {})", job.overlap.as_str())
             }
             Self::Repeated => "this due time ran before the clock was set back".to_owned(),
+            Self::Paused => "the job was paused".to_owned(),
         }
     }
 }
@@ -178,7 +184,7 @@ mod tests {
     }
 
     fn slot(second: i64) -> DueSlot {
-        DueSlot { due_at: at(second), starts_at: at(second), is_repeated: false }
+        DueSlot { due_at: at(second), starts_at: at(second), is_repeated: false, is_paused: false }
     }
 
     fn job(catchup: Catchup) -> JobState {
@@ -189,7 +195,7 @@ mod tests {
     // proves CRON-4, CRON-5
     #[test]
     fn late_slots_are_caught_up_once_or_missed() {
-        use Disposition::{Busy, CatchUp, Coalesced, Missed, Repeated, Run};
+        use Disposition::{Busy, CatchUp, Coalesced, Missed, Paused, Repeated, Run};
         let check = |seconds: &[i64], job: JobState, expected: &[Disposition]| {
             let dues: Vec<DueSlot> = seconds.iter().map(|second| slot(*second)).collect();
             assert_eq!(decide(&dues, job, at(36_000)), expected, "{seconds:?}");
@@ -212,6 +218,9 @@ mod tests {
         check(&[33_600, 36_000], JobState { is_busy: true, waiting: 1, ..all }, &[CatchUp, Busy]);
         let repeated = DueSlot { is_repeated: true, ..slot(36_000) };
         assert_eq!(decide(&[slot(35_999), repeated], latest, at(36_000)), [Run, Repeated]);
+        let paused = |second| DueSlot { is_paused: true, ..slot(second) };
+        let dues = [paused(24_000), slot(35_400), paused(36_000)];
+        assert_eq!(decide(&dues, latest, at(36_000)), [Paused, CatchUp, Paused]);
     }
 
     // proves CRON-5
@@ -305,7 +314,9 @@ mod tests {
                         prop_assert!((is_busy || runs.len() > 1) && (on_time || in_window));
                         prop_assert!(overlap != Overlap::CancelOther && reason.contains(overlap.as_str()));
                     }
-                    Disposition::Repeated => prop_assert!(false, "no clock was set back"),
+                    Disposition::Repeated | Disposition::Paused => {
+                        prop_assert!(false, "no clock was set back, and the job is not paused");
+                    }
                 }
             }
         }

@@ -5,6 +5,8 @@
 
 mod commands;
 mod downtime;
+mod ends;
+mod pauses;
 mod queue;
 mod slots;
 
@@ -110,6 +112,8 @@ pub struct Supervisor {
     /// Due times that wait for their start time.
     held: BTreeSet<Held>,
     queue: Queue,
+    /// The names of the paused jobs.
+    pauses: BTreeSet<String>,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     /// Whether the last run of each job since the start of the daemon succeeded, by job.
@@ -141,10 +145,11 @@ impl Supervisor {
         let ticker = Ticker::start(parts.host.clock.clone()).await?;
         let (commands, receiver) = mpsc::channel(64);
         let (config, config_receiver) = watch::channel(parts.config.clone());
-        let (epoch, epoch_ended, last_seen) = parts
+        let (epoch, epoch_ended, last_seen, pauses) = parts
             .ledger
             .read(|reader| {
-                Ok((reader.meta("epoch")?, reader.meta("epoch_ended")?, reader.meta("last_seen")?))
+                let meta = |name| reader.meta(name);
+                Ok((meta("epoch")?, meta("epoch_ended")?, meta("last_seen")?, reader.pauses()?))
             })
             .await?;
         let config_state = StatusConfig {
@@ -168,6 +173,7 @@ impl Supervisor {
             ticker,
             held: BTreeSet::new(),
             queue: Queue::default(),
+            pauses: pauses.into_iter().map(|pause| pause.job).collect(),
             active: HashMap::new(),
             tasks: JoinSet::new(),
             last_outcomes: HashMap::new(),
@@ -387,14 +393,8 @@ impl Supervisor {
                         tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
                     }
                 }
-                self.last_outcomes.insert(job, is_good);
-                self.decide(
-                    run_id.clone(),
-                    SlotState::Ran,
-                    format!("{} ({})", end.outcome, end.stop_reason),
-                    now,
-                )
-                .await;
+                self.last_outcomes.insert(job.clone(), is_good);
+                self.record_end(job, run_id, (outcome, stop_reason), now).await;
             }
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
@@ -410,28 +410,6 @@ impl Supervisor {
             }
         }
         self.fill().await;
-    }
-
-    /// Records the end of queued runs, and of their slots.
-    async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
-        let count = ended.runs.len();
-        if let Err(error) = self.parts.ledger.end_waiting(ended, now).await {
-            tracing::error!(count, %error, "failed to record the end of queued runs; the next start settles them");
-            self.ledger_fault = Some(format!("cannot write slots: {error}"));
-        }
-    }
-
-    async fn decide(
-        &mut self,
-        run_id: RunId,
-        state: SlotState,
-        reason: String,
-        now: DateTime<Utc>,
-    ) {
-        if let Err(error) = self.parts.ledger.decide(run_id, state, reason, now).await {
-            tracing::error!(%error, "failed to record the state of a slot; the next start settles it");
-            self.ledger_fault = Some(format!("cannot write slots: {error}"));
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The reports of the daemon and the command line: jobs, upcoming slots, status.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Config, ConfigError, Job};
 use crate::domain::Outcome;
 use crate::schedule::jitter;
-use crate::store::RunSummary;
+use crate::store::{Pause, RunSummary};
 
 /// The last run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub struct JobRow {
     pub description: Option<String>,
     /// Whether its schedule is in effect.
     pub enabled: bool,
-    /// Whether it is paused; always false in this version.
+    /// Whether it is paused.
     pub paused: bool,
     /// Why it is paused.
     pub pause_note: Option<String>,
@@ -84,7 +84,7 @@ pub struct StatusRuns {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusJobs {
     pub total: usize,
-    /// Paused jobs; always 0 in this version.
+    /// Paused jobs.
     pub paused: usize,
     /// Jobs whose last run since the start of the daemon did not succeed.
     pub failing: usize,
@@ -112,8 +112,11 @@ pub struct StatusReport {
 pub fn job_rows(
     config: &Config,
     last_runs: &BTreeMap<String, RunSummary>,
+    pauses: Vec<Pause>,
     now: DateTime<Utc>,
 ) -> Vec<JobRow> {
+    let pauses: HashMap<String, Option<String>> =
+        pauses.into_iter().map(|pause| (pause.job, pause.note)).collect();
     config
         .jobs
         .values()
@@ -121,8 +124,8 @@ pub fn job_rows(
             name: job.name.to_string(),
             description: job.description.clone(),
             enabled: job.enabled,
-            paused: false,
-            pause_note: None,
+            paused: pauses.contains_key(job.name.as_str()),
+            pause_note: pauses.get(job.name.as_str()).cloned().flatten(),
             schedule: job.schedule.as_ref().map(crate::schedule::Schedule::as_written),
             timezone: zone(config, job).name().to_owned(),
             next_fire: job

@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 use super::api::{Answer, Api, List, internal, missing};
 use super::problem::Problem;
 use super::socket::{ControlKey, KEY_HEADER, Peer};
-use super::{follow, inspect};
+use super::{commands, follow, inspect};
 use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::daemon::{
-    AuditReport, Command, CommandError, JobRow, NextRow, RunRequest, StatusReport, audit, job_rows,
-    next_rows,
+    AuditReport, Command, JobRow, NextRow, StatusReport, audit, job_rows, next_rows,
 };
 use crate::process::person;
 use crate::run::AnswerError;
@@ -108,21 +107,23 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/status", get(status))
         .route("/jobs", get(jobs))
         .route("/jobs/{name}", get(job))
-        .route("/jobs/{name}/runs", post(start_run))
+        .route("/jobs/{name}/runs", post(commands::start_run))
+        .route("/jobs/{name}/pause", post(commands::pause))
+        .route("/jobs/{name}/unpause", post(commands::unpause))
         .route("/next", get(next))
         .route("/runs", get(runs))
         .route("/runs/{id}", get(run))
         .route("/runs/{id}/events", get(follow::events))
         .route("/runs/{id}/transcript", get(inspect::transcript))
         .route("/runs/{id}/verify", get(inspect::verify_run))
-        .route("/runs/{id}/cancel", post(cancel))
-        .route("/cancel", post(cancel_all))
+        .route("/runs/{id}/cancel", post(commands::cancel))
+        .route("/cancel", post(commands::cancel_all))
         .route("/plans", get(inspect::plans))
         .route("/plans/{id}", get(inspect::plan))
         .route("/jobs/{name}/check", post(inspect::check_job))
         .route("/jobs/{name}/explain", post(inspect::explain_call))
         .route("/tools", get(inspect::tools))
-        .route("/reload", post(reload))
+        .route("/reload", post(commands::reload))
         .route("/approvals", get(approvals))
         .route("/approvals/{id}", post(answer_approval))
         .route("/slots", get(slots))
@@ -142,26 +143,11 @@ async fn status(State(api): State<Api>) -> Answer<StatusReport> {
     Ok(Json(report))
 }
 
-/// Reloads the configuration and reports whether it changed.
-///
-/// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
-async fn reload(State(api): State<Api>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<Value> {
-    tracing::info!(uid = peer.uid, "reload requested");
-    let before = api.handle.config.borrow().digest.clone();
-    let config = api.ask(Command::Reload).await?;
-    if !config.valid {
-        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, config.errors.join("\n")));
-    }
-    let changed = config.digest != before;
-    Ok(Json(json!({
-        "digest": config.digest, "changed": changed, "needs_restart": config.needs_restart,
-    })))
-}
-
 async fn jobs(State(api): State<Api>) -> Answer<List<JobRow>> {
     let last_runs = api.last_runs().await?;
+    let pauses = api.ledger(|reader| reader.pauses()).await?;
     let config = api.handle.config.borrow().clone();
-    Ok(List::whole(job_rows(&config, &last_runs, api.clock.now())))
+    Ok(List::whole(job_rows(&config, &last_runs, pauses, api.clock.now())))
 }
 
 async fn job(State(api): State<Api>, Path(name): Path<String>) -> Answer<JobRow> {
@@ -243,71 +229,6 @@ async fn answer_approval(
         Problem::new(code, error.to_string())
     })?;
     Ok(Json(json!({"approval_id": id, "approved": approved})))
-}
-
-async fn start_run(
-    State(api): State<Api>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    Path(name): Path<String>,
-    body: Option<Json<RunRequest>>,
-) -> Result<(StatusCode, Json<Value>), Problem> {
-    let body = body.map(|Json(request)| request).unwrap_or_default();
-    let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
-    tracing::info!(job = request.job, uid = peer.uid, "run requested");
-    let started = api
-        .ask(|reply| Command::Run(request, reply))
-        .await?
-        .map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
-    Ok((StatusCode::CREATED, Json(json!(started))))
-}
-
-async fn cancel(
-    State(api): State<Api>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    Path(id): Path<String>,
-) -> Answer<Value> {
-    let run_id = api.run_id(&id)?;
-    tracing::info!(%run_id, uid = peer.uid, "cancel requested");
-    let by = peer.uid.map(person);
-    let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
-    answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
-    Ok(Json(json!({ "run_id": run_id })))
-}
-
-/// Which runs to cancel.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CancelBody {
-    /// Runs of this job; all runs if absent.
-    #[serde(default)]
-    job: Option<String>,
-}
-
-async fn cancel_all(
-    State(api): State<Api>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    Json(body): Json<CancelBody>,
-) -> Answer<Value> {
-    if let Some(job) = &body.job {
-        api.must_know(job).await?;
-    }
-    tracing::info!(job = body.job, uid = peer.uid, "cancel requested");
-    let by = peer.uid.map(person);
-    let answer = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
-    let cancelled = answer.map_err(|error| Problem::new(code_of(&error), error.to_string()))?;
-    Ok(Json(json!({ "run_ids": cancelled })))
-}
-
-fn code_of(error: &CommandError) -> StatusCode {
-    match error {
-        CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
-        CommandError::Over(_) => StatusCode::CONFLICT,
-        CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        CommandError::Stopping
-        | CommandError::Full(_)
-        | CommandError::Unrecorded(_)
-        | CommandError::NotCancelled(_) => StatusCode::SERVICE_UNAVAILABLE,
-    }
 }
 
 async fn runs(State(api): State<Api>, Query(query): Query<RunsQuery>) -> Answer<List<RunSummary>> {

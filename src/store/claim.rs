@@ -23,6 +23,8 @@ pub enum SlotState {
     Missed,
     /// Covered by another run, which the row names.
     Coalesced,
+    /// Not run: the job was paused.
+    Paused,
     /// The schedule changed before its run began.
     Superseded,
 }
@@ -38,6 +40,7 @@ impl SlotState {
             Self::Skipped => "skipped",
             Self::Missed => "missed",
             Self::Coalesced => "coalesced",
+            Self::Paused => "paused",
             Self::Superseded => "superseded",
         }
     }

@@ -352,7 +352,7 @@ fn begin_periods<'a>(
     Ok(())
 }
 
-fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
+pub(super) fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
     Ok(DateTime::from_timestamp_millis(row.get(at)?).unwrap_or_default())
 }
 

@@ -139,7 +139,7 @@ impl LedgerReader<'_> {
     pub fn knows_job(&self, job: &str) -> rusqlite::Result<bool> {
         self.connection().query_row(
             "SELECT EXISTS (SELECT 1 FROM periods WHERE job = ?1) OR EXISTS (SELECT 1 FROM slots WHERE job = ?1)
-             OR EXISTS (SELECT 1 FROM queue WHERE job = ?1)",
+             OR EXISTS (SELECT 1 FROM queue WHERE job = ?1) OR EXISTS (SELECT 1 FROM pauses WHERE job = ?1)",
             [job],
             |row| row.get(0),
         )

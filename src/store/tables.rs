@@ -36,6 +36,9 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE INDEX slots_open ON slots (run_id) WHERE state IN ('queued', 'running');
         CREATE INDEX slots_covered ON slots (run_id) WHERE state = 'coalesced';
         CREATE INDEX queue_ended ON queue (run_id) WHERE ended_at IS NOT NULL;
+    ", "
+        CREATE TABLE pauses (job TEXT PRIMARY KEY, paused_at INTEGER NOT NULL, note TEXT) WITHOUT ROWID;
+        CREATE TABLE failures (job TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
     "],
 };
 

@@ -12,6 +12,7 @@ mod approvals;
 mod attacks;
 mod builtin;
 mod cli;
+mod control;
 mod cron;
 mod daemon;
 mod differential;

@@ -69,6 +69,9 @@ pub(crate) struct RawJob {
     /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) catchup_window: Option<String>,
+    /// Number of consecutive failed runs after which the job is paused. Defaults to no limit.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(crate) pause_after_failures: Option<u32>,
     /// Handling of a run that the death of the daemon cut off. This version supports only `fail`.
     #[serde(rename = "on_crash")]
     pub(crate) _on_crash: Option<RawOnCrash>,

@@ -40,6 +40,14 @@ impl Supervisor {
                     || self.queue.iter().any(|waiting| waiting.run_id == run_id);
                 let _ = reply.send(known);
             }
+            Command::Pause(job, note, reply) => {
+                let paused = self.pause(job, note).await;
+                let _ = reply.send(paused);
+            }
+            Command::Unpause(job, reply) => {
+                let unpaused = self.unpause(job).await;
+                let _ = reply.send(unpaused);
+            }
             Command::Reload(reply) => {
                 self.reload().await;
                 let _ = reply.send(self.config_state.clone());
@@ -72,6 +80,9 @@ impl Supervisor {
                 job = request.job,
                 "manual run of a job that is already queued or running"
             );
+        }
+        if self.pauses.contains(&request.job) {
+            tracing::warn!(job = request.job, "manual run of a paused job");
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let facts = TriggerFacts::manual(request.by.clone());
@@ -314,7 +325,7 @@ impl Supervisor {
             runs: StatusRuns { active: self.active.len(), queued: self.queue.len() },
             jobs: StatusJobs {
                 total: self.config.borrow().jobs.len(),
-                paused: 0,
+                paused: self.paused_jobs(),
                 failing: self.last_outcomes.values().filter(|good| !**good).count(),
             },
             sandbox: held(self.config.borrow().settings.security.sandbox),

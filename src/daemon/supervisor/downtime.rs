@@ -148,8 +148,11 @@ impl Supervisor {
         for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
             let Some(run_id) = run_of(&slot) else { continue };
             match self.end_of(&run_id) {
-                Some(reason) => {
-                    self.parts.ledger.decide(run_id, SlotState::Ran, reason, now).await?;
+                Some((outcome, reason)) => {
+                    let end = self.end_of_run(slot.job, run_id, outcome, reason);
+                    if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
+                        self.paused(pause);
+                    }
                 }
                 None => left.push(slot),
             }
@@ -159,12 +162,13 @@ impl Supervisor {
         Ok(left)
     }
 
-    /// Returns how the run of an open slot ended, for the row of the slot; `None` if its transcript
-    /// does not exist or is empty, so that the run had not begun.
-    fn end_of(&self, run_id: &RunId) -> Option<String> {
+    /// Returns how the run of an open slot ended, and the reason for the row of the slot; `None` if
+    /// its transcript does not exist or is empty, so that the run had not begun.
+    fn end_of(&self, run_id: &RunId) -> Option<(Outcome, String)> {
         let transcript = self.parts.host.state.find_run(run_id)?.transcript();
+        let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
-            Some(format!("{} (its transcript cannot be read: {why})", Outcome::Interrupted))
+            Some((interrupted, format!("{interrupted} (its transcript cannot be read: {why})")))
         };
         let lines = match read_lines(&transcript) {
             Ok(lines) => lines,
@@ -176,9 +180,9 @@ impl Supervisor {
             lines.map_while(|line| line.map_err(|error| problem = Some(error)).ok()).collect();
         match (RunSummary::fold(&lines), problem) {
             (Some(row), _) => {
-                let outcome = row.outcome.unwrap_or(Outcome::Interrupted);
+                let outcome = row.outcome.unwrap_or(interrupted);
                 let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                Some(format!("{outcome} ({stop_reason})"))
+                Some((outcome, format!("{outcome} ({stop_reason})")))
             }
             (None, Some(problem)) => unreadable(&problem),
             (None, None) if lines.is_empty() => None,

@@ -112,10 +112,12 @@ impl Supervisor {
             is_busy: self.queue.is_busy(name),
             waiting: self.queue.slots_of(name),
         };
-        let slots = dues.keys().map(|due_at| DueSlot {
+        let is_paused = self.pauses.contains(name);
+        let slots = dues.iter().map(|(due_at, left)| DueSlot {
             due_at: *due_at,
             starts_at: starts_at(job, *due_at),
             is_repeated: is_repeated(*due_at),
+            is_paused: is_paused && left.is_none(),
         });
         let slots: Vec<DueSlot> = slots.collect();
         let dispositions = decide(&slots, state, now);
@@ -359,6 +361,7 @@ fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<
         Disposition::Coalesced => (SlotState::Coalesced, run.cloned()),
         Disposition::Missed => (SlotState::Missed, None),
         Disposition::Busy | Disposition::Repeated => (SlotState::Skipped, None),
+        Disposition::Paused => (SlotState::Paused, None),
     }
 }
 

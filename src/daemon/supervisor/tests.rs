@@ -538,3 +538,57 @@ async fn a_reload_drops_nothing_of_a_job_that_stays_as_it_is() {
     );
     assert!(bench.is_sound().await);
 }
+
+// proves CRON-5
+#[tokio::test]
+async fn a_pause_stops_the_schedule_until_it_ends() {
+    const MINUTES: &str =
+        "version: 1\njobs: [{name: j, schedule: '* * * * *', overlap: buffer_all, prompt: x}]\n";
+    let temp = temp();
+    let mut first = bench(MINUTES, "2026-05-04T11:59:30Z", temp.clone()).await;
+    first.claims("2026-05-04T12:00:00Z").await;
+    first.supervisor.pause("j".into(), Some("disk swap".into())).await.unwrap();
+    first.claims("2026-05-04T12:01:00Z").await;
+    drop(first);
+    let mut second = bench(MINUTES, "2026-05-04T12:02:30Z", temp).await;
+    assert_eq!(second.supervisor.queue.len(), 1, "a slot that waited before the pause still waits");
+    second.goes("2026-05-04T12:02:40Z").await;
+    assert!(second.supervisor.unpause("j".into()).await.unwrap());
+    assert!(!second.supervisor.unpause("j".into()).await.unwrap());
+    second.goes("2026-05-04T12:03:00Z").await;
+    let states = ["ran", "paused", "paused", "ran"];
+    let rows: Vec<_> = second.slots().await.into_iter().map(|row| row.2).collect();
+    assert_eq!(rows, states);
+    assert!(second.is_sound().await);
+    let unknown = second.supervisor.pause("nobody".into(), None).await;
+    assert_eq!(unknown, Err(CommandError::NoJob("nobody".into())));
+}
+
+#[tokio::test]
+async fn consecutive_failures_pause_a_job() {
+    const LIMITED: &str = "version: 1\njobs: [{name: j, pause_after_failures: 2, prompt: x}]\n";
+    let temp = temp();
+    let mut first = bench(LIMITED, "2026-05-04T12:00:00Z", temp.clone()).await;
+    let now = at("2026-05-04T12:00:00Z");
+    let ended = async |bench: &mut Bench, outcome, stop_reason| {
+        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        bench.supervisor.record_end("j".into(), run_id, (outcome, stop_reason), now).await;
+        bench.supervisor.pauses.contains("j")
+    };
+    use Outcome::{Failed, Interrupted, Succeeded};
+    let failed = StopReason::MaxIterations;
+    assert!(!ended(&mut first, Failed, failed).await);
+    assert!(!ended(&mut first, Succeeded, StopReason::Completed).await);
+    assert!(!ended(&mut first, Failed, failed).await);
+    assert!(!ended(&mut first, Interrupted, StopReason::Interrupted).await);
+    drop(first);
+    let mut second = bench(LIMITED, "2026-05-04T12:00:00Z", temp).await;
+    assert!(ended(&mut second, Failed, failed).await, "the count survives a restart");
+    let pauses = second.supervisor.parts.ledger.read(|reader| reader.pauses()).await.unwrap();
+    let note = pauses[0].note.clone().unwrap();
+    assert!(note.starts_with("consecutive failures: 2; the last run was "), "{note}");
+    assert!(note.ends_with("failed (max_iterations)"), "{note}");
+    second.supervisor.unpause("j".into()).await.unwrap();
+    assert!(!ended(&mut second, Failed, failed).await, "the count begins again");
+    assert!(ended(&mut second, Failed, failed).await);
+}

@@ -1,0 +1,33 @@
+//! `dutyd pause` and `dutyd unpause`: stop the schedule of a job, and put it into effect again.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::args::{PauseArgs, UnpauseArgs};
+use super::client::Client;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use super::run::path_segment;
+
+pub(crate) async fn pause(context: &Context, args: &PauseArgs) -> Result<ExitCode, CliError> {
+    let path = format!("/jobs/{}/pause", path_segment(&args.job));
+    let answer: Value = Client::require(context)?.post(&path, &json!({"note": args.note})).await?;
+    output::value(context.form, &answer, || {
+        format!("{} is paused until `dutyd unpause {}`\n", args.job, args.job)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn unpause(context: &Context, args: &UnpauseArgs) -> Result<ExitCode, CliError> {
+    let path = format!("/jobs/{}/unpause", path_segment(&args.job));
+    let answer: Value = Client::require(context)?.post(&path, &json!({})).await?;
+    output::value(context.form, &answer, || {
+        match answer.get("was_paused").and_then(Value::as_bool) {
+            Some(true) => format!("{} is not paused any more\n", args.job),
+            _ => format!("{} was not paused\n", args.job),
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

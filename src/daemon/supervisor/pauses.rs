@@ -1,0 +1,42 @@
+//! Pauses jobs on request.
+
+use super::Supervisor;
+use crate::daemon::command::CommandError;
+use crate::store::Pause;
+
+impl Supervisor {
+    /// Pauses a job. Its waiting and active runs continue. The pause lasts until
+    /// [`Self::unpause`], even over a restart or while the job is not in the configuration.
+    pub(super) async fn pause(
+        &mut self,
+        job: String,
+        note: Option<String>,
+    ) -> Result<Pause, CommandError> {
+        if !self.config.borrow().jobs.contains_key(job.as_str()) {
+            return Err(CommandError::NoJob(job));
+        }
+        let pause = Pause { job, paused_at: self.parts.host.clock.now(), note };
+        let kept = self.parts.ledger.pause(pause.clone()).await;
+        kept.map_err(|error| CommandError::NotPaused(error.to_string()))?;
+        self.pauses.insert(pause.job.clone());
+        Ok(pause)
+    }
+
+    /// Ends the pause of a job, and forgets its failures; returns whether it was paused.
+    pub(super) async fn unpause(&mut self, job: String) -> Result<bool, CommandError> {
+        let is_configured = self.config.borrow().jobs.contains_key(job.as_str());
+        if !is_configured && !self.pauses.contains(&job) {
+            return Err(CommandError::NoJob(job));
+        }
+        let ended = self.parts.ledger.unpause(job.clone()).await;
+        let was_paused = ended.map_err(|error| CommandError::NotPaused(error.to_string()))?;
+        self.pauses.remove(&job);
+        Ok(was_paused)
+    }
+
+    /// Returns the number of paused jobs in the configuration.
+    pub(super) fn paused_jobs(&self) -> usize {
+        let config = self.config.borrow();
+        self.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
+    }
+}

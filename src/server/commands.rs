@@ -1,0 +1,137 @@
+//! The routes that make the supervisor do something.
+
+use axum::Json;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::api::{Answer, Api};
+use super::problem::Problem;
+use super::socket::Peer;
+use crate::daemon::{Command, CommandError, RunRequest};
+use crate::process::person;
+
+/// Reloads the configuration and reports whether it changed.
+///
+/// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
+pub(super) async fn reload(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Answer<Value> {
+    tracing::info!(uid = peer.uid, "reload requested");
+    let before = api.handle.config.borrow().digest.clone();
+    let config = api.ask(Command::Reload).await?;
+    if !config.valid {
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, config.errors.join("\n")));
+    }
+    let changed = config.digest != before;
+    Ok(Json(json!({
+        "digest": config.digest, "changed": changed, "needs_restart": config.needs_restart,
+    })))
+}
+
+pub(super) async fn start_run(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(name): Path<String>,
+    body: Option<Json<RunRequest>>,
+) -> Result<(StatusCode, Json<Value>), Problem> {
+    let body = body.map(|Json(request)| request).unwrap_or_default();
+    let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
+    tracing::info!(job = request.job, uid = peer.uid, "run requested");
+    let started = api.ask(|reply| Command::Run(request, reply)).await?.map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(json!(started))))
+}
+
+pub(super) async fn cancel(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(id): Path<String>,
+) -> Answer<Value> {
+    let run_id = api.run_id(&id)?;
+    tracing::info!(%run_id, uid = peer.uid, "cancel requested");
+    let by = peer.uid.map(person);
+    let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
+    answer.map_err(refused)?;
+    Ok(Json(json!({ "run_id": run_id })))
+}
+
+/// Which runs to cancel.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CancelBody {
+    /// Runs of this job; all runs if absent.
+    #[serde(default)]
+    job: Option<String>,
+}
+
+pub(super) async fn cancel_all(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(body): Json<CancelBody>,
+) -> Answer<Value> {
+    if let Some(job) = &body.job {
+        api.must_know(job).await?;
+    }
+    tracing::info!(job = body.job, uid = peer.uid, "cancel requested");
+    let by = peer.uid.map(person);
+    let answer = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
+    let cancelled = answer.map_err(refused)?;
+    Ok(Json(json!({ "run_ids": cancelled })))
+}
+
+/// Why a job is paused.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PauseBody {
+    #[serde(default)]
+    note: Option<String>,
+}
+
+/// Pauses a job.
+///
+/// *Shape*: `{"job":"backup","paused":true,"pause_note":"disk swap"}`
+pub(super) async fn pause(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(job): Path<String>,
+    body: Option<Json<PauseBody>>,
+) -> Answer<Value> {
+    let note = body.and_then(|Json(body)| body.note);
+    tracing::info!(job, note, uid = peer.uid, "pause requested");
+    let paused = api.ask(|reply| Command::Pause(job, note, reply)).await?.map_err(refused)?;
+    Ok(Json(json!({"job": paused.job, "paused": true, "pause_note": paused.note})))
+}
+
+/// Ends the pause of a job.
+///
+/// *Shape*: `{"job":"backup","paused":false,"was_paused":true}`
+pub(super) async fn unpause(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(job): Path<String>,
+) -> Answer<Value> {
+    tracing::info!(job, uid = peer.uid, "end of a pause requested");
+    let unpaused = api.ask(|reply| Command::Unpause(job.clone(), reply)).await?;
+    let was_paused = unpaused.map_err(refused)?;
+    Ok(Json(json!({"job": job, "paused": false, "was_paused": was_paused})))
+}
+
+/// Returns the response to a command that failed.
+fn refused(error: CommandError) -> Problem {
+    Problem::new(code_of(&error), error.to_string())
+}
+
+fn code_of(error: &CommandError) -> StatusCode {
+    match error {
+        CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
+        CommandError::Over(_) => StatusCode::CONFLICT,
+        CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+        CommandError::Stopping
+        | CommandError::Full(_)
+        | CommandError::Unrecorded(_)
+        | CommandError::NotCancelled(_)
+        | CommandError::NotPaused(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}

@@ -1,0 +1,124 @@
+//! The ledger's data on paused jobs, and on their consecutive failures.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::claim::{SlotState, decide};
+use super::db::DbError;
+use super::ledger::{Ledger, LedgerReader, time};
+use crate::domain::{Outcome, RunId};
+
+/// A paused job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pause {
+    /// The name of the job.
+    pub job: String,
+    pub paused_at: DateTime<Utc>,
+    /// Why it is paused.
+    pub note: Option<String>,
+}
+
+/// The end of a run, for the ledger.
+#[derive(Debug, Clone)]
+pub struct RunEnd {
+    pub run_id: RunId,
+    /// The name of the job.
+    pub job: String,
+    pub outcome: Outcome,
+    /// The disposition of the run's slots.
+    pub state: SlotState,
+    /// The reason for the disposition, as a sentence for the operator.
+    pub reason: String,
+    /// The number of consecutive failures that pauses the job; `None` if failures do not pause it.
+    pub pause_after: Option<u32>,
+}
+
+impl Ledger {
+    /// Pauses a job. If the job is already paused, replaces its note.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn pause(&self, pause: Pause) -> Result<(), DbError> {
+        self.write(move |transaction| keep(transaction, &pause)).await
+    }
+
+    /// Ends the pause of a job and forgets its failures; returns whether it was paused.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn unpause(&self, job: String) -> Result<bool, DbError> {
+        self.write(move |transaction| {
+            forget_failures(transaction, &job)?;
+            let removed = transaction.execute("DELETE FROM pauses WHERE job = ?1", [job])?;
+            Ok(removed > 0)
+        })
+        .await
+    }
+
+    /// Records the end of a run: writes the disposition of its slots, unless that is final already,
+    /// and counts the failures of its job. Returns the pause if this failure pauses the job.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then recorded.
+    pub async fn end_run(&self, end: RunEnd, now: DateTime<Utc>) -> Result<Option<Pause>, DbError> {
+        self.write(move |transaction| {
+            decide(transaction, &end.run_id, (end.state, &end.reason), now)?;
+            match end.outcome {
+                Outcome::Succeeded | Outcome::Planned => {
+                    forget_failures(transaction, &end.job).map(|()| None)
+                }
+                Outcome::Failed => count_failure(transaction, end, now),
+                Outcome::Cancelled | Outcome::Interrupted => Ok(None),
+            }
+        })
+        .await
+    }
+}
+
+impl LedgerReader<'_> {
+    /// Returns the paused jobs by name.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn pauses(&self) -> rusqlite::Result<Vec<Pause>> {
+        let mut query =
+            self.connection().prepare("SELECT job, paused_at, note FROM pauses ORDER BY job")?;
+        let rows = query.query_map([], |row| {
+            Ok(Pause { job: row.get(0)?, paused_at: time(row, 1)?, note: row.get(2)? })
+        })?;
+        rows.collect()
+    }
+}
+
+fn keep(transaction: &Connection, pause: &Pause) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("INSERT OR REPLACE INTO pauses VALUES (?1, ?2, ?3)")?
+        .execute(params![pause.job, pause.paused_at.timestamp_millis(), pause.note])
+        .map(drop)
+}
+
+fn forget_failures(transaction: &Connection, job: &str) -> rusqlite::Result<()> {
+    transaction.prepare_cached("DELETE FROM failures WHERE job = ?1")?.execute([job]).map(drop)
+}
+
+fn count_failure(
+    transaction: &Connection,
+    end: RunEnd,
+    now: DateTime<Utc>,
+) -> rusqlite::Result<Option<Pause>> {
+    let count: u32 = transaction
+        .prepare_cached(
+            "INSERT INTO failures VALUES (?1, 1) ON CONFLICT (job) DO UPDATE SET count = count + 1
+             RETURNING count",
+        )?
+        .query_row([&end.job], |row| row.get(0))?;
+    let is_paused = transaction
+        .prepare_cached("SELECT 1 FROM pauses WHERE job = ?1")?
+        .query_row([&end.job], |_| Ok(()))
+        .optional()?
+        .is_some();
+    if is_paused || end.pause_after.is_none_or(|limit| count < limit) {
+        return Ok(None);
+    }
+    let RunEnd { run_id, reason, .. } = end;
+    let note = format!("consecutive failures: {count}; the last run was {run_id}: {reason}");
+    let pause = Pause { job: end.job, paused_at: now, note: Some(note) };
+    keep(transaction, &pause)?;
+    Ok(Some(pause))
+}

@@ -1,0 +1,83 @@
+//! Tests the verbs that control schedules: pause, unpause, trigger.
+
+use serde_json::{Value, json};
+
+use crate::support::{Place, wait_until};
+
+const JOBS: &str = "version: 1
+jobs:
+  - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}
+  - {name: weak, prompt: x, model: silent, pause_after_failures: 1}
+";
+
+fn place() -> Place {
+    Place::new(&[
+        (
+            "config.yaml",
+            "default_model: m\nmodels: {m: {provider: scripted, script: s.yaml}, silent: {provider: scripted, script: wrong.yaml}}\n",
+        ),
+        (
+            "tools.yaml",
+            "version: 1\ntools: [{name: look, description: Looks, category: read, cmd: 'false'}]\n",
+        ),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        (
+            "wrong.yaml",
+            "steps: [{call: {tool: look}}, {call: {tool: look}}, {call: {tool: look}}]\n",
+        ),
+        ("jobs.yaml", JOBS),
+    ])
+}
+
+fn job(place: &Place, name: &str) -> Value {
+    let jobs = place.json(&["jobs"]);
+    jobs.as_array().unwrap().iter().find(|job| job["name"] == name).unwrap().clone()
+}
+
+fn states(place: &Place) -> Vec<String> {
+    let rows = place.json(&["slots", "tick"]);
+    let rows = rows.as_array().unwrap().iter();
+    rows.map(|row| row["state"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_pause_lasts_over_a_restart_and_is_shown() {
+    let place = place();
+    assert_eq!(place.dutyd(&["pause", "tick"]).code, 4, "there is no daemon");
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["pause", "nobody"]).code, 3);
+    let paused = place.json(&["pause", "tick", "--note", "disk swap"]);
+    assert_eq!(paused, json!({"job": "tick", "paused": true, "pause_note": "disk swap"}));
+    wait_until(|| states(&place).contains(&"paused".to_owned()), || place.log());
+    drop(daemon);
+    assert_eq!(job(&place, "tick")["pause_note"], "disk swap", "read from the files");
+    let daemon = place.serve();
+    let row = job(&place, "tick");
+    assert_eq!((&row["paused"], &row["pause_note"]), (&json!(true), &json!("disk swap")));
+    assert_eq!(place.json(&["status"])["jobs"]["paused"], 1);
+    assert!(place.dutyd(&["jobs"]).stdout.contains("paused"));
+
+    let triggered = place.dutyd(&["trigger", "tick"]);
+    assert_eq!(triggered.code, 0, "a manual run ignores the pause: {triggered:?}");
+    let run_id = triggered.stdout.trim().to_owned();
+    wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "succeeded", || place.log());
+    assert_eq!(place.json(&["show", &run_id])["run"]["trigger"], "manual");
+
+    let rows = states(&place).len();
+    assert_eq!(place.json(&["unpause", "tick"])["was_paused"], true);
+    wait_until(|| states(&place).iter().skip(rows).any(|state| state == "ran"), || place.log());
+    assert_eq!(job(&place, "tick")["paused"], false);
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
+#[test]
+fn failures_pause_a_job_with_a_note() {
+    let place = place();
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "weak"]).code, 1);
+    wait_until(|| job(&place, "weak")["paused"] == true, || place.log());
+    let note = job(&place, "weak")["pause_note"].as_str().unwrap().to_owned();
+    assert!(note.starts_with("consecutive failures: 1;"), "{note}");
+    drop(daemon);
+}
