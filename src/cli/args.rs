@@ -76,6 +76,8 @@ pub(crate) enum Verb {
     Unpause(UnpauseArgs),
     /// Have the daemon run a job now, and print the id of the run
     Trigger(TriggerArgs),
+    /// Run a job for the due times of a past period that have no slot, and print their number
+    Backfill(BackfillArgs),
     /// List runs, newest first
     Runs(RunsArgs),
     /// Stop a run
@@ -171,6 +173,18 @@ pub(crate) struct UnpauseArgs {
 pub(crate) struct TriggerArgs {
     /// Job
     pub(crate) job: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BackfillArgs {
+    /// Job
+    pub(crate) job: String,
+    /// Start of the period (inclusive): a time, or a duration back from now such as 7d
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: String,
+    /// End of the period (inclusive), which is not in the future
+    #[arg(long, value_name = "TIME")]
+    pub(crate) to: String,
 }
 
 #[derive(Debug, Args)]

@@ -100,6 +100,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Pause(args) => context.block_on(pause::pause(&context, &args))?,
         Verb::Unpause(args) => context.block_on(pause::unpause(&context, &args))?,
         Verb::Trigger(args) => context.block_on(run::trigger(&context, &args))?,
+        Verb::Backfill(args) => context.block_on(pause::backfill(&context, &args))?,
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,

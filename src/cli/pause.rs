@@ -1,15 +1,17 @@
-//! `dutyd pause` and `dutyd unpause`: stop the schedule of a job, and put it into effect again.
+//! `dutyd pause`, `dutyd unpause` and `dutyd backfill`: stop the schedule of a job, put it into effect
+//! again, and run a job for due times of the past.
 
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::args::{PauseArgs, UnpauseArgs};
+use super::args::{BackfillArgs, PauseArgs, UnpauseArgs};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
 use super::run::path_segment;
+use super::time::moment;
 
 pub(crate) async fn pause(context: &Context, args: &PauseArgs) -> Result<ExitCode, CliError> {
     let path = format!("/jobs/{}/pause", path_segment(&args.job));
@@ -29,5 +31,16 @@ pub(crate) async fn unpause(context: &Context, args: &UnpauseArgs) -> Result<Exi
             _ => format!("{} was not paused\n", args.job),
         }
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) async fn backfill(context: &Context, args: &BackfillArgs) -> Result<ExitCode, CliError> {
+    let now = context.clock.now();
+    let (from, to) = (moment(&args.from, now)?, moment(&args.to, now)?);
+    let path = format!("/jobs/{}/backfill", path_segment(&args.job));
+    let answer: Value =
+        Client::require(context)?.post(&path, &json!({"from": from, "to": to})).await?;
+    let slots = answer.get("slots").and_then(Value::as_u64).unwrap_or_default();
+    output::value(context.form, &answer, || format!("{slots}\n"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -36,9 +36,14 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
         output::table(
             &["job", "due (UTC)", "state", "run", "reason"],
             rows.iter().map(|row| {
+                let mut due = row.due_at.format("%Y-%m-%d %H:%M:%S").to_string();
+                if let Some(until) = row.until {
+                    let until = until.format("%Y-%m-%d %H:%M:%S");
+                    due.push_str(&format!(" to {until} ({} slots)", row.count));
+                }
                 vec![
                     row.job.clone(),
-                    row.due_at.format("%Y-%m-%d %H:%M:%S").to_string(),
+                    due,
                     row.state.as_str().to_owned(),
                     row.run_id.clone().unwrap_or_else(|| "-".to_owned()),
                     row.reason.clone(),

@@ -77,13 +77,12 @@ pub fn audit(
     let periods: Vec<Audited> =
         reader.periods(job)?.into_iter().map(audited).collect::<Result<_, _>>()?;
     let slots = reader.slots(job, None, None)?;
-    let mut rows: BTreeMap<(&str, i64, DateTime<Utc>), &SlotRow> =
-        slots.iter().map(|slot| ((slot.job.as_str(), slot.epoch, slot.due_at), slot)).collect();
+    let mut rows = Rows::new(&slots);
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
     for audited in &periods {
         let period = &audited.period;
         for due_at in dues(audited) {
-            if rows.remove(&(period.job.as_str(), period.epoch, due_at)).is_none() {
+            if !rows.has((&period.job, period.epoch, due_at)) {
                 holes.push(AuditedSlot { job: period.job.clone(), due_at });
             }
         }
@@ -102,13 +101,13 @@ pub fn audit(
         })
     };
     let extras: Vec<AuditedSlot> = rows
-        .keys()
-        .filter(|(job, epoch, due_at)| !settled(job, *epoch, *due_at))
-        .map(|(job, _, due_at)| AuditedSlot { job: (*job).to_owned(), due_at: *due_at })
+        .unexplained()
+        .filter(|slot| !settled(&slot.job, slot.epoch, slot.due_at))
+        .map(|slot| AuditedSlot { job: slot.job.clone(), due_at: slot.due_at })
         .collect();
     Ok(AuditReport {
         ok: holes.is_empty() && extras.is_empty() && undecided.is_empty(),
-        slots: slots.len() as u64,
+        slots: slots.iter().map(|slot| slot.count).sum(),
         holes,
         extras,
         undecided,
@@ -116,6 +115,38 @@ pub fn audit(
         valid_from: periods.iter().map(|audited| audited.period.began).min(),
         daemon: None,
     })
+}
+
+/// The rows of the ledger. Each schedule takes from a row the due times that it has.
+struct Rows<'a> {
+    /// Each row with the number of its due times that no schedule has taken.
+    rows: BTreeMap<(&'a str, i64, DateTime<Utc>), (&'a SlotRow, u64)>,
+}
+
+impl<'a> Rows<'a> {
+    fn new(slots: &'a [SlotRow]) -> Self {
+        let rows = slots
+            .iter()
+            .map(|slot| ((slot.job.as_str(), slot.epoch, slot.due_at), (slot, slot.count)));
+        Self { rows: rows.collect() }
+    }
+
+    /// Tells whether a due time has a row of its own or lies in a span.
+    fn has(&mut self, due: (&'a str, i64, DateTime<Utc>)) -> bool {
+        let Some(((job, epoch, _), (slot, left))) = self.rows.range_mut(..=due).next_back() else {
+            return false;
+        };
+        let last = slot.until.unwrap_or(slot.due_at);
+        let is_of = (*job, *epoch) == (due.0, due.1) && due.2 <= last && *left > 0;
+        *left -= u64::from(is_of);
+        is_of
+    }
+
+    /// Returns the rows with due times that no schedule has. A person requested those of a backfill.
+    fn unexplained(&self) -> impl Iterator<Item = &'a SlotRow> {
+        let rows = self.rows.values().filter(|(slot, left)| *left > 0 && !slot.is_backfill);
+        rows.map(|(slot, _)| *slot)
+    }
 }
 
 /// Reads the schedule of a period.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
 use super::views::{StatusConfig, StatusReport};
@@ -21,6 +22,8 @@ pub enum Command {
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Result<Vec<RunId>, CommandError>>),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
+    /// Run a job for due times of the past; the reply is their number.
+    Backfill(BackfillRequest, oneshot::Sender<Result<usize, CommandError>>),
     /// Pause a job, with a note; the reply tells when it was paused.
     Pause(String, Option<String>, oneshot::Sender<Result<Pause, CommandError>>),
     /// End the pause of a job; the reply tells whether it was paused.
@@ -46,6 +49,18 @@ pub struct RunRequest {
     pub plan: bool,
     /// The person who requests the run, according to the connection.
     #[serde(skip)]
+    pub by: Option<Person>,
+}
+
+/// A request to run a job for the due times of a period that have no slot.
+#[derive(Debug, Clone)]
+pub struct BackfillRequest {
+    pub job: String,
+    /// The start of the period, inclusive.
+    pub from: DateTime<Utc>,
+    /// The end of the period, inclusive.
+    pub to: DateTime<Utc>,
+    /// The person who makes the request, according to the connection.
     pub by: Option<Person>,
 }
 

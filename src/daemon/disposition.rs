@@ -31,6 +31,8 @@ pub(super) enum Cause {
 pub(super) enum Disposition {
     Run,
     CatchUp,
+    /// Runs because a person requested it.
+    Backfill,
     /// Covered by the run of a newer due time.
     Coalesced,
     /// Does not run: too late for the job's `catchup` and `catchup_window`.
@@ -66,6 +68,8 @@ pub(super) struct DueSlot {
     pub(super) is_repeated: bool,
     /// Whether the job is paused. A slot that was already waiting then is not affected.
     pub(super) is_paused: bool,
+    /// Whether a person requested its run.
+    pub(super) is_backfill: bool,
 }
 
 /// Decides the due times of a job. The caller passes them sorted, and only those whose start times
@@ -74,13 +78,14 @@ pub(super) struct DueSlot {
 /// Of the due times that are neither too late nor repeated nor paused, only the newest runs, and it covers the
 /// others. There are two exceptions: `catchup: all` runs each of them, and an `overlap` that lets
 /// slots wait or run side by side runs each that is on time. A due time does not run if `overlap`
-/// leaves no room for it.
+/// leaves no room for it. A backfilled due time runs, and does not count for the others.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;
     let may_run = |due: &DueSlot| {
         let is_caught_up = job.catchup != Catchup::None && late(due) <= job.window;
-        !due.is_repeated && !due.is_paused && (is_on_time(due) || is_caught_up)
+        let is_held_back = due.is_repeated || due.is_paused || due.is_backfill;
+        !is_held_back && (is_on_time(due) || is_caught_up)
     };
     let newest = dues.iter().rposition(may_run);
     let runs_by_itself = |(at, due): (usize, &DueSlot)| {
@@ -90,6 +95,7 @@ pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec
     };
     let mut runs = 0;
     let decide = |(at, due): (usize, &DueSlot), runs: usize| match () {
+        () if due.is_backfill => Disposition::Backfill,
         () if due.is_repeated => Disposition::Repeated,
         () if due.is_paused => Disposition::Paused,
         () if !may_run(due) => Disposition::Missed,
@@ -132,6 +138,7 @@ impl JobState {
 }
 
 impl Disposition {
+    /// Tells whether a run starts because the schedule came due.
     pub(super) fn is_run(self) -> bool {
         matches!(self, Self::Run | Self::CatchUp)
     }
@@ -168,6 +175,7 @@ impl Disposition {
             }
             Self::Repeated => "this due time ran before the clock was set back".to_owned(),
             Self::Paused => "the job was paused".to_owned(),
+            Self::Backfill => "requested by a person (backfill)".to_owned(),
         }
     }
 }
@@ -184,7 +192,13 @@ mod tests {
     }
 
     fn slot(second: i64) -> DueSlot {
-        DueSlot { due_at: at(second), starts_at: at(second), is_repeated: false, is_paused: false }
+        DueSlot {
+            due_at: at(second),
+            starts_at: at(second),
+            is_repeated: false,
+            is_paused: false,
+            is_backfill: false,
+        }
     }
 
     fn job(catchup: Catchup) -> JobState {
@@ -195,7 +209,7 @@ mod tests {
     // proves CRON-4, CRON-5
     #[test]
     fn late_slots_are_caught_up_once_or_missed() {
-        use Disposition::{Busy, CatchUp, Coalesced, Missed, Paused, Repeated, Run};
+        use Disposition::{Backfill, Busy, CatchUp, Coalesced, Missed, Paused, Repeated, Run};
         let check = |seconds: &[i64], job: JobState, expected: &[Disposition]| {
             let dues: Vec<DueSlot> = seconds.iter().map(|second| slot(*second)).collect();
             assert_eq!(decide(&dues, job, at(36_000)), expected, "{seconds:?}");
@@ -221,6 +235,10 @@ mod tests {
         let paused = |second| DueSlot { is_paused: true, ..slot(second) };
         let dues = [paused(24_000), slot(35_400), paused(36_000)];
         assert_eq!(decide(&dues, latest, at(36_000)), [Paused, CatchUp, Paused]);
+        let backfill = |second| DueSlot { is_backfill: true, ..slot(second) };
+        let dues = [backfill(1000), slot(33_600), slot(35_400), backfill(36_000)];
+        let expected = [Backfill, Coalesced, CatchUp, Backfill];
+        assert_eq!(decide(&dues, latest, at(36_000)), expected);
     }
 
     // proves CRON-5
@@ -314,8 +332,8 @@ mod tests {
                         prop_assert!((is_busy || runs.len() > 1) && (on_time || in_window));
                         prop_assert!(overlap != Overlap::CancelOther && reason.contains(overlap.as_str()));
                     }
-                    Disposition::Repeated | Disposition::Paused => {
-                        prop_assert!(false, "no clock was set back, and the job is not paused");
+                    Disposition::Repeated | Disposition::Paused | Disposition::Backfill => {
+                        prop_assert!(false, "{:?} without a cause", disposition);
                     }
                 }
             }

@@ -14,7 +14,7 @@ mod ticker;
 mod views;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
-pub use command::{Command, CommandError, RunRequest, Started};
+pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
 pub use recovery::{Recovered, recover};
 pub use signals::watch_signals;
 pub use supervisor::{Handle, Parts, Supervisor};

@@ -3,12 +3,14 @@
 //! Everything that happens is a message to the supervisor. The supervisor writes a slot to the
 //! ledger before it starts the slot's run, and joins every task that it spawns.
 
+mod backfill;
 mod commands;
 mod downtime;
 mod ends;
 mod pauses;
 mod queue;
 mod slots;
+mod spans;
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -30,7 +32,7 @@ use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
-use slots::Dues;
+use slots::{DueFacts, Dues};
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
 /// schedule by more than 5 s (CRON-3).
@@ -281,7 +283,9 @@ impl Supervisor {
         let mut dues = Dues::new();
         while self.held.first().is_some_and(|held| held.starts_at <= now) {
             let Some(held) = self.held.pop_first() else { break };
-            dues.entry((held.epoch, held.job)).or_default().insert(held.due_at, None);
+            dues.entry((held.epoch, held.job))
+                .or_default()
+                .insert(held.due_at, DueFacts::default());
         }
         if dues.is_empty() {
             return;

@@ -17,6 +17,8 @@ pub enum Trigger {
     Manual,
     /// The slot came due while the daemon could not start its run, for example because it was down.
     Catchup,
+    /// A person requested the run for an earlier due time.
+    Backfill,
 }
 
 impl Trigger {
@@ -27,6 +29,7 @@ impl Trigger {
             Self::Schedule => "schedule",
             Self::Manual => "manual",
             Self::Catchup => "catchup",
+            Self::Backfill => "backfill",
         }
     }
 }

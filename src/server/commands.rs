@@ -3,13 +3,14 @@
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::StatusCode;
+use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api::{Answer, Api};
 use super::problem::Problem;
 use super::socket::Peer;
-use crate::daemon::{Command, CommandError, RunRequest};
+use crate::daemon::{BackfillRequest, Command, CommandError, RunRequest};
 use crate::process::person;
 
 /// Reloads the configuration and reports whether it changed.
@@ -102,6 +103,29 @@ pub(super) async fn pause(
     tracing::info!(job, note, uid = peer.uid, "pause requested");
     let paused = api.ask(|reply| Command::Pause(job, note, reply)).await?.map_err(refused)?;
     Ok(Json(json!({"job": paused.job, "paused": true, "pause_note": paused.note})))
+}
+
+/// The period of a backfill; both bounds are inclusive.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BackfillBody {
+    from: DateTime<Utc>,
+    to: DateTime<Utc>,
+}
+
+/// Runs a job for the due times of a period that have no slot; returns their number.
+///
+/// *Shape*: `{"slots":12}`
+pub(super) async fn backfill(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(job): Path<String>,
+    Json(BackfillBody { from, to }): Json<BackfillBody>,
+) -> Answer<Value> {
+    tracing::info!(job, %from, %to, uid = peer.uid, "backfill requested");
+    let request = BackfillRequest { job, from, to, by: peer.uid.map(person) };
+    let slots = api.ask(|reply| Command::Backfill(request, reply)).await?.map_err(refused)?;
+    Ok(Json(json!({ "slots": slots })))
 }
 
 /// Ends the pause of a job.

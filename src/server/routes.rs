@@ -109,6 +109,7 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/jobs/{name}", get(job))
         .route("/jobs/{name}/runs", post(commands::start_run))
         .route("/jobs/{name}/pause", post(commands::pause))
+        .route("/jobs/{name}/backfill", post(commands::backfill))
         .route("/jobs/{name}/unpause", post(commands::unpause))
         .route("/next", get(next))
         .route("/runs", get(runs))

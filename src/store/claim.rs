@@ -46,6 +46,15 @@ impl SlotState {
     }
 }
 
+/// The slots of a span: consecutive due times of a job that share one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// The last due time, inclusive.
+    pub until: DateTime<Utc>,
+    /// The number of its slots.
+    pub count: u32,
+}
+
 /// A slot to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
@@ -53,8 +62,12 @@ pub struct Slot {
     pub job: String,
     /// How often the clock had been set back before this slot.
     pub epoch: i64,
-    /// When it was due.
+    /// When it was due; of a span, the first due time.
     pub due_at: DateTime<Utc>,
+    /// The slots of the span, if the row is one.
+    pub span: Option<Span>,
+    /// Whether a person requested the slot, so that no schedule may have its due time.
+    pub is_backfill: bool,
     pub state: SlotState,
     /// The run for this slot, or another run that covers it.
     pub run_id: Option<RunId>,
@@ -111,7 +124,8 @@ pub(super) fn write_claim(
         end_runs(transaction, ended, now)?;
     }
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest)
+        "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest,
+             :until, :count, :is_backfill)
          ON CONFLICT (job, epoch, due_at) DO UPDATE SET state = :state, run_id = :run_id, decided_at = :decided_at,
              reason = :reason, zone = :zone, config_digest = :digest
          WHERE :is_left AND state IN ('queued', 'running')",
@@ -121,7 +135,8 @@ pub(super) fn write_claim(
         let written = insert.execute(named_params! {
             ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
             ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
-            ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(),
+            ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(), ":until": slot.span.map(|span| span.until.timestamp_millis()),
+            ":count": slot.span.map_or(1, |span| span.count), ":is_backfill": slot.is_backfill,
         })?;
         claimed.push(written == 1);
         if written == 0 {

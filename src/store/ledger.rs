@@ -23,7 +23,7 @@ use crate::domain::RunId;
 pub struct SlotRow {
     /// The name of the job.
     pub job: String,
-    /// When it was due.
+    /// When it was due; of a span, the first due time.
     pub due_at: DateTime<Utc>,
     pub state: SlotState,
     /// The run for this slot, or another run that covers it.
@@ -32,8 +32,15 @@ pub struct SlotRow {
     pub decided_at: DateTime<Utc>,
     /// The reason for the disposition, as a sentence for the operator.
     pub reason: String,
+    /// The last due time of a span, inclusive; null for a single slot.
+    pub until: Option<DateTime<Utc>>,
+    /// The number of slots in the row: 1, except for a span.
+    pub count: u64,
     /// How often the clock had been set back before this slot.
     pub epoch: i64,
+    /// Whether a person requested the slot, which `slots` does not print.
+    #[serde(skip)]
+    pub is_backfill: bool,
     /// The time zone of the schedule, which `slots` does not print.
     #[serde(skip)]
     pub zone: String,
@@ -246,8 +253,8 @@ impl LedgerReader<'_> {
         self.connection
     }
 
-    /// Returns the slots of one job or of all jobs, ordered by epoch and due time. Both bounds are
-    /// inclusive.
+    /// Returns the slots of one job or of all jobs, ordered by epoch and due time, and the spans with
+    /// a slot between the bounds. Both bounds are inclusive.
     ///
     /// *Errors*: SQLite's.
     pub fn slots(
@@ -257,8 +264,9 @@ impl LedgerReader<'_> {
         until: Option<DateTime<Utc>>,
     ) -> rusqlite::Result<Vec<SlotRow>> {
         let mut query = self.connection.prepare_cached(
-            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone FROM slots
-             WHERE (?1 IS NULL OR job = ?1) AND due_at >= ?2 AND due_at <= ?3 ORDER BY epoch, due_at, job",
+            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots
+             WHERE (?1 IS NULL OR job = ?1) AND coalesce(until, due_at) >= ?2 AND due_at <= ?3
+             ORDER BY epoch, due_at, job",
         )?;
         let bound = |at: Option<DateTime<Utc>>, default: i64| {
             at.map_or(default, |at| at.timestamp_millis())
@@ -274,7 +282,7 @@ impl LedgerReader<'_> {
     pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
         let mut query = self
             .connection
-            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone FROM slots WHERE state IN ('queued', 'running')")?;
+            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots WHERE state IN ('queued', 'running')")?;
         query.query_map([], slot_row)?.collect()
     }
 
@@ -366,6 +374,9 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
         reason: row.get(5)?,
         epoch: row.get(6)?,
         zone: row.get(7)?,
+        until: row.get::<_, Option<i64>>(8)?.and_then(DateTime::from_timestamp_millis),
+        count: row.get::<_, u32>(9)?.into(),
+        is_backfill: row.get(10)?,
     })
 }
 
@@ -390,6 +401,8 @@ mod tests {
             reason: "due".into(),
             zone: "UTC".into(),
             config_digest: "d".into(),
+            span: None,
+            is_backfill: false,
             left: None,
             queued: None,
         }

@@ -23,7 +23,7 @@ mod tables;
 mod transcript;
 mod verify;
 
-pub use claim::{Claim, EndedRuns, Slot, SlotState};
+pub use claim::{Claim, EndedRuns, Slot, SlotState, Span};
 pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};

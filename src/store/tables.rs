@@ -39,6 +39,10 @@ pub(super) const SCHEMA: Schema = Schema {
     ", "
         CREATE TABLE pauses (job TEXT PRIMARY KEY, paused_at INTEGER NOT NULL, note TEXT) WITHOUT ROWID;
         CREATE TABLE failures (job TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
+    ", "
+        ALTER TABLE slots ADD COLUMN until INTEGER;
+        ALTER TABLE slots ADD COLUMN count INTEGER NOT NULL DEFAULT 1;
+        ALTER TABLE slots ADD COLUMN is_backfill INTEGER NOT NULL DEFAULT 0;
     "],
 };
 

@@ -1,4 +1,4 @@
-//! Tests the verbs that control schedules: pause, unpause, trigger.
+//! Tests the verbs that control schedules: pause, unpause, trigger, backfill.
 
 use serde_json::{Value, json};
 
@@ -7,6 +7,7 @@ use crate::support::{Place, wait_until};
 const JOBS: &str = "version: 1
 jobs:
   - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}
+  - {name: daily, schedule: '0 3 * * *', timezone: UTC, prompt: x, double_confirmation: false}
   - {name: weak, prompt: x, model: silent, pause_after_failures: 1}
 ";
 
@@ -80,4 +81,37 @@ fn failures_pause_a_job_with_a_note() {
     let note = job(&place, "weak")["pause_note"].as_str().unwrap().to_owned();
     assert!(note.starts_with("consecutive failures: 1;"), "{note}");
     drop(daemon);
+}
+
+// proves CRON-1
+#[test]
+fn a_backfill_runs_the_due_times_of_the_past() {
+    let place = place();
+    let daemon = place.serve();
+    let period = ["--from", "2025-11-01", "--to", "2025-11-05T03:00:00Z"];
+    let backfill = |job: &str, rest: &[&str]| place.dutyd(&[&["backfill", job], rest].concat());
+    let taken = backfill("daily", &period);
+    assert_eq!((taken.code, taken.stdout.as_str()), (0, "5\n"), "{taken:?}");
+    assert_eq!(backfill("daily", &period).stdout, "0\n");
+    let rows = || place.json(&["slots", "daily", "--until", "2025-11-06"]);
+    let is_done = || rows().as_array().unwrap().iter().all(|row| row["state"] == "ran");
+    wait_until(is_done, || place.log());
+    let first = place.json(&["show", rows()[0]["run_id"].as_str().unwrap()])["run"].clone();
+    assert_eq!((&first["trigger"], &first["outcome"]), (&json!("backfill"), &json!("succeeded")),);
+    assert_eq!(first["scheduled_for"], "2025-11-01T03:00:00.000000Z");
+    let row = rows()[0].clone();
+    assert_eq!((&row["until"], &row["count"]), (&Value::Null, &json!(1)));
+
+    let refused = [
+        ("daily", ["--from", "2025-11-01", "--to", "2999-01-01"], 2, "in the future"),
+        ("tick", ["--from", "2020-01-01", "--to", "1h"], 2, "due times"),
+        ("weak", ["--from", "2h", "--to", "1h"], 2, "has no schedule"),
+        ("nobody", ["--from", "2h", "--to", "1h"], 3, "no job `nobody`"),
+    ];
+    for (job, period, code, why) in refused {
+        let answer = backfill(job, &period);
+        assert!(answer.code == code && answer.stderr.contains(why), "{job}: {answer:?}");
+    }
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
 }

@@ -23,6 +23,8 @@ fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
         reason: "ran".to_owned(),
         zone: "UTC".to_owned(),
         config_digest: String::new(),
+        span: None,
+        is_backfill: false,
         left: None,
         queued: None,
     }
@@ -137,4 +139,33 @@ async fn a_schedule_that_cannot_be_read_is_an_error() {
         let error = report.await.unwrap_err().to_string();
         assert!(error.contains("the schedule of job `j` is invalid"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_span_accounts_for_its_due_times_only() {
+    let bench = Bench::hourly(&["04:00:00", "05:00:00"]).await;
+    let span = |until: &str, count| {
+        let span = Some(crate::store::Span { until: at(until), count });
+        Slot { span, state: SlotState::Missed, ..slot("j", at("01:00:00")) }
+    };
+    let claim = |slot: Slot| Claim { slots: vec![slot], ..Claim::default() };
+    bench.ledger.claim(claim(span("02:00:00", 2)), at("05:00:01")).await.unwrap();
+    let report = bench.audit("05:30:00", Duration::ZERO).await;
+    assert_eq!((times(&report.holes), report.slots), (vec!["03:00".to_owned()], 4));
+    assert_eq!(times(&report.extras), [""; 0]);
+
+    let bench = Bench::hourly(&["04:00:00", "05:00:00"]).await;
+    bench.ledger.claim(claim(span("03:00:00", 9)), at("05:00:01")).await.unwrap();
+    let report = bench.audit("05:30:00", Duration::ZERO).await;
+    assert_eq!((times(&report.holes), times(&report.extras)), (vec![], vec!["01:00".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_backfilled_slot_is_no_extra() {
+    let bench = Bench::hourly(&ALL).await;
+    let earlier = Slot { is_backfill: true, ..slot("j", at("00:00:00")) };
+    let claim = Claim { slots: vec![earlier], ..Claim::default() };
+    bench.ledger.claim(claim, at("05:00:01")).await.unwrap();
+    let report = bench.audit("05:30:00", Duration::ZERO).await;
+    assert!(report.ok && report.slots == 6, "{report:?}");
 }

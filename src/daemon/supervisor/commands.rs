@@ -5,12 +5,13 @@ use std::sync::Arc;
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
+use super::downtime::has_due;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::{schedules, waits_for};
 use super::{Command, CommandError, Held, RunRequest, SUPERSEDED, Started, Supervisor};
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
-use crate::domain::{Person, RunId, Stop, StopReason};
+use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
@@ -39,6 +40,10 @@ impl Supervisor {
                 let known = self.active.contains_key(&run_id)
                     || self.queue.iter().any(|waiting| waiting.run_id == run_id);
                 let _ = reply.send(known);
+            }
+            Command::Backfill(request, reply) => {
+                let count = self.backfill(request).await;
+                let _ = reply.send(count);
             }
             Command::Pause(job, note, reply) => {
                 let paused = self.pause(job, note).await;
@@ -223,12 +228,19 @@ impl Supervisor {
                 .map(|schedule| schedule.zone().name().to_owned())
                 .unwrap_or_default(),
             config_digest: self.config_state.digest.clone(),
+            span: None,
+            is_backfill: false,
             left: None,
             queued: None,
         });
         let slots: Vec<Slot> = slots.collect();
         let settled = self.settled_by(&slots);
-        let waiting = self.queue.iter().filter(|run| run.is_slot() && !is_same(&run.job));
+        let config = Arc::new(config);
+        let stays = |run: &Waiting| match (run.facts.trigger, run.facts.scheduled_for) {
+            (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
+            _ => is_same(&run.job),
+        };
+        let waiting = self.queue.iter().filter(|run| run.is_slot() && !stays(run));
         let ended = Some(EndedRuns {
             runs: waiting.map(|run| run.run_id.clone()).collect(),
             state: SlotState::Superseded,
@@ -237,7 +249,7 @@ impl Supervisor {
         });
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
         let needs_restart = needs_restart(&self.config.borrow(), &config);
-        let before = self.config.send_replace(Arc::new(config));
+        let before = self.config.send_replace(config.clone());
         let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
         if let Err(error) = adopted {
             self.config.send_replace(before);
@@ -247,7 +259,7 @@ impl Supervisor {
         }
         // The ticker issues later due times again.
         self.held.retain(|held| held.due_at <= now && is_same(&held.job));
-        self.renew_queue(is_same);
+        self.renew_queue(stays);
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
@@ -263,12 +275,13 @@ impl Supervisor {
 
     /// Applies a new configuration to the slots that wait. A slot whose schedule changed leaves the
     /// queue. The others start in the order that the new `overlap` allows.
-    fn renew_queue(&mut self, is_same: impl Fn(&String) -> bool) {
+    fn renew_queue(&mut self, stays: impl Fn(&Waiting) -> bool) {
         let config = self.config.borrow().clone();
         let waiting = self.queue.take(None, Waiting::is_slot);
-        for run in waiting.into_iter().filter(|run| is_same(&run.job)) {
+        for run in waiting.into_iter().filter(stays) {
             let job = config.jobs.get(run.job.as_str());
-            let waits_for = job.map_or(run.waits_for, |job| waits_for(job, run.is_caught_up));
+            let waits_for = job
+                .map_or(run.waits_for, |job| waits_for(job, run.facts.trigger, run.is_caught_up));
             self.queue.push(Waiting { waits_for, ..run });
         }
     }

@@ -1,11 +1,13 @@
 //! Decides at the start of the daemon the slots that came due earlier.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 
-use super::slots::Dues;
+use super::slots::{DueFacts, Dues};
+use super::spans::merge;
 use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
+use crate::config::Config;
 use crate::daemon::disposition::Cause;
 use crate::daemon::views::starts_at;
 use crate::domain::{Outcome, RunId, StopReason};
@@ -18,12 +20,18 @@ impl Supervisor {
     /// reports it.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let mut left: HashMap<String, Vec<SlotRow>> = HashMap::new();
+        let mut dues = Dues::new();
         for slot in self.left_open(now).await? {
-            left.entry(slot.job.clone()).or_default().push(slot);
+            let left_slot = DueFacts { left: run_of(&slot), is_backfill: true, by: None };
+            match slot.is_backfill && has_due(&self.config.borrow(), &slot.job, slot.due_at) {
+                true => drop(
+                    dues.entry((slot.epoch, slot.job)).or_default().insert(slot.due_at, left_slot),
+                ),
+                false => left.entry(slot.job.clone()).or_default().push(slot),
+            }
         }
         let epoch = self.epoch;
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
-        let mut dues = Dues::new();
         for period in
             periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
         {
@@ -37,18 +45,22 @@ impl Supervisor {
                 for due_at in self.without_row(&period, down).await? {
                     match self.hold_until_start(&period.job, due_at, now) {
                         true => {}
-                        false => drop(dues.entry(key.clone()).or_default().insert(due_at, None)),
+                        false => {
+                            let of = dues.entry(key.clone()).or_default();
+                            of.insert(due_at, DueFacts::default());
+                        }
                     }
                 }
                 // An open slot may lie in an earlier epoch.
                 for slot in left.remove(&period.job).unwrap_or_default() {
                     let of = dues.entry((slot.epoch, slot.job.clone())).or_default();
-                    of.insert(slot.due_at, run_of(&slot));
+                    let left = DueFacts { left: run_of(&slot), ..DueFacts::default() };
+                    of.insert(slot.due_at, left);
                 }
                 continue;
             }
             let why = "the daemon was down, and the schedule has changed since";
-            self.miss(&period, &down, why, now).await?;
+            self.miss((&period, &schedule), &down, why, now).await?;
         }
         self.settle_ended(now).await?;
         let superseded = left.values().flatten().map(|slot| {
@@ -78,7 +90,7 @@ impl Supervisor {
                 schedule.iter_after(period.settled).take_while(|due| *due <= ended).collect();
             let dues = self.without_row(&period, dues).await?;
             let why = "the daemon stopped before it decided, and the clock was set back";
-            self.miss(&period, &dues, why, now).await?;
+            self.miss((&period, &schedule), &dues, why, now).await?;
         }
         self.parts.ledger.settle_ended().await
     }
@@ -86,7 +98,7 @@ impl Supervisor {
     /// Claims due times of a period as missed.
     async fn miss(
         &mut self,
-        period: &Period,
+        (period, schedule): (&Period, &Schedule),
         dues: &[DateTime<Utc>],
         why: &str,
         now: DateTime<Utc>,
@@ -96,8 +108,7 @@ impl Supervisor {
                 let missed = (SlotState::Missed, why.to_owned(), None);
                 self.row((&period.job, period.epoch), *due_at, missed, &period.zone)
             });
-            let slots: Vec<Slot> = slots.collect();
-            self.claim_slots(slots, now).await?;
+            self.claim_slots(merge(slots.collect(), schedule), now).await?;
         }
         Ok(())
     }
@@ -127,8 +138,8 @@ impl Supervisor {
             .read(move |reader| reader.slots(Some(&job), Some(since), None))
             .await?;
         let of_period = slots.into_iter().filter(|slot| slot.epoch == epoch);
-        let decided: HashSet<_> = of_period.map(|slot| slot.due_at).collect();
-        dues.retain(|due_at| !decided.contains(due_at));
+        let decided: Vec<SlotRow> = of_period.collect();
+        remove_decided(&mut dues, &decided);
         Ok(dues)
     }
 
@@ -189,6 +200,23 @@ impl Supervisor {
             (None, None) => unreadable(&"it does not begin with `session_start`"),
         }
     }
+}
+
+/// Removes the due times that have a row or lie in a span. Both lists are sorted by due time.
+pub(super) fn remove_decided(dues: &mut Vec<DateTime<Utc>>, decided: &[SlotRow]) {
+    let mut rows = decided.iter().peekable();
+    dues.retain(|due_at| {
+        let last = |row: &SlotRow| row.until.unwrap_or(row.due_at);
+        while rows.next_if(|row| last(row) < *due_at).is_some() {}
+        rows.peek().is_none_or(|row| row.due_at > *due_at)
+    });
+}
+
+/// Tells whether the schedule of a job has a due time, even if the job is disabled.
+pub(super) fn has_due(config: &Config, job: &str, due_at: DateTime<Utc>) -> bool {
+    let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
+    let before = due_at - TimeDelta::milliseconds(1);
+    schedule.is_some_and(|schedule| schedule.next_after(before) == Some(due_at))
 }
 
 fn run_of(slot: &SlotRow) -> Option<RunId> {

@@ -23,7 +23,8 @@ pub(super) struct Waiting {
     pub(super) facts: TriggerFacts,
     pub(super) request: RunRequest,
     pub(super) waits_for: WaitsFor,
-    /// Whether it runs because of `catchup: all`, so that `overlap` does not apply to it.
+    /// Whether it runs because of `catchup: all` or a backfill, so that `overlap` does not apply to
+    /// it.
     pub(super) is_caught_up: bool,
 }
 

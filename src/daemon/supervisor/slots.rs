@@ -1,16 +1,17 @@
 //! Turns due times into slots: decides each, writes it to the ledger, and only then acts on it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::queue::{Waiting, WaitsFor};
+use super::spans::merge;
 use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
-use crate::domain::{RunId, StopReason, Trigger};
+use crate::domain::{Person, RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
 use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
@@ -18,14 +19,25 @@ use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
 /// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
 
-/// Due times to decide, by epoch and job. The value is the run that a previous daemon left for the
-/// due time before it began, if any.
-pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, Option<RunId>>>;
+/// What is known of a due time before its decision.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DueFacts {
+    /// The run that a previous daemon left for the due time before it began.
+    pub(super) left: Option<RunId>,
+    /// Whether a person requested a run for the due time.
+    pub(super) is_backfill: bool,
+    /// That person, if known.
+    pub(super) by: Option<Person>,
+}
 
-/// A decided due time: its row, and its run if one is to start.
+/// Due times to decide, by epoch and job.
+pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, DueFacts>>;
+
+/// Decided due times: their rows, and the runs that are to start.
+#[derive(Default)]
 struct Decided {
-    slot: Slot,
-    run: Option<Waiting>,
+    slots: Vec<Slot>,
+    runs: Vec<Waiting>,
 }
 
 impl Supervisor {
@@ -67,12 +79,13 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let repeated = self.repeated(part).await?;
-        let decided = part.iter().flat_map(|((epoch, job), dues)| {
+        let Decided { mut slots, mut runs } = Decided::default();
+        for ((epoch, job), dues) in part {
             let is_repeated = |due_at| repeated.contains(&(*epoch, job.clone(), due_at));
-            self.decided((job, *epoch), dues, is_repeated, (cause, now))
-        });
-        let (slots, runs): (Vec<Slot>, Vec<Option<Waiting>>) =
-            decided.map(|decided| (decided.slot, decided.run)).unzip();
+            let decided = self.decided((job, *epoch), dues, is_repeated, (cause, now));
+            slots.extend(decided.slots);
+            runs.extend(decided.runs);
+        }
         let replaced = self.replaced_by(&runs);
         let ended = (!replaced.is_empty()).then(|| EndedRuns {
             runs: replaced.iter().map(|(_, run_id)| run_id.clone()).collect(),
@@ -81,13 +94,17 @@ impl Supervisor {
             reason: "a newer slot took its place (overlap: cancel_other)".to_owned(),
         });
         let settled = self.settled_by(&slots);
+        let queued = slots.iter().map(|slot| slot.queued.as_ref().map(|run| run.run_id.clone()));
+        let queued: Vec<Option<RunId>> = queued.collect();
         let claimed = self.claim(Claim { slots, settled, ended }, now).await?;
         for (job, run_id) in &replaced {
             self.queue.take(Some(job), |waiting| waiting.run_id == *run_id);
         }
         self.cancel_others(&runs);
-        let runs = runs.into_iter().zip(claimed).filter(|(_, claimed)| *claimed);
-        runs.filter_map(|(run, _)| run).for_each(|run| self.queue.push(run));
+        let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
+        let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
+        runs.retain(|run| !lost.contains(&run.run_id));
+        runs.into_iter().for_each(|run| self.queue.push(run));
         Ok(())
     }
 
@@ -95,15 +112,15 @@ impl Supervisor {
     fn decided(
         &self,
         (name, epoch): (&str, i64),
-        dues: &BTreeMap<DateTime<Utc>, Option<RunId>>,
+        dues: &BTreeMap<DateTime<Utc>, DueFacts>,
         is_repeated: impl Fn(DateTime<Utc>) -> bool,
         (cause, now): (Cause, DateTime<Utc>),
-    ) -> Vec<Decided> {
+    ) -> Decided {
         let config = self.config.borrow().clone();
         let Some((job, schedule)) =
             config.jobs.get(name).and_then(|job| Some((job, job.schedule.as_ref()?)))
         else {
-            return Vec::new();
+            return Decided::default();
         };
         let state = JobState {
             catchup: job.catchup,
@@ -113,40 +130,53 @@ impl Supervisor {
             waiting: self.queue.slots_of(name),
         };
         let is_paused = self.pauses.contains(name);
-        let slots = dues.iter().map(|(due_at, left)| DueSlot {
+        let slots = dues.iter().map(|(due_at, facts)| DueSlot {
             due_at: *due_at,
             starts_at: starts_at(job, *due_at),
             is_repeated: is_repeated(*due_at),
-            is_paused: is_paused && left.is_none(),
+            is_paused: is_paused && facts.left.is_none(),
+            is_backfill: facts.is_backfill,
         });
         let slots: Vec<DueSlot> = slots.collect();
         let dispositions = decide(&slots, state, now);
         // The ids of the runs have the order of their due times.
-        let mut ids: Vec<RunId> =
-            dispositions.iter().filter(|of| of.is_run()).map(|_| new_run_id()).collect();
+        let starts = |of: Disposition| of.is_run() || of == Disposition::Backfill;
+        let starting = dispositions.iter().filter(|of| starts(**of));
+        let mut ids: Vec<RunId> = starting.map(|_| new_run_id()).collect();
         ids.sort();
-        let mut decided = Vec::with_capacity(slots.len());
+        let mut decided = Decided::default();
         // The newest slots come first, because the run of a newer slot can cover a slot.
         let mut covers = None;
-        for ((slot, disposition), (due_at, left)) in slots.iter().zip(dispositions).zip(dues).rev()
+        for ((slot, disposition), (due_at, facts)) in slots.iter().zip(dispositions).zip(dues).rev()
         {
             let late = (now - slot.due_at).to_std().unwrap_or_default();
             let reason = disposition.reason(state, cause, late);
-            let id = if disposition.is_run() { ids.pop() } else { None };
+            let left = &facts.left;
+            let id = if starts(disposition) { ids.pop() } else { None };
             // A run that was left in the queue keeps its id, unless the id has a directory.
             let state_dir = &self.parts.host.state;
             let kept = left.clone().filter(|left| state_dir.find_run(left).is_none());
             let id = id.map(|id| kept.unwrap_or(id));
             let run = id.and_then(|id| of_slot(job, *due_at, disposition, id));
-            covers = run.as_ref().map(|run| run.run_id.clone()).or(covers);
-            let (state, run_id) = written(disposition, covers.as_ref());
+            let run = run.map(|run| Waiting {
+                facts: TriggerFacts { by: facts.by.clone(), ..run.facts },
+                ..run
+            });
+            let own = run.as_ref().map(|run| run.run_id.clone());
+            if disposition.is_run() {
+                covers.clone_from(&own);
+            }
+            let (state, run_id) = written(disposition, own.as_ref().or(covers.as_ref()));
             let row =
                 self.row((name, epoch), *due_at, (state, reason, run_id), schedule.zone().name());
             let queued = run.as_ref().map(Waiting::as_queued);
-            decided.push(Decided { slot: Slot { left: left.clone(), queued, ..row }, run });
+            let (left, is_backfill) = (left.clone(), facts.is_backfill);
+            decided.slots.push(Slot { left, is_backfill, queued, ..row });
+            decided.runs.extend(run);
         }
-        decided.reverse();
-        decided
+        decided.slots.reverse();
+        decided.runs.reverse();
+        Decided { slots: merge(decided.slots, schedule), ..decided }
     }
 
     /// Tells whether a run takes the place of other runs of its job. `overlap` does not apply to a
@@ -158,16 +188,16 @@ impl Supervisor {
     }
 
     /// Returns the waiting slots that new runs replace, by job and run.
-    fn replaced_by(&self, runs: &[Option<Waiting>]) -> BTreeSet<(String, RunId)> {
-        let replacing = runs.iter().flatten().filter(|run| self.is_replacing(run));
+    fn replaced_by(&self, runs: &[Waiting]) -> BTreeSet<(String, RunId)> {
+        let replacing = runs.iter().filter(|run| self.is_replacing(run));
         let replaced = replacing.flat_map(|run| self.queue.of_job(&run.job));
         let replaced = replaced.filter(|waiting| waiting.is_slot() && !waiting.is_caught_up);
         replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
     }
 
     /// Cancels the active runs that new runs replace.
-    fn cancel_others(&self, runs: &[Option<Waiting>]) {
-        for run in runs.iter().flatten().filter(|run| self.is_replacing(run)) {
+    fn cancel_others(&self, runs: &[Waiting]) {
+        for run in runs.iter().filter(|run| self.is_replacing(run)) {
             let own = self.active.values().filter(|of| of.job == run.job && !of.is_caught_up);
             for active in own {
                 active.stop.send_if_modified(|stop| {
@@ -193,6 +223,8 @@ impl Supervisor {
             state,
             run_id,
             reason,
+            span: None,
+            is_backfill: false,
             zone: zone.to_owned(),
             config_digest: self.config.borrow().digest.clone(),
             left: None,
@@ -223,9 +255,11 @@ impl Supervisor {
     /// jitter.
     pub(super) fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
         let mut settled: HashMap<&str, DateTime<Utc>> = HashMap::new();
-        for slot in batch.iter().filter(|slot| slot.epoch == self.epoch) {
-            let until = settled.entry(&slot.job).or_insert(slot.due_at);
-            *until = (*until).max(slot.due_at);
+        let own = batch.iter().filter(|slot| slot.epoch == self.epoch && !slot.is_backfill);
+        for slot in own {
+            let last = slot.span.map_or(slot.due_at, |span| span.until);
+            let until = settled.entry(&slot.job).or_insert(last);
+            *until = (*until).max(last);
         }
         for held in &self.held {
             if let Some(until) = settled.get_mut(held.job.as_str()) {
@@ -328,22 +362,25 @@ fn of_slot(
     let trigger = match disposition {
         Disposition::Run => Trigger::Schedule,
         Disposition::CatchUp => Trigger::Catchup,
+        Disposition::Backfill => Trigger::Backfill,
         _ => return None,
     };
-    let is_caught_up = trigger == Trigger::Catchup && job.catchup == Catchup::All;
+    let is_caught_up =
+        trigger == Trigger::Backfill || trigger == Trigger::Catchup && job.catchup == Catchup::All;
     Some(Waiting {
         run_id,
         job: job.name.to_string(),
         facts: TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None },
         request: RunRequest::default(),
-        waits_for: waits_for(job, is_caught_up),
+        waits_for: waits_for(job, trigger, is_caught_up),
         is_caught_up,
     })
 }
 
 /// Returns which runs of its job a slot's run waits for.
-pub(super) fn waits_for(job: &Job, is_caught_up: bool) -> WaitsFor {
+pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
     match job.overlap {
+        _ if trigger == Trigger::Backfill => WaitsFor::AllRuns,
         Overlap::AllowAll if is_caught_up => WaitsFor::CaughtUp,
         Overlap::AllowAll => WaitsFor::Nothing,
         _ => WaitsFor::AllRuns,
@@ -357,7 +394,9 @@ pub(super) fn new_run_id() -> RunId {
 /// Returns the state of a slot for the ledger, and the run that it started or that covers it.
 fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<RunId>) {
     match disposition {
-        Disposition::Run | Disposition::CatchUp => (SlotState::Queued, run.cloned()),
+        Disposition::Run | Disposition::CatchUp | Disposition::Backfill => {
+            (SlotState::Queued, run.cloned())
+        }
         Disposition::Coalesced => (SlotState::Coalesced, run.cloned()),
         Disposition::Missed => (SlotState::Missed, None),
         Disposition::Busy | Disposition::Repeated => (SlotState::Skipped, None),

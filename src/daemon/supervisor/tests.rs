@@ -592,3 +592,86 @@ async fn consecutive_failures_pause_a_job() {
     assert!(!ended(&mut second, Failed, failed).await, "the count begins again");
     assert!(ended(&mut second, Failed, failed).await);
 }
+
+// proves CRON-4
+#[tokio::test]
+async fn a_long_downtime_becomes_spans() {
+    const SECONDS: &str =
+        "version: 1\njobs: [{name: j, schedule: '* * * * * *', catchup_window: 5m, prompt: x}]\n";
+    let temp = temp();
+    let mut first = bench(SECONDS, "2026-05-04T12:00:00Z", temp.clone()).await;
+    first.goes("2026-05-04T12:00:02Z").await;
+    drop(first);
+    let second = bench(SECONDS, "2026-05-05T12:00:02Z", temp.clone()).await;
+    let ledger = second.supervisor.parts.ledger.clone();
+    let all = async || ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+    let rows = all().await;
+    let shown: Vec<_> = rows.iter().map(|row| (row.state.as_str(), row.count)).collect();
+    let expected = [("coalesced", 1), ("ran", 1), ("missed", 86_099), ("coalesced", 300)];
+    assert_eq!(shown[..4], expected);
+    assert_eq!(rows[2].due_at, at("2026-05-04T12:00:03Z"));
+    assert_eq!(rows[2].until, Some(at("2026-05-05T11:55:01Z")));
+    let queued = rows.iter().find(|row| row.state == SlotState::Queued).unwrap();
+    assert_eq!(rows[3].run_id, queued.run_id, "a span names the run that covers it");
+    let around = ledger
+        .read(|reader| {
+            let inside = Some(at("2026-05-04T18:00:00Z"));
+            reader.slots(Some("j"), inside, inside)
+        })
+        .await
+        .unwrap();
+    assert_eq!(around, rows[2..3], "a span is found by a time inside of it");
+    assert!(second.is_sound().await);
+    drop(second);
+    // Another start finds every due time decided.
+    let third = bench(SECONDS, "2026-05-05T12:00:02Z", temp).await;
+    assert_eq!(all().await.len(), rows.len());
+    assert!(third.is_sound().await);
+}
+
+async fn backfilled(bench: &mut Bench, from: &str, to: &str) -> Result<usize, CommandError> {
+    let (from, to) = (at(from), at(to));
+    let request = crate::daemon::BackfillRequest { job: "hourly".into(), from, to, by: None };
+    bench.supervisor.backfill(request).await
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T11:30:00Z", temp.clone()).await;
+    first.goes("2026-05-04T12:00:00Z").await;
+    *first.clock.0.lock().unwrap() = at("2026-05-04T12:30:00Z");
+    // Keep the runs in the queue.
+    let mut none = (*first.supervisor.parts.config).clone();
+    none.settings.max_concurrent_runs = 0;
+    first.supervisor.config.send_replace(Arc::new(none));
+    let all = ("2026-05-04T09:00:00Z", "2026-05-04T12:30:00Z");
+    assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(3), "12:00 has its slot");
+    assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(0), "each due time runs once");
+    let triggers: Vec<_> = first.supervisor.queue.iter().map(|run| run.facts.trigger).collect();
+    assert_eq!(triggers, [Trigger::Backfill; 3]);
+    assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
+    let invalid = |answer: Result<usize, CommandError>| match answer {
+        Err(CommandError::Invalid(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let future = backfilled(&mut first, all.0, "2026-05-04T12:30:01Z").await;
+    assert!(invalid(future).contains("in the future"));
+    let many = backfilled(&mut first, "2026-03-01T00:00:00Z", all.1).await;
+    assert!(invalid(many).contains("due times without a slot"));
+    let million = backfilled(&mut first, "1700-01-01T00:00:00Z", all.1).await;
+    assert!(invalid(million).contains("more than 100000 due times"));
+    let backwards = backfilled(&mut first, all.1, all.0).await;
+    assert!(invalid(backwards).contains("before it begins"));
+    drop(first);
+    // Far outside of the catch-up window, and still in the queue.
+    let mut second = bench(HOURLY, "2026-05-04T12:45:00Z", temp).await;
+    assert_eq!(second.supervisor.queue.len(), 3);
+    second.goes("2026-05-04T13:00:00Z").await;
+    let rows: Vec<_> = second.slots().await.into_iter().map(|row| row.1 + " " + &row.2).collect();
+    let expected =
+        ["04 09:00 ran", "04 10:00 ran", "04 11:00 ran", "04 12:00 ran", "04 13:00 skipped"];
+    assert_eq!(rows, expected);
+    assert!(second.is_sound().await);
+}

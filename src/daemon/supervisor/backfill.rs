@@ -1,0 +1,92 @@
+//! Runs a job for due times of the past.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Supervisor;
+use super::downtime::remove_decided;
+use super::slots::{DueFacts, Dues};
+use crate::daemon::command::{BackfillRequest, CommandError};
+use crate::daemon::disposition::Cause;
+
+/// The maximum number of slots that a job's backfills may leave in the queue.
+const MAX_SLOTS: usize = 1000;
+
+/// The maximum number of due times in the period of a backfill.
+const MAX_DUE_TIMES: usize = 100_000;
+
+impl Supervisor {
+    /// Queues a run for each due time in a period of the past that is not in the ledger; returns
+    /// their number.
+    pub(super) async fn backfill(
+        &mut self,
+        request: BackfillRequest,
+    ) -> Result<usize, CommandError> {
+        if self.stopping.is_some() {
+            return Err(CommandError::Stopping);
+        }
+        // Every due time up to now gets its row, or is held for its jitter.
+        self.tick().await;
+        let now = self.parts.host.clock.now();
+        let BackfillRequest { job, from, to, by } = request;
+        let due_times = self.due_times(&job, from, to, now)?;
+        let name = job.clone();
+        let rows =
+            self.parts.ledger.read(move |reader| reader.slots(Some(&name), Some(from), Some(to)));
+        let mut rows = rows.await.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
+        rows.sort_by_key(|row| row.due_at);
+        let mut open = due_times;
+        remove_decided(&mut open, &rows);
+        open.retain(|due_at| {
+            !self.held.iter().any(|held| held.job == job && held.due_at == *due_at)
+        });
+        let count = open.len();
+        if count > MAX_SLOTS {
+            return Err(CommandError::Invalid(format!(
+                "the period has {count} due times without a slot, and a backfill takes at most {MAX_SLOTS}"
+            )));
+        }
+        let waiting = self.queue.slots_of(&job);
+        if waiting + count > MAX_SLOTS {
+            return Err(CommandError::Full(waiting));
+        }
+        if count == 0 {
+            return Ok(0);
+        }
+        let facts = DueFacts { left: None, is_backfill: true, by };
+        let of_job = open.into_iter().map(|due_at| (due_at, facts.clone())).collect();
+        let mut dues = Dues::from([((self.epoch, job), of_job)]);
+        let settled = self.settle(&mut dues, Cause::DaemonDown, now).await;
+        settled.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
+        self.fill().await;
+        Ok(count)
+    }
+
+    /// Returns the due times of a job in a period, whose bounds are inclusive.
+    fn due_times(
+        &self,
+        job: &str,
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<DateTime<Utc>>, CommandError> {
+        let config = self.config.borrow().clone();
+        let found = config.jobs.get(job).ok_or_else(|| CommandError::NoJob(job.to_owned()))?;
+        let invalid = |why: String| Err(CommandError::Invalid(why));
+        let Some(schedule) = &found.schedule else {
+            return invalid(format!("the job `{job}` has no schedule"));
+        };
+        if to > now {
+            return invalid(format!("the period ends in the future: {}", to.to_rfc3339()));
+        }
+        if from > to {
+            return invalid("the period ends before it begins".to_owned());
+        }
+        let before = from.checked_sub_signed(TimeDelta::milliseconds(1)).unwrap_or(from);
+        let due_times = schedule.iter_after(before).take_while(|due_at| *due_at <= to);
+        let due_times: Vec<_> = due_times.take(MAX_DUE_TIMES + 1).collect();
+        if due_times.len() > MAX_DUE_TIMES {
+            return invalid(format!("the period has more than {MAX_DUE_TIMES} due times"));
+        }
+        Ok(due_times)
+    }
+}
