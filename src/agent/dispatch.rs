@@ -142,9 +142,19 @@ pub struct Changes {
     pub reads: Vec<PlanRead>,
 }
 
-/// Dispatches the calls of one reply. Also returns the gate's decisions as events.
+/// A call to dispatch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenCallOf<'a> {
+    pub(super) call: &'a ToolCall,
+    /// Its place among the calls of the reply, from 0.
+    pub(super) place: usize,
+    /// How many earlier calls of the reply took a step number before the daemon died.
+    pub(super) steps_before: u64,
+}
+
+/// Dispatches calls of one reply. Also returns the gate's decisions as events.
 pub(super) fn dispatch_calls(
-    calls: &[ToolCall],
+    calls: &[OpenCallOf<'_>],
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
@@ -159,20 +169,19 @@ pub(super) fn dispatch_calls(
     let most = rules.limits.max_tool_calls_per_turn;
     let dispatches = calls
         .iter()
-        .enumerate()
-        .map(|(at, call)| {
-            let decided = if at < most {
+        .map(|&OpenCallOf { call, place, steps_before }| {
+            let decided = if place < most {
                 decide_one(call, finish_reason, rules, toolbox, &spent, &mut decisions)
             } else {
                 Err(CallError::new(
                     ErrorKind::Limit,
-                    format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was call {}. Send it again.", at + 1),
+                    format!("Only {most} calls of one response are run (max_tool_calls_per_turn), and this was call {}. Send it again.", place + 1),
                 ))
             };
             let mut position = || {
                 steps += 1;
                 let rests_on = changes.reads.iter().map(|read| read.call_id.clone()).collect();
-                StepPosition { step: steps, rests_on }
+                StepPosition { step: steps + steps_before, rests_on }
             };
             let action = match decided {
                 Err(error) => CallAction::Reject(error),

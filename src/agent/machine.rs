@@ -4,15 +4,16 @@
 //! performs the actions: it records the events *before* it performs the action, so the transcript
 //! announces every action that takes effect. *Source*: `docs/design/loop.md`.
 
+mod calls;
 mod limits;
 mod reply;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, dispatch_calls};
+use super::dispatch::{CallOutcome, Changes, Dispatch, Planned};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
@@ -22,10 +23,31 @@ use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
     Turn,
 };
-use reply::assistant_event;
+use reply::{ReplyFacts, Timing, assistant_event};
 
 /// Malformed calls in a row that the model may correct; the next one ends the run.
 const MAX_CORRECTIONS: u32 = 2;
+
+/// The text before and after the reason in the correction of a malformed call.
+const MALFORMED: (&str, &str) = (
+    "Your last tool call was malformed and was not run: ",
+    ". Send it again with a known tool name and arguments that match its schema.",
+);
+
+/// The start and the middle of the error after too many malformed calls. Their number is between
+/// them, and the reason follows.
+const TOO_MANY_MALFORMED: (&str, &str) = ("the model wrote a malformed call ", " times in a row: ");
+
+/// Returns the reason in a correction of a malformed call, or in the error after too many.
+pub(super) fn malformed_reason(text: &str) -> Option<&str> {
+    match text.strip_prefix(MALFORMED.0) {
+        Some(rest) => rest.strip_suffix(MALFORMED.1),
+        None => {
+            let rest = text.strip_prefix(TOO_MANY_MALFORMED.0)?;
+            rest.split_once(TOO_MANY_MALFORMED.1).map(|(_, reason)| reason)
+        }
+    }
+}
 
 const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
@@ -42,7 +64,9 @@ pub enum Input {
         first_token_ms: Option<u64>,
         /// The model that answered.
         model: ModelFacts,
-        /// Time since the start of the run.
+        /// The name of this model in the configuration.
+        model_name: String,
+        /// How long the run has worked, in whole milliseconds.
         elapsed: Duration,
     },
     /// The model gave no reply, and the session will not retry.
@@ -184,10 +208,23 @@ impl Machine {
 
     /// Handles an input. Returns the events to record and the action to perform after them.
     pub fn step(&mut self, input: Input) -> Step {
+        self.take(input, None)
+    }
+
+    /// Handles a reply of a transcript. Like [`Self::step`], but does not ask the gate about the
+    /// calls: `decided` tells for each call that is not decided again whether it was accepted.
+    pub(super) fn replay(&mut self, input: Input, decided: &BTreeMap<CallId, bool>) -> Step {
+        self.take(input, Some(decided))
+    }
+
+    fn take(&mut self, input: Input, decided: Option<&BTreeMap<CallId, bool>>) -> Step {
         let mut events = Vec::new();
         let action = match input {
             Input::Start(text) => {
-                events.push(Event::SystemPrompt { text: self.system.text.clone() });
+                events.push(Event::SystemPrompt {
+                    text: self.system.text.clone(),
+                    stable_bytes: self.system.stable as u64,
+                });
                 let repository = self.system.repository.take();
                 if let Some(text) = &repository {
                     let source = InputSource::Repository;
@@ -200,12 +237,13 @@ impl Machine {
                 self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms, model, elapsed } => {
+            Input::Reply { reply, latency_ms, first_token_ms, model, model_name, elapsed } => {
                 self.elapsed = elapsed;
                 self.counters.spent.refill(self.rules.gate.rate, elapsed);
                 // The next request goes to the model that answered.
                 self.model = model;
-                self.on_reply(*reply, (latency_ms, first_token_ms), &mut events)
+                let timing = Timing { latency_ms, first_token_ms, elapsed };
+                self.on_reply(*reply, (model_name, timing), decided, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -217,15 +255,18 @@ impl Machine {
     fn on_reply(
         &mut self,
         mut reply: ModelReply,
-        latency: (u64, Option<u64>),
+        (model_name, timing): (String, Timing),
+        decided: Option<&BTreeMap<CallId, bool>>,
         events: &mut Vec<Event>,
     ) -> Action {
         let estimated = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
         let cost =
             self.counters.answer(&reply, self.history.len() + 1, estimated, self.model.price);
         let explanation = reply.explanation.take();
+        let cache_write_tokens = reply.cache_write_tokens;
         let turn = self.assistant_turn(reply);
-        events.push(assistant_event(&turn, &self.toolbox, latency, cost));
+        let facts = ReplyFacts { model: Some(model_name), cost, cache_write_tokens, timing };
+        events.push(assistant_event(&turn, &self.toolbox, facts));
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
         let text = turn.text.clone();
@@ -249,19 +290,17 @@ impl Machine {
                 self.on_malformed("the provider could not parse the call", events)
             }
             FinishReason::Pause if calls.is_empty() => self.ask_or_stop(events),
-            _ if !calls.is_empty() => {
-                let (dispatches, decisions) = dispatch_calls(
-                    &calls,
-                    finish_reason,
-                    &self.rules,
-                    &self.toolbox,
-                    &self.counters.spent,
-                    &self.changes,
-                );
-                self.count_calls(&dispatches);
-                events.extend(decisions);
-                Action::RunCalls(dispatches)
-            }
+            _ if !calls.is_empty() => match decided {
+                Some(decided) => {
+                    self.count_decided(&calls, decided);
+                    Action::RunCalls(Vec::new())
+                }
+                None => {
+                    let (dispatches, decisions) = self.dispatch_rest(&BTreeMap::new());
+                    events.extend(decisions);
+                    Action::RunCalls(dispatches)
+                }
+            },
             _ if !self.confirmed => {
                 self.confirmed = true;
                 self.say(CONFIRMATION.to_owned(), InputSource::Confirmation, events);
@@ -307,19 +346,15 @@ impl Machine {
     fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {
         self.malformed_in_a_row += 1;
         if self.malformed_in_a_row > MAX_CORRECTIONS {
-            let message = format!(
-                "the model wrote a malformed call {} times in a row: {reason}",
-                self.malformed_in_a_row
-            );
+            let (start, middle) = TOO_MANY_MALFORMED;
+            let message = format!("{start}{}{middle}{reason}", self.malformed_in_a_row);
             events.push(Event::Error {
                 code: ErrorClass::BadToolGeneration.as_str().to_owned(),
                 message: message.clone(),
             });
             return self.end(StopReason::ProviderUnavailable, Some(message), events);
         }
-        let text = format!(
-            "Your last tool call was malformed and was not run: {reason}. Send it again with a known tool name and arguments that match its schema."
-        );
+        let text = format!("{}{reason}{}", MALFORMED.0, MALFORMED.1);
         self.say(text, InputSource::Correction, events);
         self.ask_or_stop(events)
     }
@@ -375,18 +410,6 @@ impl Machine {
         }
     }
 
-    fn count_calls(&mut self, dispatches: &[Dispatch]) {
-        for dispatch in dispatches {
-            if dispatch.accepted().is_some() {
-                self.counters.spent.count_call();
-                self.counters.tools_used.insert(dispatch.name.clone());
-            } else {
-                self.calls_denied_by_budget |=
-                    self.counters.spent.calls >= self.rules.limits.max_tool_calls;
-            }
-        }
-    }
-
     fn say(&mut self, text: String, source: InputSource, events: &mut Vec<Event>) {
         events.push(Event::UserInput { text: text.clone(), source });
         self.history.push(Turn::User(text));
@@ -415,7 +438,9 @@ impl Machine {
             response_id: None,
             provider_data: None,
         };
-        events.push(assistant_event(&turn, &self.toolbox, (0, None), Some(0.0)));
+        let timing = Timing { latency_ms: 0, first_token_ms: None, elapsed: self.elapsed };
+        let facts = ReplyFacts { model: None, cost: Some(0.0), cache_write_tokens: 0, timing };
+        events.push(assistant_event(&turn, &self.toolbox, facts));
         self.history.push(Turn::Assistant(Box::new(turn)));
         message.clone_into(&mut self.last_text);
         self.end(stop_reason, error, events)

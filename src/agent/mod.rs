@@ -11,6 +11,7 @@ mod executor;
 mod machine;
 mod model;
 mod prompt;
+mod rebuild;
 mod repetition;
 mod rules;
 mod session;
@@ -30,6 +31,7 @@ pub use model::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
+pub use rebuild::{RebuildError, Rebuilt, RecordedStart, Sources, rebuild};
 pub use rules::{ModelFacts, Rules};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};

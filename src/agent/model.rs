@@ -110,6 +110,31 @@ impl ErrorClass {
         }
     }
 
+    /// Returns the class with this word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        use ErrorClass::{
+            Auth, BadRequest, BadToolGeneration, ContextLength, MalformedResponse, Network,
+            NotFound, Overloaded, QuotaExhausted, RateLimit, Server, StreamInterrupted, Timeout,
+        };
+        let all = [
+            Auth,
+            BadRequest,
+            BadToolGeneration,
+            ContextLength,
+            MalformedResponse,
+            Network,
+            NotFound,
+            Overloaded,
+            QuotaExhausted,
+            RateLimit,
+            Server,
+            StreamInterrupted,
+            Timeout,
+        ];
+        all.into_iter().find(|class| class.as_str() == word)
+    }
+
     /// Tells whether a retry may succeed. The session leaves [`Self::BadToolGeneration`] to the
     /// machine, which first tells the model what was wrong.
     #[must_use]

@@ -22,7 +22,7 @@ pub struct Rules {
 }
 
 /// What the loop knows about a model.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct ModelFacts {
     /// The price; `None` if it is unknown.
     pub price: Option<Price>,

@@ -5,9 +5,10 @@
 //! [`Session::run`] returns, every model call and tool call of the session has ended.
 
 mod calls;
+mod resumed;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
@@ -16,8 +17,9 @@ use tokio::time::Instant;
 use super::approval::Approver;
 use super::counters::Counters;
 use super::dispatch::Changes;
-use super::machine::{Action, End, Input, Machine};
+use super::machine::{Action, End, Input, Machine, Step};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
+use super::rebuild::Rebuilt;
 use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
@@ -47,6 +49,11 @@ pub struct SessionParts {
     pub approver: Arc<dyn Approver>,
     /// Signals that the run must end.
     pub stop: StopSignal,
+    /// How long the run had worked before this session continued it.
+    pub worked: Duration,
+    /// Whether the stop of the daemon suspends the session instead of ending it. A call that the
+    /// stop cuts off then gets no result.
+    pub may_suspend: bool,
 }
 
 /// A model that a session can call.
@@ -71,6 +78,7 @@ pub struct Session {
     started: Instant,
     /// Index of the current model. The session does not return to a model that was unavailable.
     at: AtomicUsize,
+    is_suspended: AtomicBool,
 }
 
 /// The result of a session.
@@ -84,10 +92,13 @@ pub struct SessionResult {
     pub changes: Changes,
     /// Number of processes of all calls that survived an attempt to kill them.
     pub survivors: u64,
+    /// Whether the stop of the daemon suspended the session. `end` then says `interrupted`.
+    pub is_suspended: bool,
 }
 
 impl Session {
-    /// Returns a session. Its elapsed time counts from now.
+    /// Returns a session, which begins with the first of its models. Its elapsed time counts from
+    /// now.
     #[must_use]
     pub fn new(parts: SessionParts) -> Self {
         Self {
@@ -95,6 +106,7 @@ impl Session {
             survivors: AtomicU64::new(0),
             started: Instant::now(),
             at: AtomicUsize::new(0),
+            is_suspended: AtomicBool::new(false),
         }
     }
 
@@ -104,7 +116,34 @@ impl Session {
     /// action. *Cancel*: use [`SessionParts::stop`]. This function then returns after the processes
     /// of the tools have ended. Dropping the future does not wait for them.
     pub async fn run(mut self, task: String) -> SessionResult {
-        let end = match self.drive(task).await {
+        let step = self.parts.machine.step(Input::Start(task));
+        let ended = self.drive(step).await;
+        self.concluded(ended)
+    }
+
+    /// Continues a session that [`rebuild`](super::rebuild::rebuild) has rebuilt, with the model of
+    /// this name. Otherwise behaves like [`Self::run`].
+    pub async fn resume(mut self, rebuilt: Rebuilt, model: Option<&str>) -> SessionResult {
+        let at = self.parts.models.iter().position(|known| Some(known.name.as_str()) == model);
+        self.at.store(at.unwrap_or(0), Ordering::Relaxed);
+        let ended = match rebuilt {
+            Rebuilt::Act { events, action } => self.drive(Step { events, action }).await,
+            Rebuilt::Calls(cut) => match self.finish_calls(cut).await {
+                Ok(Input::Stop(StopReason::Interrupted)) if self.parts.may_suspend => {
+                    Ok(self.suspended())
+                }
+                Ok(input) => {
+                    let step = self.parts.machine.step(input);
+                    self.drive(step).await
+                }
+                Err(error) => Err(error),
+            },
+        };
+        self.concluded(ended)
+    }
+
+    fn concluded(self, ended: Result<End, RecordError>) -> SessionResult {
+        let end = match ended {
             Ok(end) => end,
             Err(error) => End {
                 stop_reason: StopReason::RecordFailed,
@@ -117,11 +156,16 @@ impl Session {
             counters: self.parts.machine.counters().clone(),
             changes: self.parts.machine.changes().clone(),
             survivors: self.survivors.load(Ordering::Relaxed),
+            is_suspended: self.is_suspended.load(Ordering::Relaxed),
         }
     }
 
-    async fn drive(&mut self, task: String) -> Result<End, RecordError> {
-        let mut step = self.parts.machine.step(Input::Start(task));
+    /// Returns how long the run has worked.
+    fn elapsed(&self) -> Duration {
+        self.parts.worked + self.started.elapsed()
+    }
+
+    async fn drive(&mut self, mut step: Step) -> Result<End, RecordError> {
         loop {
             for event in std::mem::take(&mut step.events) {
                 self.parts.sink.record(event).await?;
@@ -131,8 +175,24 @@ impl Session {
                 Action::CallModel => self.call_model().await?,
                 Action::RunCalls(calls) => self.run_calls(calls).await?,
             };
+            if let Input::Stop(StopReason::Interrupted) = input
+                && self.parts.may_suspend
+            {
+                return Ok(self.suspended());
+            }
             step = self.parts.machine.step(input);
         }
+    }
+
+    /// Tells whether the daemon is stopping and the session is to be suspended.
+    fn is_suspending(&self) -> bool {
+        let given = self.parts.stop.given();
+        self.parts.may_suspend && given.is_some_and(|stop| stop.reason == StopReason::Interrupted)
+    }
+
+    fn suspended(&self) -> End {
+        self.is_suspended.store(true, Ordering::Relaxed);
+        End { stop_reason: StopReason::Interrupted, result: None, error: None }
     }
 
     async fn call_model(&self) -> Result<Input, RecordError> {
@@ -197,7 +257,8 @@ impl Session {
                         latency_ms: millis(started.elapsed()),
                         first_token_ms: (first != u64::MAX).then_some(first),
                         model: model.facts,
-                        elapsed: self.started.elapsed(),
+                        model_name: model.name.clone(),
+                        elapsed: Duration::from_millis(millis(self.elapsed())),
                     });
                 }
                 Err(error) => error,

@@ -115,6 +115,7 @@ impl CallOutput {
     /// Returns the fields of the `tool_call_end` event.
     #[must_use]
     pub fn end(self, call_id: &CallId, name: &str, duration_ms: u64) -> CallEnd {
+        let view = (self.output.as_ref() != Some(&self.content)).then_some(self.content);
         CallEnd {
             call_id: call_id.clone(),
             name: name.to_owned(),
@@ -127,6 +128,7 @@ impl CallOutput {
             digest: self.digest.clone(),
             file_digest: self.dropped.as_ref().map(|(_, digest)| digest.clone()),
             truncated: self.truncated,
+            view,
             lossy: self.lossy,
             exit_code: self.exit_code,
             signal: self.signal,
@@ -134,6 +136,7 @@ impl CallOutput {
             duration_ms,
             diff: self.diff,
             files_modified: self.modified.len() as u64,
+            modified: self.modified.iter().map(|path| path.display().to_string()).collect(),
             lines_changed: self.lines_changed,
             details: self.details,
         }

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::Trust;
-use crate::domain::{Plan, PlanState, Stop, StopReason};
+use crate::domain::{Plan, PlanState, Stop, StopReason, Trigger};
 use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger};
@@ -86,7 +86,10 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     }
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &plan.job)?.clone();
-    let facts = TriggerFacts::manual(Some(super::run::myself()));
+    let facts = TriggerFacts {
+        trigger: Trigger::Apply,
+        ..TriggerFacts::manual(Some(super::run::myself()))
+    };
     let task = format!("Apply the plan {}.", plan.plan_id);
     let run_id = context.new_run_id();
     let spec = RunSpec::new(run_id, config, job, facts, &Default::default(), Some(task))

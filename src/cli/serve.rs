@@ -134,7 +134,7 @@ impl Daemon {
             index: SharedIndex::opened(&host.state, index.clone()),
             ..host
         };
-        let recovered = recover(&host, &redactor)
+        let recovery = recover(&host, &redactor)
             .await
             .map_err(|error| failed("cannot recover open runs", &error))?;
         if let Some(groups) = host.groups.clone() {
@@ -150,7 +150,10 @@ impl Daemon {
                 );
             }
         }
-        for run in recovered.iter().filter(|run| run.began && !run.had_ended) {
+        for run in &recovery.resumable {
+            tracing::warn!(run_id = %run.spec.run_id, job = %run.spec.job.name, "the daemon stopped during a run; the run continues");
+        }
+        for run in recovery.ended.iter().filter(|run| run.began && !run.had_ended) {
             tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: its process had died");
         }
         if owes_rebuild {
@@ -169,6 +172,7 @@ impl Daemon {
             ledger,
             reload: Box::new(move || again()),
             degraded,
+            resumable: recovery.resumable,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)

@@ -3,9 +3,11 @@
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::ConfigError;
 use super::document::FILE_BYTES_LIMIT;
+use super::recorded::RecordedFiles;
 use super::schema::SchemaName;
 
 /// How to treat a file that other users could have written.
@@ -29,6 +31,8 @@ pub struct FileSet {
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
+    /// The texts of the files, if a run recorded them; the files themselves are then not read.
+    pub(crate) recorded: Option<Arc<RecordedFiles>>,
     /// Whether the caller named single files instead of a directory. Files may then be missing, so
     /// a job without a model is not reported.
     pub(crate) is_partial: bool,
@@ -69,8 +73,33 @@ impl FileSet {
             config: Some(directory.join("config.yaml")).filter(|path| path.exists()),
             jobs,
             tools,
+            recorded: None,
             is_partial: false,
         })
+    }
+
+    /// Returns the files that a run recorded.
+    #[must_use]
+    pub fn of_record(recorded: Arc<RecordedFiles>) -> Self {
+        let config = recorded.directory.join("config.yaml");
+        Self {
+            directory: recorded.directory.clone(),
+            config: recorded.text(&config).is_some().then_some(config),
+            jobs: recorded.of_kind("jobs"),
+            tools: recorded.of_kind("tools"),
+            recorded: Some(recorded),
+            is_partial: false,
+        }
+    }
+
+    /// Returns the text of a file of the set, or of a file that one of them names.
+    ///
+    /// *Errors*: the file cannot be read, is too large, or is not UTF-8.
+    pub(crate) fn read(&self, path: &Path) -> Result<String, ConfigError> {
+        let Some(recorded) = &self.recorded else { return read(path) };
+        let missing =
+            || ConfigError::of_file(path.display().to_string(), "the file was not recorded");
+        recorded.text(path).map(str::to_owned).ok_or_else(missing)
     }
 
     /// Returns the named files. The kind of a file follows from its name or folder (such as
@@ -90,6 +119,7 @@ impl FileSet {
             config: None,
             jobs: Vec::new(),
             tools: Vec::new(),
+            recorded: None,
             is_partial: true,
         };
         for file in files {

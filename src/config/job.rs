@@ -12,7 +12,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawOverlap, RawUnanswered};
+use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawOnCrash, RawOverlap, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
@@ -43,6 +43,17 @@ pub enum Mode {
     Act,
     /// Runs plan changes, and a person applies them.
     Plan,
+}
+
+impl Mode {
+    /// Returns the value that selects the mode in `jobs.yaml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Act => "act",
+            Self::Plan => "plan",
+        }
+    }
 }
 
 /// How a run asks a person for approval.
@@ -223,6 +234,9 @@ pub struct Job {
     pub catchup_window: Duration,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
     pub pause_after_failures: Option<u32>,
+    /// Whether a run continues after the death or the stop of the daemon cut it off; otherwise it
+    /// ends as interrupted.
+    pub is_resumed: bool,
     /// The task of the agent, with placeholders for `vars`.
     pub prompt: Template,
     /// Values for the placeholders of the prompt.
@@ -369,6 +383,7 @@ impl Job {
                     Some(RawCatchup::All) => Catchup::All,
                 },
                 catchup_window,
+                is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,

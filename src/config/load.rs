@@ -17,6 +17,7 @@ use super::document::Document;
 use super::interpolate::{Found, SecretsMode, Unread};
 use super::job::JobContext;
 use super::raw::{RawDefaults, RawJob, RawSettings, RawTool};
+use super::recorded::RecordedFiles;
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
@@ -35,6 +36,8 @@ pub struct Config {
     /// SHA-256 (hex) of the configuration files, prompt files, skills and scripts as written,
     /// before references are resolved.
     pub digest: String,
+    /// The files that the digest covers.
+    pub files: Arc<RecordedFiles>,
     /// Settings of `config.yaml` other than models and MCP servers.
     pub settings: Settings,
     pub models: BTreeMap<String, Arc<Model>>,
@@ -101,6 +104,10 @@ pub fn load(
         secrets,
         report: RefCell::default(),
         digest: RefCell::new(Sha256::new()),
+        files: RefCell::new(RecordedFiles {
+            directory: set.directory.clone(),
+            ..RecordedFiles::default()
+        }),
         found: RefCell::default(),
     };
     let config = loader.load(now);
@@ -115,6 +122,7 @@ struct Loader<'a> {
     secrets: SecretsMode,
     report: RefCell<Report>,
     digest: RefCell<Sha256>,
+    files: RefCell<RecordedFiles>,
     found: RefCell<Found>,
 }
 
@@ -193,6 +201,7 @@ impl Loader<'_> {
         Config {
             directory: self.set.directory.clone(),
             digest: String::new(),
+            files: Arc::default(),
             settings,
             models,
             tools: tools.into_iter().map(|(name, tool)| (name, Arc::new(tool))).collect(),
@@ -215,6 +224,7 @@ impl Loader<'_> {
         report.sort();
         report.shorten();
         config.digest = hex::encode(self.digest.into_inner().finalize());
+        config.files = Arc::new(self.files.into_inner());
         config.secrets = found.secrets;
         config.secret_files = found.secret_files;
         config.unread = found.unread;

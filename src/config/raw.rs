@@ -16,7 +16,7 @@ use crate::domain::Category;
 
 pub(crate) use jobs::{
     RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
-    RawOneOrMany, RawOverlap, RawRead, RawScalar, RawUnanswered,
+    RawOnCrash, RawOneOrMany, RawOverlap, RawRead, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{RawCalls, RawScript, RawTool, RawToolSandbox, RawTools};
 

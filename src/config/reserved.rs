@@ -36,7 +36,6 @@ pub(crate) const EDITOR: &str = "editor";
 /// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
 const VALUES: &[(&str, &[&str])] = &[
     ("jobs.jobs[].overlap", &["terminate_other"]),
-    ("jobs.jobs[].on_crash", &["resume"]),
     ("jobs.jobs[].compaction", &["auto"]),
     ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
 ];

@@ -1,20 +1,22 @@
-//! Crash recovery: kills the processes that the dead daemon left, and ends every run that it left
-//! open.
+//! Crash recovery: kills the processes that the dead daemon left, and finds out for every run that it
+//! left open whether the run continues. Ends the others.
 //!
-//! *Source*: `docs/design/architecture.md`, "Crash". A later version will resume such runs; this
-//! version ends them as `interrupted`.
+//! *Source*: `docs/design/architecture.md`, "Crash".
+
+mod resumable;
 
 use std::collections::BTreeSet;
 use std::io;
 
 use crate::domain::{Event, RunId, SessionEnd};
 use crate::process::end_orphans;
-use crate::run::{Ended, Host};
+use crate::run::{Ended, Host, Resumption, RunSpec};
 use crate::store::{
-    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RunDir, RunSummary, Transcript,
-    TranscriptFacts, known, last_line, read_lines, repair_tail,
+    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RunDir, RunLock, RunSummary,
+    Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail,
 };
 use crate::text::redact::Redactor;
+use resumable::{resumable, resumptions, worked};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,23 @@ pub struct Recovered {
     pub cut_bytes: u64,
 }
 
+/// A run that continues.
+#[derive(Debug)]
+pub struct Resumable {
+    /// The run as it began.
+    pub spec: RunSpec,
+    pub resumption: Resumption,
+}
+
+/// What recovery did.
+#[derive(Debug, Default)]
+pub struct Recovery {
+    /// The runs that have ended.
+    pub ended: Vec<Recovered>,
+    /// The runs that continue, oldest first.
+    pub resumable: Vec<Resumable>,
+}
+
 /// Why recovery could not end a run.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -39,14 +58,15 @@ enum RecoveryError {
     Database(#[from] DbError),
 }
 
-/// Ends every open run that no living process holds. When this returns, the processes that the dead
-/// daemon left are gone.
+/// Handles every open run that no living process holds: decides whether it continues, and ends it if
+/// not. When this returns, the processes that the dead daemon left are gone.
 ///
 /// *Errors*: the lock files cannot be read. If a run cannot be ended, the error is logged and the
 /// run stays open until the next start of the daemon.
-pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recovered>> {
+pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     let state = &host.state;
-    let abandoned = state.abandoned()?;
+    let mut abandoned = state.abandoned()?;
+    abandoned.sort_by(|(one, _), (other, _)| one.cmp(other));
     let run_ids: BTreeSet<String> =
         abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
     let killed = tokio::task::spawn_blocking(move || end_orphans(&run_ids)).await.unwrap_or(0);
@@ -56,48 +76,81 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Vec<Recover
     if let Err(error) = state.clear_temporary().await {
         tracing::warn!(%error, "failed to clear the temporary directories of earlier runs");
     }
-    let mut recovered = Vec::new();
+    let mut recovery = Recovery::default();
     for (run_id, lock) in abandoned {
-        match end_run(host, &run_id, redactor).await {
-            Ok(run) => {
-                recovered.push(run);
+        match recover_run(host, &run_id, lock, redactor).await {
+            Ok(Found::Ended(run, lock)) => {
+                recovery.ended.push(run);
                 if let Err(error) = lock.close() {
                     tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run");
                 }
             }
+            Ok(Found::Continues(mut run)) => {
+                run.resumption.killed = killed;
+                recovery.resumable.push(*run);
+            }
             Err(error) => tracing::error!(%run_id, %error, "failed to end an interrupted run"),
         }
     }
-    Ok(recovered)
+    Ok(recovery)
 }
 
-/// Ends an open run and fills in what is missing: the last line, the end in the ledger, the row in
-/// the index.
-async fn end_run(
+/// An open run after recovery.
+enum Found {
+    Ended(Recovered, RunLock),
+    Continues(Box<Resumable>),
+}
+
+/// Decides whether an open run continues. If not, ends it and fills in what is missing: the last
+/// line, the end in the ledger, the row in the index.
+async fn recover_run(
     host: &Host,
     run_id: &RunId,
+    lock: RunLock,
     redactor: &Redactor,
-) -> Result<Recovered, RecoveryError> {
+) -> Result<Found, RecoveryError> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
     let Some(run) = host.state.find_run(run_id).filter(|run| run.transcript().exists()) else {
-        return Ok(nothing);
+        return Ok(Found::Ended(nothing, lock));
     };
     let cut_bytes = repair_tail(&run.transcript())?;
     let lines = lines(&run)?;
-    let Some(row) = RunSummary::fold(&lines) else { return Ok(Recovered { cut_bytes, ..nothing }) };
+    let Some(row) = RunSummary::fold(&lines) else {
+        return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
+    };
+    let ledger = host.ledger.get().await?;
+    ledger.dequeue(run_id.clone()).await?;
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
-        write_end(host, &run, (&row, &lines), cut_bytes, redactor).await?;
+        let last_seen = ledger.read(|reader| reader.meta("last_seen")).await?;
+        let last_seen = last_seen.and_then(chrono::DateTime::from_timestamp_millis);
+        match resumable(host, run_id, &lines, last_seen) {
+            Ok(spec) => {
+                let resumption = Resumption {
+                    lock,
+                    row,
+                    worked: worked(&lines),
+                    lines: lines.len() as u64,
+                    count: resumptions(&lines) + 1,
+                    killed: 0,
+                    cut_bytes,
+                    events: lines.iter().filter_map(known).cloned().collect(),
+                };
+                return Ok(Found::Continues(Box::new(Resumable { spec, resumption })));
+            }
+            Err(why) => {
+                let why = format!("the daemon stopped during the run: {why}");
+                write_end(host, &run, (&row, &lines), (cut_bytes, &why), redactor).await?;
+            }
+        }
     }
     let (lines, hash) = last_line(&run.transcript())?;
-    let ledger = host.ledger.get().await?;
     ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await?;
-    ledger.dequeue(run_id.clone()).await?;
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run).await?;
-    Ok(recovered)
+    Ok(Found::Ended(recovered, lock))
 }
 
 /// Writes the lines that the interrupted run could not write: a warning about a torn line, a
@@ -106,7 +159,7 @@ async fn write_end(
     host: &Host,
     run: &RunDir,
     (row, lines): (&RunSummary, &[ReadLine]),
-    cut_bytes: u64,
+    (cut_bytes, why): (u64, &str),
     redactor: &Redactor,
 ) -> Result<(), RecoveryError> {
     let facts = TranscriptFacts {
@@ -125,7 +178,7 @@ async fn write_end(
             format!("the daemon stopped during the call {call_id}; its effect is unknown");
         transcript.append(Event::warning("effect_unknown", message)).await?;
     }
-    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines)))).await?;
+    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines, why)))).await?;
     Ok(())
 }
 
@@ -147,27 +200,20 @@ fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
 }
 
 /// Returns the end of an interrupted run, with the usage and the cost up to its last line.
-fn session_end(row: &RunSummary, lines: &[ReadLine]) -> SessionEnd {
+fn session_end(row: &RunSummary, lines: &[ReadLine], why: &str) -> SessionEnd {
     let names = lines.iter().filter_map(known).filter_map(|event| match event {
         Event::ToolCallStart(start) => Some(start.name.clone()),
         _ => None,
     });
     let tools: BTreeSet<String> = names.collect();
-    let moment = |line: Option<&ReadLine>| {
-        line.and_then(|line| chrono::DateTime::parse_from_rfc3339(&line.ts).ok())
-    };
-    let worked = match (moment(lines.first()), moment(lines.last())) {
-        (Some(began), Some(last)) => (last - began).num_milliseconds(),
-        _ => 0,
-    };
     SessionEnd {
         iterations: row.iterations,
         tool_calls: row.tool_calls,
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
-        duration_ms: u64::try_from(worked).unwrap_or(0),
-        ..Ended::interrupted_end("the daemon stopped during the run")
+        duration_ms: u64::try_from(worked(lines).as_millis()).unwrap_or(u64::MAX),
+        ..Ended::interrupted_end(why)
     }
 }
 

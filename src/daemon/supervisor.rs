@@ -9,6 +9,7 @@ mod downtime;
 mod ends;
 mod pauses;
 mod queue;
+mod resumed;
 mod slots;
 mod spans;
 
@@ -25,6 +26,7 @@ use tokio::time::Instant;
 
 use super::command::{Command, CommandError, RunRequest, Started};
 use super::disposition::Cause;
+use super::recovery::Resumable;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
@@ -78,6 +80,8 @@ pub struct Parts {
     pub ledger: Ledger,
     /// Reloads the configuration from disk.
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
+    /// The runs that continue after the previous daemon died or stopped.
+    pub resumable: Vec<Resumable>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
@@ -189,6 +193,10 @@ impl Supervisor {
             stopping: None,
             parts,
         };
+        // They go first in the queue.
+        for run in std::mem::take(&mut supervisor.parts.resumable) {
+            supervisor.queue.push(Waiting::resumed(run));
+        }
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
@@ -324,6 +332,10 @@ impl Supervisor {
     async fn start(&mut self, waiting: Waiting) {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
+        if waiting.resumed.is_some() {
+            self.start_again(waiting, None).await;
+            return;
+        }
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
@@ -380,6 +392,10 @@ impl Supervisor {
         let job = active.map(|active| active.job).unwrap_or_default();
         let now = self.parts.host.clock.now();
         match result {
+            // Its slot stays `running`, and the next start continues it.
+            Ok(ended) if ended.is_suspended => {
+                tracing::info!(job, %run_id, "run suspended");
+            }
             Ok(ended) => {
                 let end = &ended.end;
                 let (outcome, stop_reason, duration_ms) =

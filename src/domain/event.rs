@@ -151,6 +151,9 @@ pub struct CallEnd {
     pub file_digest: Option<String>,
     /// How much of the output the model's view leaves out.
     pub truncated: Option<Truncated>,
+    /// The model's view of the output, without delimiters, if it differs from `output`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<String>,
     /// Whether the output contained invalid UTF-8.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lossy: bool,
@@ -167,6 +170,9 @@ pub struct CallEnd {
     /// Number of changed files.
     #[serde(default)]
     pub files_modified: u64,
+    /// The changed files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modified: Vec<String>,
     /// Lines removed plus lines added in these files.
     #[serde(default)]
     pub lines_changed: u64,
@@ -230,8 +236,27 @@ fn is_zero(number: &u64) -> bool {
 pub enum Event {
     /// The first line of a transcript.
     SessionStart(Box<SessionStart>),
+    /// The daemon stopped during the run. This is the last line until the next start.
+    SessionSuspended {
+        /// Why the run stopped, as a sentence.
+        reason: String,
+    },
+    /// The run continues after the daemon died or stopped.
+    SessionResumed {
+        /// The number of the first line after the gap.
+        from_seq: u64,
+        /// How often the run was resumed, this time included.
+        count: u64,
+        /// Number of processes of the dead daemon that were killed.
+        killed: u64,
+    },
     /// The system prompt, as sent to the model.
-    SystemPrompt { text: String },
+    SystemPrompt {
+        text: String,
+        /// Length in bytes of the prefix that is the same in every run of the job.
+        #[serde(default)]
+        stable_bytes: u64,
+    },
     UserInput {
         text: String,
         /// The origin of the turn.
@@ -242,7 +267,7 @@ pub enum Event {
         text: String,
         reasoning: Option<String>,
         /// The calls: `call_id`, `name` and `arguments`, or `arguments_text` if the arguments do
-        /// not parse.
+        /// not parse; also `shown_as` and `shown_arguments`, if the model wrote them differently.
         tool_calls: Vec<Value>,
         /// Why the model stopped.
         finish_reason: FinishReason,
@@ -250,8 +275,18 @@ pub enum Event {
         stop_reason: Option<String>,
         /// Token counts, if the provider reported them.
         usage: Option<Usage>,
+        /// Input tokens that the provider wrote to its cache.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_write_tokens: u64,
         /// Cost of the reply; null if the price is unknown.
         cost_usd: Option<f64>,
+        /// The model that replied, by its name in the configuration; null for a message of the loop.
+        #[serde(default)]
+        model: Option<String>,
+        /// Milliseconds that the run had worked when the reply was complete. Time in which the
+        /// daemon was down does not count.
+        #[serde(default)]
+        elapsed_ms: u64,
         /// Milliseconds from the request to the last byte.
         latency_ms: u64,
         /// Milliseconds from the request to the first text.
@@ -348,6 +383,8 @@ impl Event {
     /// The values of `type` that this version knows.
     pub const TYPES: &'static [&'static str] = &[
         "session_start",
+        "session_suspended",
+        "session_resumed",
         "system_prompt",
         "user_input",
         "assistant_text_end",

@@ -31,6 +31,12 @@ pub struct PlanStep {
     pub dry_run_output: Option<String>,
     /// The ids of the reads whose results the model had seen before it requested this step.
     pub rests_on: Vec<CallId>,
+    /// The files that the call would change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_modify: Vec<String>,
+    /// Upper bound of the lines that the call would change in these files.
+    #[serde(default)]
+    pub would_change_lines: u64,
 }
 
 /// A read on which a plan rests.

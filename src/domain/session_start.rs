@@ -2,6 +2,8 @@
 //!
 //! *Source*: `docs/design/transcript.md`.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,8 @@ pub enum Trigger {
     Catchup,
     /// A person requested the run for an earlier due time.
     Backfill,
+    /// A person applied a change plan.
+    Apply,
 }
 
 impl Trigger {
@@ -30,6 +34,7 @@ impl Trigger {
             Self::Manual => "manual",
             Self::Catchup => "catchup",
             Self::Backfill => "backfill",
+            Self::Apply => "apply",
         }
     }
 }
@@ -83,6 +88,15 @@ pub struct SessionStart {
     pub scheduled_for: Option<DateTime<Utc>>,
     /// The number of this attempt to run the slot, from 1; always 1 in this version.
     pub attempt: u32,
+    /// `act` or `plan`; empty in transcripts of earlier versions.
+    #[serde(default)]
+    pub mode: String,
+    /// The values of the job's variables.
+    #[serde(default)]
+    pub vars: BTreeMap<String, String>,
+    /// Whether a person is attached to the run.
+    #[serde(default)]
+    pub interactive: bool,
     /// The parts of the job that a person replaced.
     #[serde(default)]
     pub overrides: Overrides,

@@ -51,7 +51,7 @@ pub async fn apply(
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Applied, RunError> {
     let spec = RunSpec { mode: Mode::Act, ..spec };
-    let mut scope = RunScope::begin(spec, host, stop).await?;
+    let mut scope = RunScope::begin(spec, host, stop, None).await?;
     // If the execution target is unreachable, the steps report it.
     let _ = scope.connect().await;
     scope.record_start(None).await?;

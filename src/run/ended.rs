@@ -1,7 +1,8 @@
 //! The end of a run: its last line, with secrets removed.
 
+use std::time::Duration;
+
 use serde_json::Value;
-use tokio::time::Instant;
 
 use crate::agent::{End, SessionResult};
 use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
@@ -20,6 +21,8 @@ pub struct Ended {
     pub end: Redacted<SessionEnd>,
     /// Whether the last line is in the transcript.
     pub recorded: bool,
+    /// Whether the run did not end, but continues at the next start of the daemon.
+    pub is_suspended: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
 }
@@ -54,13 +57,14 @@ pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResu
         counters: Default::default(),
         changes: Default::default(),
         survivors: 0,
+        is_suspended: false,
     }
 }
 
 /// Returns the last line of a run with secrets removed, because it is also printed and logged.
 pub(super) fn session_end(
     result: &SessionResult,
-    started: Instant,
+    worked: Duration,
     by: Option<Person>,
     redactor: &Redactor,
 ) -> Redacted<SessionEnd> {
@@ -80,7 +84,7 @@ pub(super) fn session_end(
         tools_used: result.counters.tools_used.iter().cloned().collect(),
         usage: result.counters.usage,
         cost_usd: result.counters.cost,
-        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(worked.as_millis()).unwrap_or(u64::MAX),
         survivors: result.survivors,
         by: by.filter(|_| result.end.stop_reason == StopReason::Cancelled),
         error: result.end.error.clone(),

@@ -19,6 +19,7 @@ use crate::agent::{
     End, EventSink as _, Machine, Marker, ModelFacts, Rules, Session, SessionParts, SessionResult,
     SystemPrompt,
 };
+use crate::config::SandboxMode;
 use crate::domain::{
     Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, Stop, StopReason,
 };
@@ -33,7 +34,7 @@ pub async fn execute(
     host: Host,
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
-    let mut scope = RunScope::begin(spec, host, stop).await?;
+    let mut scope = RunScope::begin(spec, host, stop, None).await?;
     let documents = documents(&scope.spec, &scope.ctx);
     scope.record_start(Some(documents.found.clone())).await?;
     if scope.spec.is_queued {
@@ -43,28 +44,40 @@ pub async fn execute(
         scope.record(Event::warning("project_document", message)).await?;
     }
     scope.record_server_warnings().await?;
-    if let (crate::config::SandboxMode::BestEffort, Err(error)) =
+    if let (SandboxMode::BestEffort, Err(error)) =
         (scope.spec.job.sandbox, crate::process::sandbox_support())
     {
         let message = format!("the kernel cannot fully sandbox tools: {error}");
         scope.record(Event::warning("sandbox", message)).await?;
     }
+    let result = begin_work(&mut scope, &documents.text).await?;
+    Ok(conclude(scope, result).await)
+}
+
+/// Evaluates the checklist, then runs the session.
+pub(super) async fn begin_work(
+    scope: &mut RunScope,
+    documents: &str,
+) -> Result<SessionResult, RunError> {
     let found = scope.connect().await;
     let (spec, ctx) = (&scope.spec, &scope.ctx);
     let mut items = preflight(&spec.config, &spec.job, ctx, &scope.toolbox);
     items.extend(found);
     let is_recorded = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty())
         || items.iter().any(|item| !item.ok);
-    let result = if may_begin(spec, &scope.host, &items, &scope.stop).await {
-        let recorded =
-            if is_recorded { scope.sink.record(Event::Preflight { items }).await } else { Ok(()) };
-        match recorded {
-            Ok(()) => run_session(&scope, &documents.text).await,
-            Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
-        }
-    } else {
-        preflight_failed(items, scope.sink.as_ref()).await
-    };
+    if !may_begin(spec, &scope.host, &items, &scope.stop).await {
+        return Ok(preflight_failed(items, scope.sink.as_ref()).await);
+    }
+    let recorded =
+        if is_recorded { scope.sink.record(Event::Preflight { items }).await } else { Ok(()) };
+    Ok(match recorded {
+        Ok(()) => run_session(scope, documents).await,
+        Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
+    })
+}
+
+/// Ends a run: keeps its plan, and writes its end.
+pub(super) async fn conclude(scope: RunScope, result: SessionResult) -> Ended {
     let result = keep_plan(&scope.spec, &scope.host, result).await;
     let queued = scope.spec.is_queued.then(|| (scope.spec.run_id.clone(), scope.host.clone()));
     let ended = scope.end(result).await;
@@ -72,12 +85,12 @@ pub async fn execute(
         // The run may have failed to leave the queue at its start, for example on a full disk.
         leave_queue(&run_id, &host).await;
     }
-    Ok(ended)
+    ended
 }
 
 /// Removes a run from the queue. Call it after the first line is written, so that a crash in
 /// between does not lose the run.
-async fn leave_queue(run_id: &RunId, host: &Host) {
+pub(super) async fn leave_queue(run_id: &RunId, host: &Host) {
     let left = match host.ledger.get().await {
         Ok(ledger) => ledger.dequeue(run_id.clone()).await,
         Err(error) => Err(error),
@@ -119,21 +132,45 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
 }
 
 async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
+    let Some(configured) = scope.spec.config.model_of(&scope.spec.job) else {
+        return no_model();
+    };
+    let marker = match marker(scope) {
+        Ok(marker) => marker,
+        Err(result) => return result,
+    };
+    let (system, words) = prompt(scope, configured, documents).await;
+    let repository = words.map(|words| marker.wrap_repository(&words));
+    let parts = match session_parts(scope, SystemPrompt { repository, ..system }) {
+        Ok(parts) => parts,
+        Err(result) => return result,
+    };
+    let task = scope.spec.task.clone();
+    run_apart(scope, Session::new(parts).run(task)).await
+}
+
+fn no_model() -> SessionResult {
+    ended_early(StopReason::PreflightFailed, "no model is configured".to_owned())
+}
+
+fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
+    scope.directory.secret().map(Marker::new).map_err(|error| {
+        let error = format!("cannot read or create the secret of the run: {error}");
+        ended_early(StopReason::RecordFailed, error)
+    })
+}
+
+/// Returns the parts of the session of a run.
+///
+/// *Errors*: the result of a run that cannot have a session.
+pub(super) fn session_parts(
+    scope: &RunScope,
+    system: SystemPrompt,
+) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
-    let Some(configured) = spec.config.model_of(&spec.job) else {
-        return ended_early(StopReason::PreflightFailed, "no model is configured".to_owned());
-    };
-    let models = match models(spec, host) {
-        Ok(models) => models,
-        Err(error) => return ended_early(StopReason::ProviderUnavailable, error.message),
-    };
-    let marker = match scope.directory.secret() {
-        Ok(secret) => Marker::new(secret),
-        Err(error) => {
-            let error = format!("cannot read or create the secret of the run: {error}");
-            return ended_early(StopReason::RecordFailed, error);
-        }
-    };
+    let configured = spec.config.model_of(&spec.job).ok_or_else(no_model)?;
+    let models = models(spec, host)
+        .map_err(|error| ended_early(StopReason::ProviderUnavailable, error.message))?;
     let rules = Rules {
         mode: spec.mode,
         approval: spec.job.approval,
@@ -145,25 +182,30 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
     };
-    let (system, words) = prompt(scope, configured, documents).await;
-    let repository = words.map(|words| marker.wrap_repository(&words));
-    let system = SystemPrompt { repository, ..system };
     let (price, context_window) = (configured.price, configured.context_window);
     let facts = ModelFacts { price, context_window };
-    let parts = SessionParts {
+    Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
         models,
-        marker,
+        marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),
         approver: host.approver.clone(),
         stop: scope.stop.clone(),
-    };
-    // A separate task, so that a bug in dutyd ends only this run.
-    match tokio::spawn(Session::new(parts).run(spec.task.clone())).await {
+        worked: scope.worked,
+        may_suspend: spec.is_queued && spec.job.is_resumed,
+    })
+}
+
+/// Runs a session in a task of its own, so that a bug in dutyd ends only this run.
+pub(super) async fn run_apart(
+    scope: &RunScope,
+    work: impl Future<Output = SessionResult> + Send + 'static,
+) -> SessionResult {
+    match tokio::spawn(work).await {
         Ok(result) => result,
         Err(error) => {
-            tracing::error!(run_id = %spec.run_id, %error, "a run panicked");
+            tracing::error!(run_id = %scope.spec.run_id, %error, "a run panicked");
             ended_early(
                 StopReason::InternalError,
                 "a bug in dutyd ended the run; see its log".to_owned(),

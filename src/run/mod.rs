@@ -14,6 +14,7 @@ mod models;
 mod preflight;
 mod project;
 mod prompt;
+mod resume;
 mod scope;
 mod sink;
 mod spec;
@@ -29,6 +30,7 @@ pub use execute::execute;
 pub use host::{Host, RunError};
 pub use mcp::{Servers, least_rights};
 pub use preflight::{connect, preflight};
+pub use resume::{Resumption, resume};
 pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
@@ -22,9 +23,18 @@ use crate::domain::{
 };
 use crate::process::landlock_abi;
 use crate::sinks::Observed;
-use crate::store::{RunDir, RunLock, Transcript, TranscriptFacts};
+use crate::store::{RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
+
+/// What a resumed run has from before.
+pub(super) struct Continued {
+    pub(super) lock: RunLock,
+    /// Its summary so far.
+    pub(super) row: RunSummary,
+    /// How long it has worked.
+    pub(super) worked: Duration,
+}
 
 /// A run that has started. [`RunScope::end`] releases its resources.
 pub(super) struct RunScope {
@@ -34,7 +44,9 @@ pub(super) struct RunScope {
     pub(super) sink: Arc<RunSink>,
     pub(super) ctx: Arc<ToolContext>,
     pub(super) toolbox: Arc<Toolbox>,
-    pub(super) started: Instant,
+    /// How long the run had worked before this scope began.
+    pub(super) worked: Duration,
+    started: Instant,
     /// Signals that the run must end: somebody stopped it, `max_duration` has passed, or its
     /// temporary directory is too large.
     pub(super) stop: StopSignal,
@@ -45,21 +57,29 @@ pub(super) struct RunScope {
 }
 
 impl RunScope {
-    /// Creates what a run needs before its first line, and starts its MCP servers. `stop` holds a
-    /// stop reason once the run must end.
+    /// Creates what a run needs before its first line, or before its next line if it is resumed, and
+    /// starts its MCP servers. `stop` holds a stop reason once the run must end.
     ///
     /// *Errors*: [`RunError::State`].
     pub(super) async fn begin(
         spec: RunSpec,
         host: Host,
         stop: watch::Receiver<Option<Stop>>,
+        continued: Option<Continued>,
     ) -> Result<Self, RunError> {
         let began = host.clock.now();
         let started = Instant::now();
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
-        let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
+        let (lock, row, worked) = match continued {
+            Some(Continued { lock, row, worked }) => (lock, Some(row), worked),
+            None => {
+                let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
+                (lock, None, Duration::ZERO)
+            }
+        };
+        keep_config(&spec, &host).map_err(state_error)?;
         let directory = host
             .state
             .create_run(&spec.run_id, run_date(&spec.run_id, began))
@@ -73,7 +93,7 @@ impl RunScope {
             run_id: spec.run_id.clone(),
             deltas: Mutex::new(redactor.stream()),
             redactor: redactor.clone(),
-            row: Mutex::default(),
+            row: Mutex::new(row),
         });
         let ctx = tool_context(
             &spec.config,
@@ -91,7 +111,10 @@ impl RunScope {
             limits.max_tmp_bytes,
             stop,
         );
-        let stop = StopSignal::new(watch.stop.clone(), started + limits.max_duration);
+        let stop = StopSignal::new(
+            watch.stop.clone(),
+            started + limits.max_duration.saturating_sub(worked),
+        );
         let modes = (spec.mode, spec.person_can_allow());
         let mut servers = tokio::select! {
             servers = Servers::start(&spec.config, &spec.job, modes, &host, &ctx) => servers,
@@ -109,6 +132,7 @@ impl RunScope {
             directory,
             sink,
             ctx,
+            worked,
             started,
             stop,
             lock,
@@ -157,7 +181,8 @@ impl RunScope {
         items
     }
 
-    /// Ends the servers, the connection and all remaining processes, then the record.
+    /// Ends the servers, the connection and all remaining processes, then the record. If the stop of
+    /// the daemon suspended the session, the run stays open instead.
     pub(super) async fn end(self, mut result: SessionResult) -> Ended {
         drop(self.toolbox);
         result.survivors += self.servers.end().await;
@@ -168,7 +193,20 @@ impl RunScope {
             result.survivors = left;
         }
         let by = self.stop.given().and_then(|stop| stop.by);
-        let end = session_end(&result, self.started, by, &self.ctx.redactor);
+        let worked = self.worked + self.started.elapsed();
+        let end = session_end(&result, worked, by, &self.ctx.redactor);
+        if result.is_suspended {
+            let reason = "the daemon stopped; the run continues at its next start".to_owned();
+            let suspended = self.sink.record(Event::SessionSuspended { reason }).await;
+            let recorded = suspended.is_ok();
+            return Ended {
+                run_id: self.spec.run_id,
+                end,
+                recorded,
+                is_suspended: true,
+                row: None,
+            };
+        }
         finish(&self.spec.run_id, &self.host, &self.sink, self.lock, end).await
     }
 }
@@ -190,7 +228,13 @@ async fn finish(
         Ok(written) => written,
         Err(error) => {
             tracing::error!(%run_id, error = %error.0, "failed to write the end of a run to its transcript");
-            return Ended { run_id: run_id.clone(), end, recorded: false, row: None };
+            return Ended {
+                run_id: run_id.clone(),
+                end,
+                recorded: false,
+                is_suspended: false,
+                row: None,
+            };
         }
     };
     let kept = match host.ledger.get().await {
@@ -216,7 +260,13 @@ async fn finish(
             tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger; the next start tries again");
         }
     }
-    Ended { run_id: run_id.clone(), end, recorded: true, row }
+    Ended { run_id: run_id.clone(), end, recorded: true, is_suspended: false, row }
+}
+
+/// Keeps the configuration of a run, with which the run continues after a crash.
+fn keep_config(spec: &RunSpec, host: &Host) -> io::Result<()> {
+    let content = || serde_json::to_vec(&*spec.config.files).unwrap_or_default();
+    host.state.keep_config(&spec.config.digest, content)
 }
 
 /// Returns the date for the directory of a run: the moment that its id contains, or `now` if the id
@@ -259,6 +309,9 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> Sessio
         trigger: spec.trigger.trigger,
         scheduled_for: spec.trigger.scheduled_for,
         attempt: spec.trigger.attempt,
+        mode: spec.mode.as_str().to_owned(),
+        vars: spec.vars.clone(),
+        interactive: spec.has_person,
         overrides: spec.overrides.clone(),
         by: spec.trigger.by.clone(),
         model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),

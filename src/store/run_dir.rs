@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use nix::fcntl::{Flock, FlockArg};
 
-use super::files::{append_private, create_private_dir, make_private};
+use super::files::{append_private, create_private_dir, make_private, write_atomic};
 use super::measure::disk_bytes;
 use super::remove::remove_tree;
 use crate::domain::{CallId, RunId};
@@ -39,6 +39,29 @@ impl StateDir {
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Keeps the configuration with this digest, unless it is kept already.
+    ///
+    /// *Errors*: any I/O error.
+    pub fn keep_config(&self, digest: &str, content: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
+        let path = self.config_file(digest);
+        if path.exists() {
+            return Ok(());
+        }
+        create_private_dir(&self.root.join("configs"))?;
+        write_atomic(&path, &content())
+    }
+
+    /// Reads the kept configuration with this digest.
+    ///
+    /// *Errors*: any I/O error.
+    pub fn read_config(&self, digest: &str) -> io::Result<Vec<u8>> {
+        std::fs::read(self.config_file(digest))
+    }
+
+    fn config_file(&self, digest: &str) -> PathBuf {
+        self.root.join("configs").join(format!("{digest}.json"))
     }
 
     /// Returns the default working directory for the tools of a job.
@@ -320,6 +343,17 @@ impl RunDir {
             .map_err(|_| io::Error::other(format!("{} is not a 32-byte secret", path.display())))
     }
 
+    /// Reads a file of [`Self::outputs`] by its name relative to the run directory.
+    ///
+    /// *Errors*: any I/O error; `name` is not the name of such a file.
+    pub fn read_output(&self, name: &str) -> io::Result<Vec<u8>> {
+        let is_inside = name.strip_prefix("output/").is_some_and(|rest| !rest.contains('/'));
+        match is_inside {
+            true => std::fs::read(self.path.join(name)),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
     /// Returns the directory for the complete outputs of the run's calls.
     #[must_use]
     pub fn outputs(&self) -> PathBuf {
@@ -333,7 +367,10 @@ impl RunDir {
     pub fn create_output(&self, call_id: &CallId) -> io::Result<(String, File)> {
         create_private_dir(&self.outputs())?;
         let name = format!("output/{call_id}.txt");
-        Ok((name.clone(), append_private(&self.path.join(name))?))
+        let file = append_private(&self.path.join(&name))?;
+        // A call that runs again after a crash replaces its first output.
+        file.set_len(0)?;
+        Ok((name, file))
     }
 
     /// Stores image `number` of a call; returns the name of its file relative to the run directory.
@@ -349,6 +386,7 @@ impl RunDir {
         create_private_dir(&self.outputs())?;
         let name = format!("output/{call_id}-{number}.{extension}");
         let mut file = append_private(&self.path.join(&name))?;
+        file.set_len(0)?;
         file.write_all(bytes)?;
         Ok(name)
     }

@@ -183,12 +183,16 @@ impl Writer {
 }
 
 /// Tells whether an event must be on disk before its append returns: it announces an effect,
-/// resolves an approval, or starts or ends the session.
+/// resolves an approval, or starts, suspends, resumes or ends the session.
 fn must_be_durable(event: &Event) -> bool {
     match event {
         Event::ToolCallStart(CallStart { category, .. }) => *category != Category::Read,
         // An approval counts only once it is on disk.
-        Event::SessionStart(_) | Event::SessionEnd(_) | Event::ApprovalResolved { .. } => true,
+        Event::SessionStart(_)
+        | Event::SessionSuspended { .. }
+        | Event::SessionResumed { .. }
+        | Event::SessionEnd(_)
+        | Event::ApprovalResolved { .. } => true,
         _ => false,
     }
 }

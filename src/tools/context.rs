@@ -122,6 +122,11 @@ impl ToolContext {
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
     }
 
+    /// Replaces the todo list.
+    pub fn set_todos(&self, todos: Vec<Value>) {
+        *self.todos.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = todos;
+    }
+
     /// Stores images beside the transcript, if there is a store. Returns the entry that describes
     /// the images in the details of the call's output; `None` if there are no images.
     ///

@@ -32,7 +32,7 @@ const EVERY_SECOND: &str = "version: 1
 jobs:
   - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}
   - {name: hand, prompt: x}
-  - {name: stuck, prompt: x, model: slow, tools: {write: [hang]}}
+  - {name: stuck, prompt: x, model: slow, on_crash: fail, tools: {write: [hang]}}
 ";
 
 fn slots(place: &Place) -> Vec<(String, String)> {

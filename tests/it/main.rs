@@ -30,6 +30,7 @@ mod project;
 mod provider;
 mod readme;
 mod record;
+mod resume;
 mod sandbox;
 mod shown;
 mod support;

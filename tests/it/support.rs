@@ -184,9 +184,12 @@ impl Place {
         files
     }
 
-    /// Returns the contents of every file below the state directory, joined.
+    /// Returns the contents of every file below the state directory, joined, except for the copies
+    /// of the configuration files, which hold what the operator wrote.
     pub(crate) fn everything(&self) -> String {
-        let contents = self.kept().into_iter().filter_map(|path| std::fs::read(path).ok());
+        let configs = self.state().join("configs");
+        let kept = self.kept().into_iter().filter(|path| !path.starts_with(&configs));
+        let contents = kept.filter_map(|path| std::fs::read(path).ok());
         contents.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
     }
 }

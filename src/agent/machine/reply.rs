@@ -1,6 +1,8 @@
 //! Turns a model reply into an assistant turn. A call with an unusable provider id gets a new id,
 //! and arguments are parsed here, once.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::Machine;
@@ -58,11 +60,27 @@ impl Machine {
     }
 }
 
+/// When a reply came.
+pub(super) struct Timing {
+    pub(super) latency_ms: u64,
+    pub(super) first_token_ms: Option<u64>,
+    /// How long the run had worked.
+    pub(super) elapsed: Duration,
+}
+
+/// The facts about a reply that its turn does not contain.
+pub(super) struct ReplyFacts {
+    /// The name of the model in the configuration; `None` for a message of the loop.
+    pub(super) model: Option<String>,
+    pub(super) cost: Option<f64>,
+    pub(super) cache_write_tokens: u64,
+    pub(super) timing: Timing,
+}
+
 pub(super) fn assistant_event(
     turn: &AssistantTurn,
     toolbox: &Toolbox,
-    (latency_ms, first_token_ms): (u64, Option<u64>),
-    cost_usd: Option<f64>,
+    ReplyFacts { model, cost, cache_write_tokens, timing }: ReplyFacts,
 ) -> Event {
     let tool_calls: Vec<Value> = turn
         .tool_calls
@@ -75,8 +93,11 @@ pub(super) fn assistant_event(
             }
             match &call.arguments {
                 Arguments::Parsed(arguments) => {
-                    let arguments = toolbox.own_arguments(&call.name, arguments);
-                    set(&mut value, "arguments", Value::Object(arguments));
+                    let own = toolbox.own_arguments(&call.name, arguments);
+                    if own != *arguments {
+                        set(&mut value, "shown_arguments", Value::Object(arguments.clone()));
+                    }
+                    set(&mut value, "arguments", Value::Object(own));
                 }
                 Arguments::Invalid { text, .. } => {
                     set(&mut value, "arguments_text", Value::from(text.as_str()));
@@ -92,9 +113,12 @@ pub(super) fn assistant_event(
         finish_reason: turn.finish_reason,
         stop_reason: turn.stop_reason.clone(),
         usage: turn.usage,
-        cost_usd,
-        latency_ms,
-        first_token_ms,
+        cache_write_tokens,
+        cost_usd: cost,
+        model,
+        elapsed_ms: u64::try_from(timing.elapsed.as_millis()).unwrap_or(u64::MAX),
+        latency_ms: timing.latency_ms,
+        first_token_ms: timing.first_token_ms,
         response_id: turn.response_id.clone(),
         provider_data: turn.provider_data.clone(),
     }

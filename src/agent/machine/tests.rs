@@ -156,6 +156,7 @@ fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
             latency_ms: 1,
             first_token_ms: None,
             model: facts(setup),
+            model_name: "m".into(),
             elapsed: Duration::from_secs(value["after_s"].as_u64().unwrap_or(1)),
         },
         "failed" => {

@@ -20,8 +20,13 @@ use crate::domain::{
     PolicyDecision, Stop, StopReason,
 };
 
-/// The output of a call, and its role in a change plan.
-type Made = (CallOutput, Planned);
+/// A call that was made or rejected.
+struct Made {
+    output: CallOutput,
+    /// The result for the model, with delimiters around untrusted content.
+    content: String,
+    planned: Planned,
+}
 
 impl Session {
     /// Runs or answers the calls in order. Adjacent reads and rejected calls are handled
@@ -91,7 +96,7 @@ impl Session {
                 self.ask(&open, call, reason, position, executor.cancel()).await
             }
         };
-        let (output, planned) = made.inspect_err(|_| {
+        let Made { output, content, planned } = made.inspect_err(|_| {
             // Calls that run concurrently cannot be recorded either, so cancel them.
             executor.cancel().cancel();
         })?;
@@ -109,14 +114,17 @@ impl Session {
         let outcome = CallOutcome {
             call_id: dispatch.call_id.clone(),
             name: dispatch.shown_as.clone(),
-            content: output.content.clone(),
+            content,
             images: output.images.clone(),
             error_kind: output.error_kind,
             modified,
             lines_changed,
             planned,
         };
-        open.end(output).await?;
+        let is_cut = matches!(output.error_kind, Some(ErrorKind::Interrupted | ErrorKind::Skipped));
+        if !(is_cut && self.is_suspending()) {
+            open.end(output).await?;
+        }
         Ok(outcome)
     }
 
@@ -125,8 +133,8 @@ impl Session {
         open: &OpenCall<'_>,
         call: &AcceptedCall,
     ) -> Result<Made, RecordError> {
-        let mut output = open.run(call).await?;
-        output.content = self.parts.marker.wrap(open.id(), &output.content);
+        let output = open.run(call).await?;
+        let content = self.parts.marker.wrap(open.id(), &output.content);
         let planned = match call.category {
             Category::Read => output.read_digest().map_or(Planned::Nothing, |digest| {
                 Planned::Read(PlanRead {
@@ -138,7 +146,7 @@ impl Session {
             }),
             Category::Write | Category::Admin => Planned::Changed,
         };
-        Ok((output, planned))
+        Ok(Made { output, content, planned })
     }
 
     /// Asks a person about a call. Runs the call if the person approves it and its program and
@@ -295,12 +303,12 @@ impl Session {
             if output.error_kind.is_some() {
                 // A call whose dry run failed does not become a step.
                 let content = self.parts.marker.wrap(open.id(), &output.content);
-                return Ok((CallOutput { content, ..output }, Planned::Nothing));
+                return Ok(Made { output, content, planned: Planned::Nothing });
             }
             survivors = output.survivors;
             said = Some(output.content);
         }
-        let prepared = &call.prepared;
+        let (prepared, gate) = (&call.prepared, &self.parts.machine.rules().gate);
         let planned = PlanStep {
             step: position.step,
             call_id: open.id().clone(),
@@ -312,6 +320,11 @@ impl Session {
             digest: prepared.digest(open.name(), &state),
             dry_run_output: said.clone(),
             rests_on: position.rests_on.clone(),
+            would_modify: gate
+                .written(&prepared.resources)
+                .map(|path| path.display().to_string())
+                .collect(),
+            would_change_lines: prepared.lines,
         };
         self.parts.sink.record(Event::PlanStep(Box::new(planned.clone()))).await?;
         let mut text = format!(
@@ -325,16 +338,17 @@ impl Session {
         let output = CallOutput {
             output_bytes: text.len() as u64,
             output: Some(text.clone()),
-            content: text,
+            content: text.clone(),
             survivors,
             ..CallOutput::default()
         };
-        Ok((output, Planned::Step(Box::new(planned))))
+        Ok(Made { output, content: text, planned: Planned::Step(Box::new(planned)) })
     }
 }
 
 fn not_made(error: &CallError) -> Made {
-    (CallOutput::of_error(error), Planned::Nothing)
+    let output = CallOutput::of_error(error);
+    Made { content: output.content.clone(), output, planned: Planned::Nothing }
 }
 
 fn skipped() -> Made {

@@ -263,6 +263,8 @@ impl Bench {
             marker: Marker::new([0; 32]),
             sink: self.record.clone(),
             stop: StopSignal::new(self.stop.subscribe(), Instant::now() + self.limits.max_duration),
+            worked: Duration::ZERO,
+            may_suspend: false,
         })
         .run("task".into())
         .await
@@ -667,3 +669,5 @@ async fn a_person_is_asked_and_nobody_is_no() {
         );
     }
 }
+
+mod resumed;

@@ -7,7 +7,7 @@ use sha2::Digest as _;
 
 use super::{Checked, Loader};
 use crate::config::document;
-use crate::config::files::{self, check_ownership, check_ownership_above, leaves};
+use crate::config::files::{check_ownership, check_ownership_above, leaves};
 use crate::config::interpolate::interpolate;
 use crate::config::schema::FileSchema;
 use crate::config::{ConfigError, Trust};
@@ -58,8 +58,8 @@ impl Loader<'_> {
             return None;
         }
         let name = path.display().to_string();
-        let text = files::read(path).map_err(|error| self.error(error)).ok()?;
-        self.add_to_digest(&text);
+        let text = self.set.read(path).map_err(|error| self.error(error)).ok()?;
+        self.add_to_digest(path, &text);
         let (document, errors) = document::parse(&name, &text);
         errors.into_iter().for_each(|error| self.error(error));
         let mut document = document?;
@@ -91,14 +91,15 @@ impl Loader<'_> {
         if !self.trust_path(&path) {
             return Err(refused(&path));
         }
-        let text = files::read(&path)?;
-        self.add_to_digest(&text);
+        let text = self.set.read(&path)?;
+        self.add_to_digest(&path, &text);
         Ok((path, text))
     }
 
     /// Adds the text of a file to the digest of the configuration. Its length comes first, so that
     /// text that moves from one file to the next changes the digest.
-    fn add_to_digest(&self, text: &str) {
+    fn add_to_digest(&self, path: &Path, text: &str) {
+        self.files.borrow_mut().add(path, text);
         let mut digest = self.digest.borrow_mut();
         digest.update(text.len().to_be_bytes());
         digest.update(text);

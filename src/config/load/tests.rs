@@ -177,7 +177,6 @@ fn a_later_key_is_never_read_and_ignored() {
             "version: 1\njobs:\n  - {name: a, prompt: x, verify_retries: 1}\n",
             "verify_retries",
         ),
-        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, on_crash: resume}\n", "resume"),
         ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
         (
             "tools.yaml",

@@ -72,9 +72,8 @@ pub(crate) struct RawJob {
     /// Number of consecutive failed runs after which the job is paused. Defaults to no limit.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) pause_after_failures: Option<u32>,
-    /// Handling of a run that the death of the daemon cut off. This version supports only `fail`.
-    #[serde(rename = "on_crash")]
-    pub(crate) _on_crash: Option<RawOnCrash>,
+    /// Handling of a run that the death or the stop of the daemon cut off. Defaults to resume.
+    pub(crate) on_crash: Option<RawOnCrash>,
     /// Task of the agent; `{{name}}` inserts an entry of `vars`.
     #[schemars(length(min = 1))]
     pub(crate) prompt: Option<String>,
@@ -155,8 +154,9 @@ pub(crate) enum RawOverlap {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum RawOnCrash {
-    #[serde(rename = "fail")]
+    Resume,
     Fail,
 }
 

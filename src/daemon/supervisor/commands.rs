@@ -102,6 +102,7 @@ impl Supervisor {
             request,
             waits_for: WaitsFor::Nothing,
             is_caught_up: false,
+            resumed: None,
         };
         let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
         // Do not start a run that the ledger does not have.
@@ -124,6 +125,13 @@ impl Supervisor {
         for run_id in &wanted {
             self.cancel_active(run_id, by.clone());
         }
+        let stop = Stop { reason: StopReason::Cancelled, by: by.clone() };
+        let resumed = self.queue.iter().filter(|run| is_wanted(&run.job) && run.resumed.is_some());
+        let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
+        for run_id in resumed {
+            self.cancel_resumed(&run_id, &stop).await;
+            wanted.push(run_id);
+        }
         let waiting = self.queue.iter().filter(|run| is_wanted(&run.job));
         let waiting: Vec<RunId> = waiting.map(|run| run.run_id.clone()).collect();
         self.end_cancelled(waiting.clone(), by.as_ref()).await?;
@@ -138,7 +146,8 @@ impl Supervisor {
         run_id: &RunId,
         by: Option<Person>,
     ) -> Result<(), CommandError> {
-        if self.cancel_active(run_id, by.clone()) {
+        let stop = Stop { reason: StopReason::Cancelled, by: by.clone() };
+        if self.cancel_active(run_id, by.clone()) || self.cancel_resumed(run_id, &stop).await {
             return Ok(());
         }
         if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
@@ -240,7 +249,7 @@ impl Supervisor {
             (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
             _ => is_same(&run.job),
         };
-        let waiting = self.queue.iter().filter(|run| run.is_slot() && !stays(run));
+        let waiting = self.queue.iter().filter(|run| run.is_new_slot() && !stays(run));
         let ended = Some(EndedRuns {
             runs: waiting.map(|run| run.run_id.clone()).collect(),
             state: SlotState::Superseded,
@@ -277,7 +286,7 @@ impl Supervisor {
     /// queue. The others start in the order that the new `overlap` allows.
     fn renew_queue(&mut self, stays: impl Fn(&Waiting) -> bool) {
         let config = self.config.borrow().clone();
-        let waiting = self.queue.take(None, Waiting::is_slot);
+        let waiting = self.queue.take(None, Waiting::is_new_slot);
         for run in waiting.into_iter().filter(stays) {
             let job = config.jobs.get(run.job.as_str());
             let waits_for = job
@@ -307,8 +316,10 @@ impl Supervisor {
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
-        // The slots stay queued: the next start of the daemon decides them again.
-        let requested = self.queue.take(None, |waiting| !waiting.is_slot());
+        // The slots stay queued: the next start of the daemon decides them again. The runs that
+        // have not continued yet stay open.
+        let is_requested = |waiting: &Waiting| !waiting.is_slot() && waiting.resumed.is_none();
+        let requested = self.queue.take(None, is_requested);
         let ended = EndedRuns {
             runs: requested.into_iter().map(|run| run.run_id).collect(),
             state: SlotState::Missed,

@@ -158,6 +158,10 @@ impl Supervisor {
         let mut left = Vec::new();
         for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
             let Some(run_id) = run_of(&slot) else { continue };
+            if self.queue.of_job(&slot.job).any(|run| run.run_id == run_id) {
+                // The run continues.
+                continue;
+            }
             match self.end_of(&run_id) {
                 Some((outcome, reason)) => {
                     let end = self.end_of_run(slot.job, run_id, outcome, reason);

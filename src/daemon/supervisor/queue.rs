@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::daemon::command::RunRequest;
+use crate::daemon::recovery::Resumable;
 use crate::domain::RunId;
 use crate::run::TriggerFacts;
 use crate::store::QueuedRun;
@@ -26,6 +27,8 @@ pub(super) struct Waiting {
     /// Whether it runs because of `catchup: all` or a backfill, so that `overlap` does not apply to
     /// it.
     pub(super) is_caught_up: bool,
+    /// What the run needs to continue, if the previous daemon left it.
+    pub(super) resumed: Option<Box<Resumable>>,
 }
 
 impl Waiting {
@@ -42,6 +45,11 @@ impl Waiting {
     /// Tells whether the run is that of a slot; a person requested any other run.
     pub(super) fn is_slot(&self) -> bool {
         self.facts.scheduled_for.is_some()
+    }
+
+    /// Tells whether the run is that of a slot and has not begun.
+    pub(super) fn is_new_slot(&self) -> bool {
+        self.is_slot() && self.resumed.is_none()
     }
 }
 
@@ -156,6 +164,13 @@ impl Queue {
         }
     }
 
+    /// Counts a run that [`Self::remove`] removed as active until [`Self::ended`].
+    pub(super) fn started(&mut self, waiting: &Waiting) {
+        let runs = self.jobs.entry(waiting.job.clone()).or_default();
+        runs.active += 1;
+        runs.caught_up += usize::from(waiting.is_caught_up);
+    }
+
     /// Records that an active run of a job has ended.
     pub(super) fn ended(&mut self, job: &str, is_caught_up: bool) {
         if let Some(runs) = self.jobs.get_mut(job) {
@@ -244,6 +259,7 @@ mod tests {
             request: RunRequest::default(),
             waits_for,
             is_caught_up: waits_for == WaitsFor::CaughtUp,
+            resumed: None,
         }
     }
 

@@ -191,7 +191,7 @@ impl Supervisor {
     fn replaced_by(&self, runs: &[Waiting]) -> BTreeSet<(String, RunId)> {
         let replacing = runs.iter().filter(|run| self.is_replacing(run));
         let replaced = replacing.flat_map(|run| self.queue.of_job(&run.job));
-        let replaced = replaced.filter(|waiting| waiting.is_slot() && !waiting.is_caught_up);
+        let replaced = replaced.filter(|waiting| waiting.is_new_slot() && !waiting.is_caught_up);
         replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
     }
 
@@ -374,6 +374,7 @@ fn of_slot(
         request: RunRequest::default(),
         waits_for: waits_for(job, trigger, is_caught_up),
         is_caught_up,
+        resumed: None,
     })
 }
 

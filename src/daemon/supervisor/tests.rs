@@ -59,6 +59,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         ledger,
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
         degraded: Vec::new(),
+        resumable: Vec::new(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }

@@ -122,6 +122,8 @@ impl Bench {
                 working_dir: "/".into(),
                 dry_run_output: None,
                 rests_on: vec![call_id("read-1")],
+                would_modify: Vec::new(),
+                would_change_lines: 0,
             };
             KeptStep { step, state: PlanState::Waiting }
         });

@@ -1,0 +1,413 @@
+//! Rebuilds a session from its transcript, so that a run continues after the daemon died.
+//!
+//! The recorded replies and results are the inputs of the machine, which repeats what it did. The
+//! events that it makes are in the transcript already, except for the last ones. The gate is not
+//! asked again about calls that have a result. *Source*: `docs/design/loop.md`, "After a crash".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::dispatch::{CallOutcome, Planned};
+use super::machine::{Action, Input, Machine, malformed_reason};
+use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use super::rules::ModelFacts;
+use super::tool::CallOutput;
+use super::untrusted::Marker;
+use crate::config::Mode;
+use crate::domain::{
+    CallEnd, CallId, CallStart, Category, DecisionKind, Event, Image, InputSource, PlanRead,
+    PlanStep, PolicyDecision, ToolCall, Turn,
+};
+
+/// Codes of the warnings that the machine itself makes.
+const MACHINE_WARNINGS: &[&str] = &["context_window", "empty_answer", "answer_cut"];
+
+/// What the transcript of a session says about its start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedStart {
+    /// The system prompt.
+    pub system: String,
+    /// Length in bytes of the prefix that is the same in every run of the job.
+    pub stable: usize,
+    /// The input about the repository, if there was one.
+    pub repository: Option<String>,
+    /// The task; `None` if the transcript ends before it.
+    pub task: Option<String>,
+}
+
+impl RecordedStart {
+    /// Returns the start of the session in a transcript; `None` if the transcript ends before it.
+    #[must_use]
+    pub fn find(events: &[Event]) -> Option<Self> {
+        let (system, stable) = events.iter().find_map(|event| match event {
+            Event::SystemPrompt { text, stable_bytes } => Some((text.clone(), *stable_bytes)),
+            _ => None,
+        })?;
+        let input = |wanted: InputSource| {
+            events.iter().find_map(|event| match event {
+                Event::UserInput { text, source } if *source == wanted => Some(text.clone()),
+                _ => None,
+            })
+        };
+        Some(Self {
+            system,
+            stable: usize::try_from(stable).unwrap_or(0),
+            repository: input(InputSource::Repository),
+            task: input(InputSource::Job),
+        })
+    }
+}
+
+/// Why a session cannot be rebuilt.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RebuildError {
+    /// The loop had ended, or somebody had stopped it.
+    #[error("the run was ending when the daemon died")]
+    Ending,
+    /// The machine does not repeat what the transcript says.
+    #[error("the transcript does not match its own configuration: {expected} instead of {found}")]
+    Diverged {
+        expected: String,
+        /// What the transcript has.
+        found: String,
+    },
+}
+
+/// The point from which a session continues.
+#[derive(Debug)]
+pub enum Rebuilt {
+    /// Record these events, then perform the action.
+    Act { events: Vec<Event>, action: Action },
+    /// Some calls of the last reply have no result.
+    Calls(CutCalls),
+}
+
+/// The calls of a reply, of which some have no result.
+#[derive(Debug)]
+pub struct CutCalls {
+    /// The results that the transcript has.
+    pub done: Vec<CallOutcome>,
+    /// The write and admin calls that had started and have no result.
+    pub started: Vec<CallStart>,
+    /// The calls that took a step number of the plan.
+    pub numbered: BTreeSet<CallId>,
+}
+
+/// The inputs of [`rebuild`].
+pub struct Sources<'a> {
+    /// The events of the transcript, in order.
+    pub events: &'a [Event],
+    pub marker: &'a Marker,
+    /// Returns what the loop knows about the model with this name in the configuration.
+    pub model: &'a dyn Fn(Option<&str>) -> ModelFacts,
+    /// Loads an image of a result by its description in `tool_call_end`.
+    pub image: &'a dyn Fn(&Value) -> Option<Image>,
+    /// The task of a run whose transcript ends before its task.
+    pub task: String,
+}
+
+/// Brings a new machine to the point where the transcript ends.
+///
+/// *Errors*: [`RebuildError`].
+pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, RebuildError> {
+    let mut events = sources.events.iter().filter(|event| is_of_loop(event)).peekable();
+    let start = RecordedStart::find(sources.events).and_then(|start| start.task);
+    let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
+    loop {
+        let mut made = step.events.into_iter();
+        while let (Some(event), Some(recorded)) = (made.as_slice().first(), events.peek()) {
+            if !is_same_kind(event, recorded) {
+                return Err(diverged(event, recorded));
+            }
+            made.next();
+            events.next();
+        }
+        let missing: Vec<Event> = made.collect();
+        if !missing.is_empty() {
+            return Ok(Rebuilt::Act { events: missing, action: step.action });
+        }
+        let input = match (&step.action, events.peek()) {
+            (Action::RunCalls(_), _) => {
+                let (lines, rest) = CallLines::take(events);
+                events = rest;
+                let calls = last_calls(machine);
+                let done: Vec<CallOutcome> =
+                    calls.iter().filter_map(|call| lines.outcome(call, sources)).collect();
+                if done.len() == calls.len() {
+                    Input::Results(done)
+                } else if events.peek().is_some() {
+                    return Err(RebuildError::Ending);
+                } else {
+                    let (started, numbered) = (lines.started(&done), lines.numbered(machine));
+                    return Ok(Rebuilt::Calls(CutCalls { done, started, numbered }));
+                }
+            }
+            (_, None) => return Ok(Rebuilt::Act { events: missing, action: step.action }),
+            (Action::CallModel, Some(next @ Event::AssistantTextEnd { .. })) => {
+                let Some(input) = reply(next, sources) else { return Err(RebuildError::Ending) };
+                // The machine repeats this event. The lines about the calls follow it.
+                let mut after = events.clone();
+                after.next();
+                let (lines, _) = CallLines::take(after);
+                let decided = lines.decided();
+                step = machine.replay(input, &decided);
+                continue;
+            }
+            (
+                Action::CallModel,
+                Some(Event::UserInput { text, source: InputSource::Correction }),
+            ) => {
+                let reason = malformed_reason(text).unwrap_or(text).to_owned();
+                Input::ModelFailed(ModelError::new(ErrorClass::BadToolGeneration, reason))
+            }
+            (Action::CallModel, Some(Event::Error { code, message })) => {
+                let class = ErrorClass::parse(code).ok_or(RebuildError::Ending)?;
+                let message = malformed_reason(message).unwrap_or(message);
+                Input::ModelFailed(ModelError::new(class, message))
+            }
+            _ => return Err(RebuildError::Ending),
+        };
+        step = machine.step(input);
+    }
+}
+
+/// Tells whether an event is a step of the loop. The others say what happened around it.
+fn is_of_loop(event: &Event) -> bool {
+    match event {
+        Event::SystemPrompt { .. }
+        | Event::UserInput { .. }
+        | Event::AssistantTextEnd { .. }
+        | Event::PolicyDecision(_)
+        | Event::ToolCallStart(_)
+        | Event::ToolCallEnd(_)
+        | Event::PlanStep(_)
+        | Event::SteeringInjected { .. }
+        | Event::TurnLimit { .. }
+        | Event::LoopDetection { .. }
+        | Event::Error { .. }
+        | Event::ProcessingEnd { .. } => true,
+        Event::Warning { code, .. } => MACHINE_WARNINGS.contains(&code.as_str()),
+        Event::SessionStart(_)
+        | Event::SessionSuspended { .. }
+        | Event::SessionResumed { .. }
+        | Event::ApprovalRequested { .. }
+        | Event::ApprovalResolved { .. }
+        | Event::Preflight { .. }
+        | Event::SessionEnd(_) => false,
+    }
+}
+
+fn is_same_kind(one: &Event, other: &Event) -> bool {
+    match (one, other) {
+        (Event::Warning { code: one, .. }, Event::Warning { code: other, .. }) => one == other,
+        _ => std::mem::discriminant(one) == std::mem::discriminant(other),
+    }
+}
+
+fn diverged(made: &Event, recorded: &Event) -> RebuildError {
+    let kind = |event: &Event| match serde_json::to_value(event) {
+        Ok(value) => value.get("type").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        Err(_) => String::new(),
+    };
+    // A run that is stopped records the end of the loop at any point.
+    match recorded {
+        Event::TurnLimit { .. } | Event::ProcessingEnd { .. } => RebuildError::Ending,
+        _ => RebuildError::Diverged { expected: kind(made), found: kind(recorded) },
+    }
+}
+
+fn last_calls(machine: &Machine) -> Vec<ToolCall> {
+    match machine.history().last() {
+        Some(Turn::Assistant(turn)) => turn.tool_calls.clone(),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns a recorded reply as an input of the machine.
+fn reply(event: &Event, sources: &Sources<'_>) -> Option<Input> {
+    let Event::AssistantTextEnd {
+        text,
+        reasoning,
+        tool_calls,
+        finish_reason,
+        stop_reason,
+        usage,
+        cache_write_tokens,
+        model,
+        elapsed_ms,
+        latency_ms,
+        first_token_ms,
+        response_id,
+        provider_data,
+        ..
+    } = event
+    else {
+        return None;
+    };
+    let reply = ModelReply {
+        text: text.clone(),
+        reasoning: reasoning.clone(),
+        calls: tool_calls.iter().map(requested).collect::<Option<_>>()?,
+        finish_reason: *finish_reason,
+        stop_reason: stop_reason.clone(),
+        explanation: None,
+        usage: *usage,
+        cache_write_tokens: *cache_write_tokens,
+        response_id: response_id.clone(),
+        provider_data: provider_data.clone(),
+    };
+    Some(Input::Reply {
+        reply: Box::new(reply),
+        latency_ms: *latency_ms,
+        first_token_ms: *first_token_ms,
+        model: (sources.model)(model.as_deref()),
+        model_name: model.clone().unwrap_or_default(),
+        elapsed: Duration::from_millis(*elapsed_ms),
+    })
+}
+
+/// Returns a recorded call as the model wrote it.
+fn requested(call: &Value) -> Option<RequestedCall> {
+    let text = |key: &str| call.get(key).and_then(Value::as_str);
+    let arguments = call.get("shown_arguments").or_else(|| call.get("arguments"));
+    Some(RequestedCall {
+        id: Some(text("call_id")?.to_owned()),
+        name: text("shown_as").or_else(|| text("name"))?.to_owned(),
+        arguments: match text("arguments_text") {
+            Some(text) => text.to_owned(),
+            None => arguments?.to_string(),
+        },
+    })
+}
+
+/// The lines about the calls of one reply, by call.
+#[derive(Default)]
+struct CallLines<'a> {
+    /// The last decision on each call.
+    decisions: BTreeMap<&'a CallId, &'a PolicyDecision>,
+    /// The calls about which a person was asked.
+    asked: BTreeSet<&'a CallId>,
+    starts: BTreeMap<&'a CallId, &'a CallStart>,
+    steps: BTreeMap<&'a CallId, &'a PlanStep>,
+    ends: BTreeMap<&'a CallId, &'a CallEnd>,
+}
+
+impl<'a> CallLines<'a> {
+    /// Takes the lines about calls from the front of `events`; also returns the other events.
+    fn take<I: Iterator<Item = &'a Event>>(
+        mut events: std::iter::Peekable<I>,
+    ) -> (Self, std::iter::Peekable<I>) {
+        let mut lines = Self::default();
+        while let Some(event) = events.peek() {
+            match event {
+                Event::PolicyDecision(decision) => {
+                    if decision.decision == DecisionKind::Ask {
+                        lines.asked.insert(&decision.call_id);
+                    }
+                    _ = lines.decisions.insert(&decision.call_id, decision);
+                }
+                Event::ToolCallStart(start) => _ = lines.starts.insert(&start.call_id, start),
+                Event::PlanStep(step) => _ = lines.steps.insert(&step.call_id, step),
+                Event::ToolCallEnd(end) => _ = lines.ends.insert(&end.call_id, end),
+                _ => break,
+            }
+            events.next();
+        }
+        (lines, events)
+    }
+
+    /// Tells for each call whose decision counts whether the gate accepted it. A call without a
+    /// result is decided again, unless its effect is unknown.
+    fn decided(&self) -> BTreeMap<CallId, bool> {
+        let is_final = |id: &CallId| {
+            let is_write = self.starts.get(id).is_some_and(|start| is_write(start));
+            self.ends.contains_key(id) || is_write
+        };
+        let is_accepted = |id: &CallId| {
+            self.decisions.get(id).is_some_and(|of| of.decision != DecisionKind::Deny)
+        };
+        let ids: BTreeSet<&CallId> = self.ends.keys().chain(self.starts.keys()).copied().collect();
+        let decided = ids.into_iter().filter(|id| is_final(id));
+        decided.map(|id| (id.clone(), is_accepted(id))).collect()
+    }
+
+    /// Returns the write and admin calls that started and have no result.
+    fn started(&self, done: &[CallOutcome]) -> Vec<CallStart> {
+        let is_open = |start: &&&CallStart| done.iter().all(|of| of.call_id != start.call_id);
+        let starts = self.starts.values().filter(is_open);
+        starts.filter(|start| is_write(start)).map(|start| (*start).clone()).collect()
+    }
+
+    /// Returns the calls that took a step number of the plan.
+    fn numbered(&self, machine: &Machine) -> BTreeSet<CallId> {
+        let is_planned = |decision: &&&PolicyDecision| {
+            machine.rules().mode == Mode::Plan
+                && decision.decision == DecisionKind::Allow
+                && decision.category != Category::Read
+        };
+        let planned = self.decisions.values().filter(is_planned).map(|of| &of.call_id);
+        planned.chain(self.asked.iter().copied()).cloned().collect()
+    }
+
+    /// Returns the recorded result of a call.
+    fn outcome(&self, call: &ToolCall, sources: &Sources<'_>) -> Option<CallOutcome> {
+        let end = *self.ends.get(&call.call_id)?;
+        let (start, step) = (self.starts.get(&call.call_id), self.steps.get(&call.call_id));
+        let text = end.view.as_ref().or(end.output.as_ref()).cloned().unwrap_or_default();
+        // What a program printed is untrusted. The text about a planned step has its own delimiters.
+        let content = match start.is_some() && step.is_none() {
+            true => sources.marker.wrap(&call.call_id, &text),
+            false => text,
+        };
+        let images = end.details.get("images").and_then(Value::as_array).into_iter().flatten();
+        let images: Vec<Image> = images.filter_map(sources.image).collect();
+        let category = self.decisions.get(&call.call_id).map(|decision| decision.category);
+        let planned = match (step, start) {
+            (Some(step), _) => Planned::Step(Box::new((*step).clone())),
+            (None, Some(start)) if is_write(start) => Planned::Changed,
+            (None, Some(start)) if category == Some(Category::Read) => {
+                read(start, end, &images).map_or(Planned::Nothing, Planned::Read)
+            }
+            _ => Planned::Nothing,
+        };
+        let (modified, lines_changed) = match step {
+            Some(step) => (&step.would_modify, step.would_change_lines),
+            None => (&end.modified, end.lines_changed),
+        };
+        Some(CallOutcome {
+            call_id: call.call_id.clone(),
+            name: call.name.clone(),
+            content,
+            images,
+            error_kind: end.error_kind,
+            modified: modified.iter().map(PathBuf::from).collect(),
+            lines_changed,
+            planned,
+        })
+    }
+}
+
+fn is_write(start: &CallStart) -> bool {
+    start.category != Category::Read
+}
+
+/// Returns a recorded read on which steps of a plan may rest; `None` if it gave no answer.
+fn read(start: &CallStart, end: &CallEnd, images: &[Image]) -> Option<PlanRead> {
+    let output = CallOutput {
+        error_kind: end.error_kind,
+        exit_code: end.exit_code,
+        digest: end.digest.clone(),
+        output: end.output.clone(),
+        images: images.to_vec(),
+        ..CallOutput::default()
+    };
+    Some(PlanRead {
+        call_id: start.call_id.clone(),
+        name: start.name.clone(),
+        arguments: start.arguments.clone(),
+        digest: output.read_digest()?,
+    })
+}

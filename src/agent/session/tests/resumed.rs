@@ -1,0 +1,347 @@
+//! A session that is cut off anywhere and resumed ends like one that was never cut off.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::agent::{RebuildError, Sources, rebuild};
+use crate::config::Mode;
+use crate::domain::{Image, Turn};
+
+/// Answers by the number of replies in the history, so that it continues where the run was cut off.
+/// The second model of a session is `spare`, which answers where the first is unavailable.
+struct Steps {
+    steps: Vec<Answer>,
+    is_spare: bool,
+    seen: Arc<Mutex<Vec<Turn>>>,
+}
+
+/// How the models answer a request.
+#[derive(Debug, Clone)]
+enum Answer {
+    Says(&'static str),
+    /// Calls: tool, arguments.
+    Calls(Vec<(&'static str, &'static str)>),
+    /// The first model is unavailable, and the spare one says this.
+    FallsBack(&'static str),
+    /// The provider cannot parse a call of the model.
+    Malformed,
+    /// The provider refuses.
+    Refuses,
+}
+
+#[async_trait]
+impl Model for Steps {
+    async fn call(
+        &self,
+        request: ModelRequest<'_>,
+        _: &dyn DeltaSink,
+    ) -> Result<ModelReply, ModelError> {
+        assert_paired(request);
+        *self.seen.lock().unwrap() = request.history.to_vec();
+        let asked = request.history.iter().filter(|turn| match turn {
+            Turn::Assistant(_) => true,
+            Turn::User(text) => text.starts_with("Your last tool call was malformed"),
+            _ => false,
+        });
+        match self.steps.get(asked.count()) {
+            None => Ok(reply("finished", &[])),
+            Some(Answer::Says(text)) => Ok(reply(text, &[])),
+            Some(Answer::Calls(calls)) => Ok(ModelReply {
+                reasoning: Some("think".into()),
+                provider_data: Some(json!({"signature": calls.len()})),
+                cache_write_tokens: 7,
+                ..reply("calling", calls)
+            }),
+            Some(Answer::FallsBack(text)) if self.is_spare => Ok(reply(text, &[])),
+            Some(Answer::FallsBack(_)) => Err(ModelError::new(ErrorClass::QuotaExhausted, "gone")),
+            Some(Answer::Malformed) => {
+                Err(ModelError::new(ErrorClass::BadToolGeneration, "no {json}. Send it"))
+            }
+            Some(Answer::Refuses) => {
+                Ok(ModelReply { finish_reason: FinishReason::Refusal, ..reply("", &[]) })
+            }
+        }
+    }
+}
+
+/// Prints more than the model sees, and an image.
+struct Printer(ToolDefinition, Category);
+
+impl ToolSpec for Printer {
+    fn definition(&self) -> &ToolDefinition {
+        &self.0
+    }
+    fn category(&self) -> Category {
+        self.1
+    }
+    fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
+        sleeper(&self.0.name, self.1).prepare(arguments)
+    }
+    fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
+        call.arguments.contains_key("dry").then(|| call.clone())
+    }
+}
+
+fn image() -> Image {
+    Image { media_type: "image/png", width: 2, height: 1, base64: "QUJD".into() }
+}
+
+#[async_trait]
+impl ToolRunner for Printer {
+    async fn run(&self, call: &PreparedCall, _: &CallContext) -> CallOutput {
+        let has_failed = call.arguments.contains_key("fail");
+        let shows = call.arguments.contains_key("image");
+        CallOutput {
+            content: format!("[start … end] {}", json!(call.arguments)),
+            output_file: Some("output/x.txt".into()),
+            digest: Some("d1".into()),
+            error_kind: has_failed.then_some(ErrorKind::ExitCode),
+            exit_code: Some(i32::from(has_failed)),
+            modified: vec!["/srv/a".into()],
+            lines_changed: 3,
+            details: shows
+                .then(|| ("images".to_owned(), json!([{"file": "a.png"}])))
+                .into_iter()
+                .collect(),
+            images: shows.then(image).into_iter().collect(),
+            ..CallOutput::default()
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Case {
+    steps: Vec<Answer>,
+    mode: Mode,
+    approver: Person,
+    approve: bool,
+    confirm: bool,
+    max_iterations: u64,
+    error_threshold: u64,
+}
+
+/// One session, from its start or from a cut; returns what it made.
+struct Played {
+    events: Vec<Event>,
+    result: Result<SessionResult, RebuildError>,
+    /// The history that the last request showed.
+    seen: Vec<Turn>,
+}
+
+impl Case {
+    fn rules(&self) -> Rules {
+        let policy = Policy {
+            autonomy: Autonomy::Supervised,
+            read: ReadPolicy::All,
+            write: vec![Listed { tool: ToolName::parse("change").unwrap(), args: None }],
+            admin: vec![],
+            approve: self.approve.then(|| "change".to_owned()).into_iter().collect(),
+            deny: [].into(),
+            narrowed: Vec::new(),
+        };
+        let limits = Limits {
+            max_iterations: self.max_iterations,
+            error_threshold: self.error_threshold,
+            max_tool_calls: 6,
+            ..limits()
+        };
+        let approval = crate::config::Approval {
+            unanswered_is_planned: self.confirm,
+            ..crate::config::Approval::default()
+        };
+        Rules {
+            mode: self.mode,
+            approval,
+            gate: GateRules {
+                job: "j".into(),
+                has_person: false,
+                policy,
+                paths: PathRules::default(),
+                commands: CommandRules::default(),
+                domains: Default::default(),
+                rate: None,
+                max_tool_calls: limits.max_tool_calls,
+                max_files_modified: limits.max_files_modified,
+                max_lines_changed: limits.max_lines_changed,
+            },
+            limits,
+            confirm: self.confirm,
+            loop_window: Some(4),
+        }
+    }
+
+    async fn play(&self, before: &[Event]) -> Played {
+        let record = Arc::new(Record::default());
+        let (_keep, stop) = watch::channel(None);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let print = |name: &str, category| {
+            let name = name.to_owned();
+            let definition =
+                ToolDefinition { description: name.clone(), name, parameters: json!({}) };
+            Arc::new(Printer(definition, category)) as Arc<dyn AgentTool>
+        };
+        let tools = [print("look", Category::Read), print("change", Category::Write)];
+        let shown = |tool: &dyn ToolSpec| match tool.definition().name.as_str() {
+            "look" => Some(ShownAs { name: "peek".into(), parameters: &[("at", "where")] }),
+            name => Some(ShownAs::itself(name)),
+        };
+        let facts = |window| ModelFacts { price: Some(Price::free()), context_window: window };
+        let model = |name: &str, is_spare, facts| ModelInUse {
+            name: name.into(),
+            model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
+            max_retries: 0,
+            facts,
+            parallel_calls: true,
+        };
+        let system = SystemPrompt {
+            text: "system".into(),
+            stable: 3,
+            repository: Some("branch main".into()),
+        };
+        let toolbox = Arc::new(Toolbox::new(tools, shown));
+        let mut machine = Machine::new(self.rules(), facts(1000), toolbox, system);
+        let marker = Marker::new([0; 32]);
+        let sources = Sources {
+            events: before,
+            marker: &marker,
+            model: &|name| facts(if name == Some("spare") { 2000 } else { 1000 }),
+            image: &|_| Some(image()),
+            task: "task".into(),
+        };
+        let rebuilt = (!before.is_empty()).then(|| rebuild(&mut machine, &sources));
+        let of_model = before.iter().rev().find_map(|event| match event {
+            Event::AssistantTextEnd { model, .. } => model.clone(),
+            _ => None,
+        });
+        let session = Session::new(SessionParts {
+            run_id: "run".into(),
+            approver: Arc::new(self.approver),
+            machine,
+            models: vec![model("first", false, facts(1000)), model("spare", true, facts(2000))],
+            marker: marker.clone(),
+            sink: record.clone(),
+            stop: StopSignal::new(stop, Instant::now() + Duration::from_hours(1)),
+            worked: Duration::ZERO,
+            may_suspend: false,
+        });
+        let result = match rebuilt {
+            None => Ok(session.run("task".into()).await),
+            Some(Ok(rebuilt)) => Ok(session.resume(rebuilt, of_model.as_deref()).await),
+            Some(Err(error)) => Err(error),
+        };
+        let events = record.events.lock().unwrap().clone().into_iter();
+        let events = events.map(|event| serde_json::from_value(event).unwrap()).collect();
+        let seen = seen.lock().unwrap().clone();
+        Played { events, result, seen }
+    }
+}
+
+/// Returns the calls that started as write calls and have no result.
+fn unknown(events: &[Event]) -> Vec<String> {
+    let mut open = Vec::new();
+    for event in events {
+        match event {
+            Event::ToolCallStart(start) if start.category != Category::Read => {
+                open.push(start.call_id.to_string());
+            }
+            Event::ToolCallEnd(end) => open.retain(|id| *id != end.call_id.as_str()),
+            _ => {}
+        }
+    }
+    open
+}
+
+/// Returns what a session used, except for time.
+fn used(result: &SessionResult) -> Value {
+    let Counters { iterations, spent, tools_used, usage, cost, cached, .. } = &result.counters;
+    json!([iterations, spent.calls, spent.files, spent.lines, tools_used, usage, cost, cached])
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let calls = prop::sample::select(vec![
+        ("peek", r#"{"where":1}"#),
+        ("look", r#"{"at":2,"image":true}"#),
+        ("peek", r#"{"fail":1}"#),
+        ("change", r#"{"n":1}"#),
+        ("change", r#"{"n":2,"dry":true}"#),
+        ("change", r#"{"fail":1,"dry":true}"#),
+        ("look", r#"{"bad":1}"#),
+        ("look", "{not json"),
+        ("nothing", "{}"),
+    ]);
+    let step = prop_oneof![
+        1 => prop::sample::select(vec!["half", "status"]).prop_map(Answer::Says),
+        6 => prop::collection::vec(calls, 1..4).prop_map(Answer::Calls),
+        1 => Just(Answer::FallsBack("spare says")),
+        1 => Just(Answer::Malformed),
+        1 => Just(Answer::Refuses),
+    ];
+    let people = prop::sample::select(vec![Person::SaysYes, Person::SaysNo, Person::IsAway]);
+    let modes = prop::sample::select(vec![Mode::Act, Mode::Plan]);
+    (
+        prop::collection::vec(step, 0..6),
+        modes,
+        people,
+        any::<bool>(),
+        any::<bool>(),
+        2u64..8,
+        1u64..4,
+    )
+        .prop_map(
+            |(steps, mode, approver, approve, confirm, max_iterations, error_threshold)| Case {
+                steps,
+                mode,
+                approver,
+                approve,
+                confirm,
+                max_iterations,
+                error_threshold,
+            },
+        )
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    /// Each session is cut off after every event, resumed, cut off again at `twice`, and resumed.
+    #[test]
+    fn a_resumed_session_ends_like_one_that_was_never_cut_off(case in case(), twice in 0usize..8) {
+        let whole = runtime().block_on(case.play(&[]));
+        let expected = whole.result.unwrap();
+        for cut in 1..=whole.events.len() {
+            let before = &whole.events[..cut];
+            let first = runtime().block_on(case.play(before));
+            let result = first.result.map_err(|error| TestCaseError::fail(format!("{cut}: {error}")))?;
+            let mut events = before.to_vec();
+            events.extend(first.events);
+            let open = unknown(before);
+            let reached = |seen: Vec<Turn>| (!seen.is_empty()).then_some(seen);
+            if open.is_empty() {
+                prop_assert_eq!(&result.end, &expected.end, "cut after {}", cut);
+                prop_assert_eq!(used(&result), used(&expected), "cut after {}", cut);
+                prop_assert_eq!(&result.changes, &expected.changes, "cut after {}", cut);
+                if let Some(seen) = reached(first.seen) {
+                    prop_assert_eq!(&seen, &whole.seen, "cut after {}", cut);
+                }
+            }
+            let resumed = &events[cut..];
+            let starts = resumed.iter().filter_map(|event| match event {
+                Event::ToolCallStart(start) => Some(start.call_id.to_string()),
+                _ => None,
+            });
+            let starts: Vec<String> = starts.collect();
+            prop_assert!(open.iter().all(|id| !starts.contains(id)), "{open:?} ran again");
+            // Cut off a second time, among the events of the first resumption.
+            let again = (cut + twice).min(events.len());
+            let second = runtime().block_on(case.play(&events[..again]));
+            let second = second.result.map_err(|error| TestCaseError::fail(format!("{again}: {error}")))?;
+            if unknown(&events[..again]).is_empty() {
+                prop_assert_eq!(&second.end, &result.end, "cut after {} and {}", cut, again);
+                prop_assert_eq!(used(&second), used(&result));
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Continues runs that the death or the stop of the previous daemon cut off.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use tokio::sync::watch;
+
+use super::queue::{Waiting, WaitsFor};
+use super::{Active, Supervisor};
+use crate::daemon::command::RunRequest;
+use crate::daemon::recovery::Resumable;
+use crate::domain::{Stop, Trigger};
+use crate::run::{RunError, resume};
+use crate::store::SlotState;
+
+impl Waiting {
+    /// Returns a run that continues. It does not wait for other runs of its job.
+    pub(super) fn resumed(run: Resumable) -> Self {
+        Self {
+            run_id: run.spec.run_id.clone(),
+            job: run.spec.job.name.to_string(),
+            facts: run.spec.trigger.clone(),
+            request: RunRequest::default(),
+            waits_for: WaitsFor::Nothing,
+            is_caught_up: run.spec.trigger.trigger == Trigger::Backfill,
+            resumed: Some(Box::new(run)),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Continues a run. `stop` ends it at once, for a run that was cancelled while it waited.
+    pub(super) async fn start_again(&mut self, waiting: Waiting, stop: Option<Stop>) {
+        let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
+        let Some(run) = resumed else { return };
+        let now = self.parts.host.clock.now();
+        self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
+        tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
+        let (stop, stopped) = watch::channel(stop);
+        self.active.insert(run_id.clone(), Active { job, is_caught_up, stop });
+        let host = self.parts.host.clone();
+        self.tasks.spawn(async move {
+            let work = resume(run.spec, host, stopped, run.resumption);
+            let ended = AssertUnwindSafe(work).catch_unwind().await;
+            (run_id, ended.unwrap_or(Err(RunError::Panicked)))
+        });
+    }
+
+    /// Cancels a run that waits to continue; returns whether it is one. The run starts again only to
+    /// write its end.
+    pub(super) async fn cancel_resumed(
+        &mut self,
+        run_id: &crate::domain::RunId,
+        stop: &Stop,
+    ) -> bool {
+        let is_it = |run: &Waiting| run.run_id == *run_id && run.resumed.is_some();
+        if !self.queue.iter().any(is_it) {
+            return false;
+        }
+        let Some(run) = self.queue.remove(run_id) else { return false };
+        self.queue.started(&run);
+        self.start_again(run, Some(stop.clone())).await;
+        true
+    }
+}

@@ -1,0 +1,165 @@
+//! A run that continues after the death or the stop of the daemon cut it off.
+//!
+//! *Source*: `docs/design/loop.md`, "After a crash".
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::ended::{Ended, ended_early};
+use super::execute::{begin_work, conclude, leave_queue, run_apart, session_parts};
+use super::host::{Host, RunError};
+use super::prompt::documents;
+use super::scope::{Continued, RunScope};
+use super::spec::RunSpec;
+use crate::agent::{
+    RebuildError, Rebuilt, RecordedStart, Session, SessionParts, SessionResult, Sources,
+    SystemPrompt, rebuild,
+};
+use crate::config::SandboxMode;
+use crate::domain::{Event, Image, Stop, StopReason};
+use crate::store::{RunDir, RunLock, RunSummary};
+
+/// What a run needs to continue.
+#[derive(Debug)]
+pub struct Resumption {
+    /// The lock of the run, from before.
+    pub lock: RunLock,
+    /// The events of its transcript.
+    pub events: Vec<Event>,
+    /// Its summary so far.
+    pub row: RunSummary,
+    /// How long it has worked.
+    pub worked: Duration,
+    /// The number of lines in its transcript.
+    pub lines: u64,
+    /// How often it was resumed, this time included.
+    pub count: u64,
+    /// Number of processes of the dead daemon that were killed.
+    pub killed: u64,
+    /// Number of bytes that were cut off because the last line was torn.
+    pub cut_bytes: u64,
+}
+
+/// Continues a run to its end. Otherwise behaves like [`execute`](super::execute::execute).
+///
+/// *Errors*: [`RunError`]; the run then stays open. *Cancel*: through `stop`.
+pub async fn resume(
+    spec: RunSpec,
+    host: Host,
+    stop: watch::Receiver<Option<Stop>>,
+    resumption: Resumption,
+) -> Result<Ended, RunError> {
+    let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
+    let continued = Continued { lock, row, worked };
+    let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
+    scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
+    if cut_bytes > 0 {
+        let message = format!("cut {cut_bytes} bytes of a torn last line");
+        scope.record(Event::warning("torn_tail", message)).await?;
+    }
+    leave_queue(&scope.spec.run_id, &scope.host).await;
+    scope.record_server_warnings().await?;
+    if let Some(todos) = todos(&events) {
+        scope.ctx.set_todos(todos);
+    }
+    let result = match (scope.spec.job.sandbox, crate::process::sandbox_support()) {
+        (SandboxMode::Enforce, Err(error)) => {
+            let error = format!("the tools of the run can no longer be sandboxed: {error}");
+            ended_early(StopReason::Interrupted, error)
+        }
+        _ if RecordedStart::find(&events).is_none() => {
+            let documents = documents(&scope.spec, &scope.ctx);
+            begin_work(&mut scope, &documents.text).await?
+        }
+        _ => {
+            // The checklist was evaluated before; a host that does not answer fails its calls.
+            let _ = scope.connect().await;
+            continue_session(&scope, &events).await
+        }
+    };
+    Ok(conclude(scope, result).await)
+}
+
+async fn continue_session(scope: &RunScope, events: &[Event]) -> SessionResult {
+    let Some(start) = RecordedStart::find(events) else {
+        return ended_early(StopReason::Interrupted, "the transcript has no start".to_owned());
+    };
+    let system =
+        SystemPrompt { text: start.system, stable: start.stable, repository: start.repository };
+    let mut parts = match session_parts(scope, system) {
+        Ok(parts) => parts,
+        Err(result) => return result,
+    };
+    let rebuilt = match rebuilt(scope, events, &mut parts) {
+        Ok(rebuilt) => rebuilt,
+        Err(error) => {
+            let counters = parts.machine.counters().clone();
+            let ended = ended_early(StopReason::Interrupted, error.to_string());
+            return SessionResult { counters, ..ended };
+        }
+    };
+    let model = events.iter().rev().find_map(|event| match event {
+        Event::AssistantTextEnd { model, .. } => model.clone(),
+        _ => None,
+    });
+    let session = Session::new(parts);
+    let work = async move { session.resume(rebuilt, model.as_deref()).await };
+    run_apart(scope, work).await
+}
+
+/// Brings the machine of a session to the point where its transcript ends.
+fn rebuilt(
+    scope: &RunScope,
+    events: &[Event],
+    parts: &mut SessionParts,
+) -> Result<Rebuilt, RebuildError> {
+    let models = &parts.models;
+    let facts = |name: Option<&str>| {
+        let named = models.iter().find(|model| Some(model.name.as_str()) == name);
+        named.or(models.first()).map(|model| model.facts).unwrap_or_default()
+    };
+    let sources = Sources {
+        events,
+        marker: &parts.marker,
+        model: &facts,
+        image: &|described| image(&scope.directory, described),
+        task: scope.spec.task.clone(),
+    };
+    rebuild(&mut parts.machine, &sources)
+}
+
+/// Returns the todo list of the last call that wrote one.
+fn todos(events: &[Event]) -> Option<Vec<Value>> {
+    let has_worked = |id: &str| {
+        events.iter().any(|event| match event {
+            Event::ToolCallEnd(end) => end.call_id.as_str() == id && !end.is_error,
+            _ => false,
+        })
+    };
+    events.iter().rev().find_map(|event| match event {
+        Event::ToolCallStart(start)
+            if start.name == "todo_write" && has_worked(start.call_id.as_str()) =>
+        {
+            start.arguments.get("todos").and_then(Value::as_array).cloned()
+        }
+        _ => None,
+    })
+}
+
+/// Loads an image by its description in `tool_call_end`; `None` if it is gone.
+fn image(directory: &RunDir, described: &Value) -> Option<Image> {
+    const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
+    let text = |key: &str| described.get(key).and_then(Value::as_str);
+    let size = |key: &str| described.get(key).and_then(Value::as_u64)?.try_into().ok();
+    let media_type = TYPES.into_iter().find(|known| text("media_type") == Some(known))?;
+    let bytes = directory.read_output(text("file")?).ok()?;
+    Some(Image {
+        media_type,
+        width: size("width")?,
+        height: size("height")?,
+        base64: base64::engine::general_purpose::STANDARD.encode(bytes).into(),
+    })
+}

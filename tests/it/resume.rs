@@ -1,0 +1,204 @@
+//! Tests that a run continues after the daemon died or was stopped.
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Place, alive, wait_until};
+
+const CONFIG: &str = "default_model: m
+models: {m: {provider: scripted, script: s.yaml}}
+shutdown_grace: 1s
+security: {sandbox: off}
+";
+/// Each tool hangs when it runs first, and ends at once when it runs again.
+const TOOLS: &str = "version: 1
+tools:
+  - {name: look, description: Looks, category: read, cmd: sh, args: [-c, 'echo look >> ROOT/made; if [ -e ROOT/again ]; then echo second; else echo first; exec sleep NUMBER; fi']}
+  - {name: change, description: Changes, category: write, cmd: sh, args: [-c, 'echo change >> ROOT/made; [ -e ROOT/again ] || exec sleep NUMBER']}
+";
+const JOBS: &str = "version: 1
+jobs:
+  - name: NAME
+    prompt: x
+    double_confirmation: false
+    tools: {write: [change]}
+    KEYS: KEYS
+";
+
+/// A job with one call, which hangs. `number` tells its process from those of other tests.
+fn place(tool: &str, number: &str, keys: &str) -> Place {
+    let place = Place::new(&[("config.yaml", CONFIG)]);
+    let root = place.path().display().to_string();
+    place.write("tools.yaml", &TOOLS.replace("ROOT", &root).replace("NUMBER", number));
+    let script = format!(
+        "steps: [{{call: {{tool: {tool}}}}}, {{say: 'the answer was {{{{ results[0] }}}}'}}]\n"
+    );
+    place.write("s.yaml", &script);
+    place.write("jobs.yaml", &JOBS.replace("NAME", "j").replace("KEYS: KEYS", keys));
+    place
+}
+
+/// Starts the run and waits until its call hangs.
+fn hang(place: &Place, number: &str) -> (Daemon, String) {
+    let daemon = place.serve();
+    let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
+    wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+    (daemon, run_id)
+}
+
+fn end_of(place: &Place, run_id: &str) -> Value {
+    let run = || place.json(&["show", run_id])["run"].clone();
+    wait_until(|| !run()["outcome"].is_null(), || place.log());
+    let verified = place.json(&["verify", run_id]);
+    assert_eq!((&verified["ok"], &verified["head"]), (&json!(true), &json!("match")));
+    run()
+}
+
+fn events(place: &Place, run_id: &str, kind: &str) -> Vec<Value> {
+    let shown = place.json(&["show", run_id]);
+    let events = shown["events"].as_array().unwrap().iter();
+    events.filter(|event| event["type"] == kind).cloned().collect()
+}
+
+fn made(place: &Place) -> String {
+    std::fs::read_to_string(place.path().join("made")).unwrap()
+}
+
+fn let_it_end(place: &Place) {
+    std::fs::write(place.path().join("again"), "").unwrap();
+}
+
+// proves STATE-1
+#[test]
+fn a_write_call_that_was_cut_off_is_not_made_again() {
+    let place = place("change", "7301.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7301.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!((&run["outcome"], &run["trigger"]), (&json!("succeeded"), &json!("manual")));
+    assert_eq!(made(&place), "change\n");
+    let [end] = events(&place, &run_id, "tool_call_end").try_into().unwrap();
+    assert_eq!((&end["error_kind"], &end["is_error"]), (&json!("interrupted"), &json!(true)));
+    assert!(run["result"].as_str().unwrap().contains("its effect is unknown"), "{run}");
+    let [resumed] = events(&place, &run_id, "session_resumed").try_into().unwrap();
+    assert_eq!(resumed["count"], 1);
+    assert_eq!(resumed["seq"], resumed["from_seq"]);
+    assert!(alive("sleep 7301.OWN").is_empty());
+    drop(daemon);
+}
+
+#[test]
+fn a_read_call_that_was_cut_off_is_made_again() {
+    let place = place("look", "7302.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7302.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    // The run keeps the configuration with which it began.
+    place.write("s.yaml", "steps: [{say: 'another script'}]\n");
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["result"], "the answer was second\n");
+    assert_eq!(made(&place), "look\nlook\n");
+    assert_eq!(events(&place, &run_id, "tool_call_start").len(), 2);
+    let [end] = events(&place, &run_id, "tool_call_end").try_into().unwrap();
+    assert_eq!(end["output"], "second\n");
+    drop(daemon);
+}
+
+#[test]
+fn a_stop_suspends_a_run_until_the_next_start() {
+    let place = place("look", "7303.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7303.OWN");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert!(alive("sleep 7303.OWN").is_empty(), "the tool ended with the daemon");
+    let shown = place.json(&["show", &run_id]);
+    assert_eq!(shown["run"]["outcome"], Value::Null);
+    let last = shown["events"].as_array().unwrap().last().unwrap();
+    assert_eq!(last["type"], "session_suspended");
+    assert!(events(&place, &run_id, "tool_call_end").is_empty(), "the cut call has no result");
+    assert_eq!(place.json(&["verify", &run_id])["ok"], true);
+    let_it_end(&place);
+    let daemon = place.serve();
+    assert_eq!(end_of(&place, &run_id)["result"], "the answer was second\n");
+    let [resumed] = events(&place, &run_id, "session_resumed").try_into().unwrap();
+    assert_eq!(resumed["from_seq"].as_u64().unwrap(), last["seq"].as_u64().unwrap() + 1);
+    drop(daemon);
+}
+
+#[test]
+fn a_run_that_may_not_continue_is_interrupted_and_says_why() {
+    let cases = [
+        ("7304.OWN", "on_crash: fail", "on_crash is `fail`"),
+        ("7305.OWN", "catchup_window: 1s", "longer than `catchup_window` (1s)"),
+    ];
+    for (number, keys, why) in cases {
+        let place = place("change", number, keys);
+        let (daemon, run_id) = hang(&place, number);
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        let daemon = place.serve();
+        let run = end_of(&place, &run_id);
+        assert_eq!(run["outcome"], "interrupted");
+        assert!(run["error"].as_str().unwrap().contains(why), "{run}");
+        assert_eq!(made(&place), "change\n");
+        drop(daemon);
+    }
+}
+
+#[test]
+fn a_run_whose_configuration_is_gone_is_interrupted() {
+    let place = place("change", "7306.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7306.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let configs = place.state().join("configs");
+    for file in std::fs::read_dir(configs).unwrap() {
+        std::fs::write(file.unwrap().path(), r#"{"directory":"/x","files":{}}"#).unwrap();
+    }
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    let error = run["error"].as_str().unwrap();
+    assert!(error.contains("its configuration cannot be loaded"), "{error}");
+    drop(daemon);
+}
+
+#[test]
+fn a_run_is_resumed_three_times_at_most() {
+    let place = place("look", "7307.OWN", "description: d");
+    let (mut daemon, run_id) = hang(&place, "7307.OWN");
+    for count in 1..=3 {
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        daemon = place.serve();
+        let is_back = || events(&place, &run_id, "tool_call_start").len() == count + 1;
+        wait_until(is_back, || place.log());
+    }
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    assert!(run["error"].as_str().unwrap().contains("already resumed 3 times"), "{run}");
+    drop(daemon);
+}
+
+#[test]
+fn a_run_that_continues_can_be_cancelled() {
+    let place = place("look", "7308.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7308.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    let is_back = || events(&place, &run_id, "tool_call_start").len() == 2;
+    wait_until(is_back, || place.log());
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    assert_eq!(end_of(&place, &run_id)["outcome"], "cancelled");
+    drop(daemon);
+}
