@@ -193,6 +193,7 @@ fn is_of_loop(event: &Event) -> bool {
         Event::SessionStart(_)
         | Event::SessionSuspended { .. }
         | Event::SessionResumed { .. }
+        | Event::Probe { .. }
         | Event::ApprovalRequested { .. }
         | Event::ApprovalResolved { .. }
         | Event::Preflight { .. }

@@ -178,6 +178,12 @@ pub trait ToolSpec: Send + Sync {
     /// *Errors*: why the call cannot run, for the model.
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError>;
 
+    /// Renders the probe of a call with these arguments, which finds out whether the call took
+    /// effect; `None` if the tool has none, or if the arguments cannot be rendered any more.
+    fn probe_of(&self, _arguments: &Map<String, Value>) -> Option<PreparedCall> {
+        None
+    }
+
     /// Returns the dry run of a call, which shows what the call would do without doing it; `None`
     /// if the tool does not support dry runs.
     fn dry_run_of(&self, _call: &PreparedCall) -> Option<PreparedCall> {
@@ -201,6 +207,18 @@ pub trait ToolRunner: Send + Sync {
     /// *Cancel*: as [`Self::run`].
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         self.run(call, context).await
+    }
+
+    /// Runs the probe that [`ToolSpec::probe_of`] returned, with the rights of a read tool. Also
+    /// returns whether the call took effect; `None` if the probe does not tell.
+    ///
+    /// *Cancel*: as [`Self::run`].
+    async fn probe(
+        &self,
+        probe: &PreparedCall,
+        context: &CallContext,
+    ) -> (CallOutput, Option<bool>) {
+        (self.dry_run(probe, context).await, None)
     }
 
     /// Runs a prepared call. The output also reports a failure.

@@ -58,6 +58,16 @@ impl CommandLine {
     ///
     /// *Errors*: all errors, with pointers relative to the tool.
     pub fn compile(declaration: &Declaration) -> Result<Self, Vec<Diagnostic>> {
+        Self::compile_with(declaration, Self::check_unused)
+    }
+
+    /// Checks a declaration. `more` adds errors; it gets the names of the parameters in use.
+    ///
+    /// *Errors*: as [`Self::compile`].
+    pub fn compile_with(
+        declaration: &Declaration,
+        more: impl FnOnce(&Self, &BTreeSet<String>, &mut Vec<Diagnostic>),
+    ) -> Result<Self, Vec<Diagnostic>> {
         let mut errors = Vec::new();
         let (parameters, found) = Parameters::compile(&declaration.parameters);
         errors.extend(found);
@@ -72,7 +82,7 @@ impl CommandLine {
         let Some(parameters) = parameters else { return Err(errors) };
         let command = Self { parameters, args, optional_args, stdin };
         let used = command.check(declaration, &mut errors);
-        command.check_unused(&used, &mut errors);
+        more(&command, &used, &mut errors);
         if errors.is_empty() { Ok(command) } else { Err(errors) }
     }
 

@@ -31,6 +31,7 @@ const SHOWN: &[&str] = &[
     "args",
     "optional_args",
     "dry_run_args",
+    "probe",
     "stdin",
     "prompt",
     "system_prompt",

@@ -18,7 +18,9 @@ pub(crate) use jobs::{
     RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
     RawOnCrash, RawOneOrMany, RawOverlap, RawRead, RawScalar, RawUnanswered,
 };
-pub(crate) use tools::{RawCalls, RawScript, RawTool, RawToolSandbox, RawTools};
+pub(crate) use tools::{
+    RawCalls, RawExpect, RawProbe, RawScript, RawTool, RawToolSandbox, RawTools,
+};
 
 pub(crate) const DURATION: &str = r"^([0-9]+(ms|s|sec|m|min|h|hr|d|w) ?)+$";
 pub(crate) const SIZE: &str = r"^[0-9]+ ?(B|KB|MB|GB|KiB|MiB|GiB)$";

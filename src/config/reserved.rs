@@ -26,7 +26,7 @@ const KEYS: &[(&str, &[&str])] = &[
         ],
     ),
     ("jobs.jobs[].limits", &["output_lines"]),
-    ("tools.tools[]", &["probe", "output_lines"]),
+    ("tools.tools[]", &["output_lines"]),
 ];
 
 /// A name that stands for all editing tools of a model's profile in a later version. This version

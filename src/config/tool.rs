@@ -7,10 +7,10 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::environment::{RELATIVE_PATH, is_absolute_search_path};
-use super::raw::RawTool;
+use super::raw::{RawExpect, RawProbe, RawTool};
 use super::reserved::EDITOR;
 use super::settings::is_hijacking;
-use super::{Builtin, Environment, ToolSandbox};
+use super::{Builtin, Environment, Expect, ToolSandbox};
 use crate::argv::{
     ArgumentConditions, CommandLine, Declaration, Diagnostic, Diagnostics, pointer_segment,
 };
@@ -27,6 +27,17 @@ pub struct Program {
     pub written: String,
     /// The absolute path of the program; `None` if it was not found.
     pub path: Option<PathBuf>,
+}
+
+/// How to find out whether a call took effect that a crash cut off.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    /// Renders the arguments of the call to the argv of the probe.
+    pub command: CommandLine,
+    /// The result that means that the call took effect.
+    pub done_when: Expect,
+    /// The result that means that it did not; `None` if any other result means this.
+    pub not_done_when: Option<Expect>,
 }
 
 /// A checked tool of `tools.yaml`.
@@ -52,6 +63,8 @@ pub struct Tool {
     pub output_limit: Option<usize>,
     /// Arguments to append for the dry run of a planned call.
     pub dry_run_args: Option<Vec<String>>,
+    /// How to find out whether a call that was cut off took effect.
+    pub probe: Option<Probe>,
     /// The sandbox settings of the tool's processes.
     pub sandbox: ToolSandbox,
     /// Exit codes that mean success.
@@ -100,7 +113,12 @@ impl Tool {
             diagnostics
                 .error("/dry_run_args", "a read tool is never planned: remove this key".to_owned());
         }
+        if raw.category == Some(Category::Read) && raw.probe.is_some() {
+            let message = "a read call is made again after a crash: remove this key";
+            diagnostics.error("/probe", message.to_owned());
+        }
         let command = Self::command(raw, &mut diagnostics);
+        let probe = raw.probe.as_ref().and_then(|probe| Self::probe(raw, probe, &mut diagnostics));
         let destructive_when = conditions(raw, command.as_ref(), &mut diagnostics);
         if let Some(command) = &command {
             diagnostics.warnings.extend(command.open_positions());
@@ -133,6 +151,7 @@ impl Tool {
                 timeout,
                 output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
                 dry_run_args: raw.dry_run_args.clone(),
+                probe,
                 sandbox,
                 success_codes: raw.success_codes.clone().unwrap_or_else(|| vec![0]),
                 destructive_when,
@@ -165,6 +184,30 @@ impl Tool {
             })?;
             Some((file, folder))
         })
+    }
+
+    fn probe(raw: &RawTool, probe: &RawProbe, diagnostics: &mut Diagnostics) -> Option<Probe> {
+        let declaration = Declaration {
+            program: raw.cmd.clone().unwrap_or_default(),
+            args: probe.args.clone().unwrap_or_default(),
+            parameters: raw.parameters.clone().unwrap_or_default(),
+            ..Declaration::default()
+        };
+        let command =
+            CommandLine::compile_with(&declaration, |_, _, _| {}).map_err(|errors| {
+                // The other errors are reported for the tool itself.
+                let own = errors.into_iter().filter(|error| error.pointer.starts_with("/args"));
+                diagnostics.errors.extend(own.map(|error| Diagnostic {
+                    pointer: format!("/probe{}", error.pointer),
+                    ..error
+                }));
+            });
+        let mut expect = |key: &str, raw: &RawExpect| {
+            Expect::from_raw(raw, &format!("/probe/{key}"), diagnostics)
+        };
+        let done_when = probe.done_when.as_ref().map(|raw| expect("done_when", raw));
+        let not_done_when = probe.not_done_when.as_ref().map(|raw| expect("not_done_when", raw));
+        Some(Probe { command: command.ok()?, done_when: done_when?, not_done_when })
     }
 
     fn command(raw: &RawTool, diagnostics: &mut Diagnostics) -> Option<CommandLine> {

@@ -302,6 +302,24 @@ pub enum Event {
     ToolCallStart(CallStart),
     /// A call has its one result.
     ToolCallEnd(Box<CallEnd>),
+    /// A probe looked whether a call took effect that a crash cut off.
+    Probe {
+        /// The id of the call.
+        call_id: CallId,
+        /// The tool's own name.
+        name: String,
+        /// The exact program and arguments.
+        argv: Vec<String>,
+        exit_code: Option<i32>,
+        /// Whether the call took effect; null if the probe does not tell.
+        done: Option<bool>,
+        /// The whole output, if it is small.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output: Option<String>,
+        /// The file with the output, relative to the run's directory.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        output_file: Option<String>,
+    },
     /// A person is asked to approve a call.
     ApprovalRequested {
         /// The id of the approval request.
@@ -391,6 +409,7 @@ impl Event {
         "policy_decision",
         "tool_call_start",
         "tool_call_end",
+        "probe",
         "approval_requested",
         "approval_resolved",
         "plan_step",

@@ -151,11 +151,13 @@ fn todos(events: &[Event]) -> Option<Vec<Value>> {
 
 /// Loads an image by its description in `tool_call_end`; `None` if it is gone.
 fn image(directory: &RunDir, described: &Value) -> Option<Image> {
+    /// The images of a result are scaled down before they are kept.
+    const MOST_BYTES: u64 = 64 << 20;
     const TYPES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
     let text = |key: &str| described.get(key).and_then(Value::as_str);
     let size = |key: &str| described.get(key).and_then(Value::as_u64)?.try_into().ok();
     let media_type = TYPES.into_iter().find(|known| text("media_type") == Some(known))?;
-    let bytes = directory.read_output(text("file")?).ok()?;
+    let bytes = directory.read_output(text("file")?, MOST_BYTES).ok()?;
     Some(Image {
         media_type,
         width: size("width")?,

@@ -311,6 +311,10 @@ impl OutputStore for RunOutputs {
         Ok(KeptFile { name, path, file: Box::new(io::BufWriter::new(file)) })
     }
 
+    fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        self.0.read_output(name, most)
+    }
+
     fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String> {
         let bytes = base64::engine::general_purpose::STANDARD.decode(&*image.base64);
         let extension = image.media_type.rsplit('/').next().unwrap_or("bin");

@@ -343,15 +343,20 @@ impl RunDir {
             .map_err(|_| io::Error::other(format!("{} is not a 32-byte secret", path.display())))
     }
 
-    /// Reads a file of [`Self::outputs`] by its name relative to the run directory.
+    /// Reads at most `most` bytes of a file of [`Self::outputs`] by its name relative to the run
+    /// directory.
     ///
     /// *Errors*: any I/O error; `name` is not the name of such a file.
-    pub fn read_output(&self, name: &str) -> io::Result<Vec<u8>> {
-        let is_inside = name.strip_prefix("output/").is_some_and(|rest| !rest.contains('/'));
-        match is_inside {
-            true => std::fs::read(self.path.join(name)),
-            false => Err(io::ErrorKind::InvalidInput.into()),
+    pub fn read_output(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        if name.strip_prefix("output/").is_none_or(|rest| rest.contains('/')) {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(
+            &mut io::Read::take(File::open(self.path.join(name))?, most),
+            &mut bytes,
+        )?;
+        Ok(bytes)
     }
 
     /// Returns the directory for the complete outputs of the run's calls.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::environment::ExecutionEnvironment;
 use super::output::{Collector, OutputStore};
 use super::sandbox_profile::SandboxProfiles;
+use crate::agent::CallOutput;
 use crate::config::{Skill, WebSearch};
 use crate::domain::{CallId, Image};
 use crate::gate::{DomainRules, PathRules};
@@ -120,6 +121,18 @@ impl ToolContext {
         let characters = tool_limit.or(*max_characters).unwrap_or(view.characters);
         let view = ViewLimit { characters, ..view };
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
+    }
+
+    /// Returns the recorded output of a call as text, at most `most` bytes of it. Without a store,
+    /// returns what the output itself holds.
+    pub(super) fn recorded(&self, output: &CallOutput, most: u64) -> String {
+        let store = self.outputs.store.as_deref();
+        let file = output.output_file.as_deref().zip(store);
+        let bytes = file.and_then(|(name, store)| store.read(name, most).ok());
+        match bytes {
+            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            None => output.output.clone().unwrap_or_default(),
+        }
     }
 
     /// Replaces the todo list.

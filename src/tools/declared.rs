@@ -15,7 +15,7 @@ use super::exec::{Process, append, digest_of_file, interruption};
 use super::files::Files;
 use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
 use crate::argv::{ArgumentConditions, Names};
-use crate::config::Tool;
+use crate::config::{Expect, Tool};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
 use crate::process::{Exit, resolved};
@@ -23,6 +23,9 @@ use crate::process::{Exit, resolved};
 /// Maximum bytes of a file that we hash because a literal argument names it. A literal argument is
 /// one without placeholders in `tools.yaml`.
 const DIGEST_BYTES: u64 = 16 << 20;
+
+/// Maximum bytes of an output that conditions on it look at.
+const JUDGED_BYTES: u64 = 1 << 20;
 
 /// Returns the paths and addresses that a call accesses, from the parameters of `format: path` and
 /// `format: url` (ARG-12).
@@ -267,6 +270,14 @@ impl ToolSpec for DeclaredTool {
         })
     }
 
+    fn probe_of(&self, arguments: &Map<String, Value>) -> Option<PreparedCall> {
+        let probe = self.tool.probe.as_ref()?;
+        let call = self.prepare(arguments).ok()?;
+        let rendered = probe.command.render(&call.arguments).ok()?;
+        let program = call.argv.first().cloned().into_iter();
+        Some(PreparedCall { argv: program.chain(rendered.args).collect(), stdin: None, ..call })
+    }
+
     fn dry_run_of(&self, call: &PreparedCall) -> Option<PreparedCall> {
         let more = self.tool.dry_run_args.as_ref()?;
         // Insert the arguments before `--`, because after it they would be operands, not options.
@@ -300,6 +311,27 @@ impl ToolRunner for DeclaredTool {
 
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         self.execute(call, context, Category::Read).await
+    }
+
+    async fn probe(
+        &self,
+        probe: &PreparedCall,
+        context: &CallContext,
+    ) -> (CallOutput, Option<bool>) {
+        let output = self.execute(probe, context, Category::Read).await;
+        let has_ended = !output.timed_out && output.error_kind != Some(ErrorKind::Interrupted);
+        let (Some(declared), Some(code), true) = (&self.tool.probe, output.exit_code, has_ended)
+        else {
+            return (output, None);
+        };
+        let said = self.ctx.recorded(&output, JUDGED_BYTES);
+        let holds = |expect: &Expect| expect.holds(code, output.error_kind.is_none(), &said);
+        let done = match &declared.not_done_when {
+            _ if holds(&declared.done_when) => Some(true),
+            Some(not_done) => holds(not_done).then_some(false),
+            None => Some(false),
+        };
+        (output, done)
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

@@ -52,6 +52,11 @@ pub trait OutputStore: Send + Sync {
     ///
     /// *Errors*: the file cannot be written.
     fn keep_image(&self, call_id: &CallId, number: usize, image: &Image) -> io::Result<String>;
+
+    /// Reads at most `most` bytes of a file that [`Self::create`] created, by its name.
+    ///
+    /// *Errors*: the file cannot be read.
+    fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>>;
 }
 
 /// The collected output of a call.
@@ -312,6 +317,10 @@ mod tests {
         }
 
         fn keep_image(&self, _: &CallId, _: usize, _: &Image) -> io::Result<String> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn read(&self, _: &str, _: u64) -> io::Result<Vec<u8>> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }

@@ -14,7 +14,12 @@ security: {sandbox: off}
 const TOOLS: &str = "version: 1
 tools:
   - {name: look, description: Looks, category: read, cmd: sh, args: [-c, 'echo look >> ROOT/made; if [ -e ROOT/again ]; then echo second; else echo first; exec sleep NUMBER; fi']}
-  - {name: change, description: Changes, category: write, cmd: sh, args: [-c, 'echo change >> ROOT/made; [ -e ROOT/again ] || exec sleep NUMBER']}
+  - name: change
+    description: Changes
+    category: write
+    cmd: sh
+    args: [-c, 'echo change >> ROOT/made; [ -e ROOT/again ] || exec sleep NUMBER']
+    PROBE
 ";
 const JOBS: &str = "version: 1
 jobs:
@@ -25,11 +30,22 @@ jobs:
     KEYS: KEYS
 ";
 
+const PROBE: &str = "probe:
+      args: [-c, 'cat ROOT/says; [ -s ROOT/says ]']
+      done_when: {matches: '^it is there'}
+      not_done_when: {matches: '^it is missing', exit_code: 0}
+";
+
 /// A job with one call, which hangs. `number` tells its process from those of other tests.
 fn place(tool: &str, number: &str, keys: &str) -> Place {
+    place_with(tool, number, keys, "")
+}
+
+fn place_with(tool: &str, number: &str, keys: &str, probe: &str) -> Place {
     let place = Place::new(&[("config.yaml", CONFIG)]);
     let root = place.path().display().to_string();
-    place.write("tools.yaml", &TOOLS.replace("ROOT", &root).replace("NUMBER", number));
+    let tools = TOOLS.replace("PROBE", probe).replace("ROOT", &root).replace("NUMBER", number);
+    place.write("tools.yaml", &tools);
     let script = format!(
         "steps: [{{call: {{tool: {tool}}}}}, {{say: 'the answer was {{{{ results[0] }}}}'}}]\n"
     );
@@ -66,6 +82,41 @@ fn made(place: &Place) -> String {
 
 fn let_it_end(place: &Place) {
     std::fs::write(place.path().join("again"), "").unwrap();
+}
+
+/// Runs a write call with a probe, whose answer is `says`, over a crash; returns the run.
+fn probed(number: &str, says: &str) -> (Place, String) {
+    let place = place_with("change", number, "description: d", PROBE);
+    std::fs::write(place.path().join("says"), says).unwrap();
+    let (daemon, run_id) = hang(&place, number);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    end_of(&place, &run_id);
+    drop(daemon);
+    assert_eq!(made(&place), "change\n", "a probe is not the call");
+    (place, run_id)
+}
+
+// proves STATE-1
+#[test]
+fn a_probe_tells_whether_the_call_took_effect() {
+    let cases = [
+        ("7311.OWN", "it is there\n", json!(true), "done: ", Value::Null),
+        ("7312.OWN", "it is missing\n", json!(false), "not done: ", json!("interrupted")),
+        ("7313.OWN", "what?\n", Value::Null, "dutyd stopped", json!("interrupted")),
+        ("7314.OWN", "", Value::Null, "dutyd stopped", json!("interrupted")),
+    ];
+    for (number, says, done, begins, error_kind) in cases {
+        let (place, run_id) = probed(number, says);
+        let [probe] = events(&place, &run_id, "probe").try_into().unwrap();
+        assert_eq!((&probe["done"], &probe["output"]), (&done, &json!(says)), "{says}");
+        let [end] = events(&place, &run_id, "tool_call_end").try_into().unwrap();
+        assert_eq!(end["error_kind"], error_kind, "{says}");
+        let output = end["output"].as_str().unwrap();
+        assert!(output.starts_with(begins), "{output}");
+        assert!(output.contains(says.trim()), "{output}");
+    }
 }
 
 // proves STATE-1

@@ -180,8 +180,8 @@ fn a_later_key_is_never_read_and_ignored() {
         ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
         (
             "tools.yaml",
-            "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, probe: {}}\n",
-            "probe",
+            "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, output_lines: 9}\n",
+            "output_lines",
         ),
     ] {
         let mut files = vec![

@@ -69,6 +69,8 @@ pub(crate) struct RawTool {
     /// the rights of a read tool.
     #[schemars(length(min = 1))]
     pub(crate) dry_run_args: Option<Vec<String>>,
+    /// How to find out, after a crash in the middle of a call, whether the call took effect.
+    pub(crate) probe: Option<RawProbe>,
     /// Sandbox settings of the tool's processes.
     pub(crate) sandbox: Option<RawToolSandbox>,
     /// Arguments that the tool must accept, and arguments that it must reject; loading fails if the
@@ -94,6 +96,38 @@ pub(crate) struct RawToolSandbox {
     pub(crate) ipc: Option<bool>,
     /// Capabilities that the tool keeps if it runs as root, such as NET_ADMIN. Defaults to none.
     pub(crate) capabilities: Option<Vec<String>>,
+}
+
+/// A call of the tool's program that finds out whether a call took effect.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawProbe {
+    /// Arguments of the program, one per element; `{{name}}` inserts a parameter of the call. The
+    /// probe has the rights of a read tool.
+    #[schemars(required)]
+    pub(crate) args: Option<Vec<String>>,
+    /// The result that means that the call took effect.
+    #[schemars(required)]
+    pub(crate) done_when: Option<RawExpect>,
+    /// The result that means that the call took no effect. With this key, any other result leaves
+    /// the effect unknown; without it, any result but that of `done_when` means no effect.
+    pub(crate) not_done_when: Option<RawExpect>,
+}
+
+/// Conditions on the result of a call, all of which must hold. Without a key, the call must have
+/// worked.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawExpect {
+    /// Exit code of the program.
+    #[schemars(range(min = 0, max = 255))]
+    pub(crate) exit_code: Option<i32>,
+    /// Regular expression to find anywhere in the output.
+    pub(crate) matches: Option<String>,
+    /// Regular expression that must not be found in the output.
+    pub(crate) not_matches: Option<String>,
+    /// JSON Schema that the output must match as JSON.
+    pub(crate) json_schema: Option<Map<String, Value>>,
 }
 
 /// Example arguments for a tool.

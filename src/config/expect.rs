@@ -1,0 +1,108 @@
+//! What an operator expects of a call: its exit code and its output.
+
+use std::sync::Arc;
+
+use jsonschema::Validator;
+use regex::Regex;
+use serde_json::Value;
+
+use super::raw::RawExpect;
+use crate::argv::Diagnostics;
+
+/// Conditions on the result of a call; all of them must hold.
+#[derive(Debug, Clone)]
+pub struct Expect {
+    exit_code: Option<i32>,
+    matches: Option<Regex>,
+    not_matches: Option<Regex>,
+    json_schema: Option<Arc<Validator>>,
+}
+
+impl Expect {
+    /// Checks `raw`. `pointer` is its place, relative to the declaration.
+    pub(super) fn from_raw(raw: &RawExpect, pointer: &str, diagnostics: &mut Diagnostics) -> Self {
+        let mut regex = |key: &str, text: &Option<String>| match Regex::new(text.as_deref()?) {
+            Ok(regex) => Some(regex),
+            Err(error) => {
+                let message = format!("not a regular expression that runs in linear time: {error}");
+                diagnostics.error(&format!("{pointer}/{key}"), message);
+                None
+            }
+        };
+        let (matches, not_matches) =
+            (regex("matches", &raw.matches), regex("not_matches", &raw.not_matches));
+        let json_schema = raw.json_schema.as_ref().and_then(|schema| {
+            let schema = Value::Object(schema.clone());
+            let compiled = jsonschema::validator_for(&schema);
+            let message =
+                |error: jsonschema::ValidationError<'_>| format!("invalid schema: {error}");
+            match compiled.map_err(message) {
+                Ok(validator) => Some(Arc::new(validator)),
+                Err(message) => {
+                    diagnostics.error(&format!("{pointer}/json_schema"), message);
+                    None
+                }
+            }
+        });
+        Self { exit_code: raw.exit_code, matches, not_matches, json_schema }
+    }
+
+    /// Tells whether a call with this exit code and output meets every condition. Without a
+    /// condition, the call must have worked.
+    #[must_use]
+    pub fn holds(&self, exit_code: i32, has_worked: bool, output: &str) -> bool {
+        let Self { exit_code: code, matches, not_matches, json_schema } = self;
+        let is_empty =
+            code.is_none() && matches.is_none() && not_matches.is_none() && json_schema.is_none();
+        let is_valid = |schema: &Arc<Validator>| {
+            serde_json::from_str::<Value>(output).is_ok_and(|value| schema.is_valid(&value))
+        };
+        (has_worked || !is_empty)
+            && code.is_none_or(|code| code == exit_code)
+            && matches.as_ref().is_none_or(|regex| regex.is_match(output))
+            && not_matches.as_ref().is_none_or(|regex| !regex.is_match(output))
+            && json_schema.as_ref().is_none_or(is_valid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn expect(raw: Value) -> Expect {
+        let raw: RawExpect = serde_json::from_value(raw).unwrap();
+        let mut diagnostics = Diagnostics::default();
+        let expect = Expect::from_raw(&raw, "", &mut diagnostics);
+        assert!(diagnostics.errors.is_empty());
+        expect
+    }
+
+    #[test]
+    fn every_condition_must_hold() {
+        let holds =
+            |raw: Value, code: i32, output: &str| expect(raw).holds(code, code == 0, output);
+        assert!(holds(json!({}), 0, "x") && !holds(json!({}), 1, "x"));
+        assert!(holds(json!({"exit_code": 1}), 1, "x") && !holds(json!({"exit_code": 1}), 0, "x"));
+        assert!(holds(json!({"matches": "3/3"}), 1, "web 3/3 up"));
+        assert!(!holds(json!({"matches": "3/3"}), 0, "web 2/3 up"));
+        assert!(!holds(json!({"matches": "3/3", "not_matches": "down"}), 0, "3/3 down"));
+        assert!(!holds(json!({"matches": "3/3", "exit_code": 1}), 0, "3/3"));
+        let schema = json!({"json_schema": {"type": "object", "required": ["up"]}});
+        assert!(holds(schema.clone(), 0, r#"{"up": 1}"#));
+        assert!(!holds(schema.clone(), 0, r#"{"down": 1}"#) && !holds(schema, 0, "not JSON"));
+    }
+
+    #[test]
+    fn invalid_conditions_are_errors() {
+        let raw = json!({"matches": "(", "not_matches": "(?=a)", "json_schema": {"type": "x"}});
+        let raw: RawExpect = serde_json::from_value(raw).unwrap();
+        let mut diagnostics = Diagnostics::default();
+        Expect::from_raw(&raw, "/probe/done_when", &mut diagnostics);
+        let pointers: Vec<&str> =
+            diagnostics.errors.iter().map(|error| error.pointer.as_str()).collect();
+        let expected = ["matches", "not_matches", "json_schema"];
+        assert_eq!(pointers, expected.map(|key| format!("/probe/done_when/{key}")));
+    }
+}
