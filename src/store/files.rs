@@ -6,6 +6,7 @@ use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Creates a directory and its missing parents with mode 0700. Existing directories are left
 /// unchanged.
@@ -57,7 +58,10 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 pub fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_string_lossy();
-    let beside = directory.join(format!(".{name}.{}.new", std::process::id()));
+    // Several threads may write the same file.
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let beside = directory.join(format!(".{name}.{}.{number}.new", std::process::id()));
     let write = || {
         let mut file =
             OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&beside)?;
@@ -67,4 +71,28 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> io::Result<()> {
         File::open(directory)?.sync_all()
     };
     write().inspect_err(|_| drop(std::fs::remove_file(&beside)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_threads_replace_the_same_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::thread::scope(|scope| {
+            for byte in 0..8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        write_atomic(path, &[byte; 1000]).unwrap();
+                    }
+                });
+            }
+        });
+        let content = std::fs::read(&path).unwrap();
+        assert!(content.len() == 1000 && content.iter().all(|byte| *byte == content[0]));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }

@@ -6,6 +6,8 @@
 
 mod claim;
 mod db;
+#[cfg(feature = "faults")]
+mod faults;
 mod files;
 mod index;
 mod ledger;

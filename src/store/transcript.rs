@@ -175,6 +175,8 @@ impl Writer {
             return Err(AppendError::Deleted);
         }
         let seq = self.seq;
+        #[cfg(feature = "faults")]
+        super::faults::after_line(seq);
         self.seq += 1;
         self.prev.clone_from(&prev);
         text.pop();

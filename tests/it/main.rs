@@ -13,6 +13,7 @@ mod attacks;
 mod builtin;
 mod cli;
 mod control;
+mod crash;
 mod cron;
 mod daemon;
 mod differential;

@@ -120,6 +120,13 @@ impl Place {
         self.started(self.command(&["serve"]))
     }
 
+    /// Starts the daemon with an environment variable and waits until it is ready.
+    pub(crate) fn serve_with(&self, name: &str, value: &str) -> Daemon {
+        let mut daemon = self.command(&["serve"]);
+        daemon.env(name, value);
+        self.started(daemon)
+    }
+
     /// Starts the daemon with this socket for its messages to systemd and waits until it is ready.
     pub(crate) fn serve_notifying(&self, socket: &std::path::Path) -> Daemon {
         let mut daemon = self.command(&["serve"]);

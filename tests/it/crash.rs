@@ -1,0 +1,194 @@
+//! Kills the daemon with SIGKILL at every line of a transcript and at random instants, and checks
+//! after each start that nothing was lost, doubled or left behind.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Place, alive, wait_until};
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: look, description: Looks, category: read, cmd: 'true'}
+  - name: mark
+    description: Appends the id of its call to a file
+    category: write
+    cmd: sh
+    args: [-c, 'printf \"%s %s\\n\" \"$${TMPDIR##*/}\" \"$1\" >> ROOT/made', sh, '{{id}}']
+    parameters: {id: {type: string, enum: [a, b]}}
+";
+const SCRIPT: &str = "steps:
+  - call: [{tool: look}, {tool: look}]
+  - call: {tool: mark, args: {id: a}}
+  - call: [{tool: look}, {tool: mark, args: {id: b}}, {tool: look}]
+  - say: done
+";
+const CONFIG: &str = "default_model: m
+models: {m: {provider: scripted, script: s.yaml}}
+security: {sandbox: off}
+shutdown_grace: 5s
+";
+
+fn place(jobs: &str) -> Place {
+    let place = Place::new(&[("config.yaml", CONFIG), ("s.yaml", SCRIPT), ("jobs.yaml", jobs)]);
+    let root = place.path().display().to_string();
+    place.write("tools.yaml", &TOOLS.replace("ROOT", &root));
+    place
+}
+
+/// Returns how often each call was made, by run and call.
+fn made(place: &Place) -> BTreeMap<String, usize> {
+    let text = std::fs::read_to_string(place.path().join("made")).unwrap_or_default();
+    let mut counts = BTreeMap::new();
+    for line in text.lines() {
+        *counts.entry(line.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+/// Checks that no call of a run was made twice, and that each call with a good result was made.
+fn check_calls(place: &Place, run_id: &str) {
+    let counts = made(place);
+    let shown = place.json(&["show", run_id]);
+    let of_type = |kind: &str| -> Vec<Value> {
+        let events = shown["events"].as_array().unwrap().iter();
+        events.filter(|event| event["type"] == kind && event["name"] == "mark").cloned().collect()
+    };
+    for end in of_type("tool_call_end") {
+        let start =
+            of_type("tool_call_start").into_iter().find(|of| of["call_id"] == end["call_id"]);
+        let id = start.unwrap()["arguments"]["id"].as_str().unwrap().to_owned();
+        let count = counts.get(&format!("{run_id} {id}")).copied().unwrap_or(0);
+        match end["is_error"].as_bool().unwrap() {
+            true => assert!(end["error_kind"] == "interrupted" && count <= 1, "{count}: {end}"),
+            false => assert_eq!(count, 1, "{end}"),
+        }
+    }
+    assert!(counts.values().all(|count| *count == 1), "{counts:?}");
+}
+
+fn check_record(place: &Place) {
+    let verified = place.json(&["verify", "--all"]);
+    assert_eq!(verified["ok"], true, "{verified}");
+    let audit = place.json(&["audit"]);
+    assert_eq!(audit["ok"], true, "{audit}\n{}", place.log());
+}
+
+// proves STATE-1, LOG-1
+#[test]
+fn a_kill_after_any_line_repeats_no_call_and_loses_none() {
+    let place = place("version: 1\njobs: [{name: j, prompt: x, tools: {write: [mark]}}]\n");
+    let mut resumed = 0;
+    for line in 0.. {
+        let daemon = place.serve_with("DUTYD_FAULTS", &format!("kill_after_line={line}"));
+        let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
+        let pid = daemon.pid().to_string();
+        // While the daemon dies, there may be no answer.
+        let has_ended = || {
+            let shown = place.dutyd(&["-o", "json", "show", &run_id]).stdout;
+            let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
+            shown["run"]["outcome"] == "succeeded"
+        };
+        let is_dead = || !std::path::Path::new("/proc").join(&pid).join("exe").exists();
+        wait_until(|| is_dead() || has_ended(), || place.log());
+        let survived = !is_dead();
+        drop(daemon);
+        if survived {
+            // The run has fewer lines.
+            break;
+        }
+        let daemon = place.serve();
+        wait_until(has_ended, || format!("killed after line {line}\n{}", place.log()));
+        check_calls(&place, &run_id);
+        let shown = place.json(&["show", &run_id]);
+        let events = shown["events"].as_array().unwrap();
+        resumed += events.iter().filter(|event| event["type"] == "session_resumed").count();
+        drop(daemon);
+        check_record(&place);
+    }
+    assert!(resumed > 25, "{resumed}");
+}
+
+/// Kills the daemon this often at random instants; `scripts/crash` sets another number.
+fn kills() -> usize {
+    std::env::var("DUTYD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
+}
+
+// proves CRON-1, STATE-1
+#[test]
+fn kills_at_random_instants_lose_and_double_no_slot() {
+    let place = place(
+        "version: 1
+jobs:
+  - {name: tick, schedule: '* * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
+  - {name: other, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
+",
+    );
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..kills() {
+        let daemon = place.serve();
+        std::thread::sleep(std::time::Duration::from_millis(random.u64(0..1200)));
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+    }
+    let daemon = place.serve();
+    for job in ["tick", "other"] {
+        assert_eq!(place.dutyd(&["pause", job]).code, 0);
+    }
+    let is_idle = || {
+        let runs = place.json(&["status"])["runs"].clone();
+        runs == json!({"active": 0, "queued": 0})
+    };
+    wait_until(is_idle, || place.log());
+    drop(daemon);
+    check_record(&place);
+    let slots = place.json(&["slots"]);
+    let slots: Vec<&Value> =
+        slots.as_array().unwrap().iter().filter(|slot| slot["state"] != "paused").collect();
+    assert!(slots.iter().all(|slot| slot["state"] == "ran"), "{slots:?}");
+    let mut runs: Vec<&str> = slots.iter().map(|slot| slot["run_id"].as_str().unwrap()).collect();
+    for run_id in &runs {
+        check_calls(&place, run_id);
+        let run = place.json(&["show", run_id])["run"].clone();
+        let outcome = run["outcome"].as_str().unwrap();
+        // A run that the daemon's death cut off four times ends as interrupted.
+        assert!(["succeeded", "interrupted"].contains(&outcome), "{run}");
+    }
+    let count = runs.len();
+    runs.sort_unstable();
+    runs.dedup();
+    assert_eq!(runs.len(), count, "each slot has its own run");
+    let left = alive(&place.path().display().to_string());
+    assert!(left.is_empty(), "{left:?}");
+}
+
+// proves STATE-1
+#[test]
+fn a_kill_in_apply_repeats_no_step() {
+    let place = place(
+        "version: 1\njobs: [{name: j, mode: plan, prompt: x, double_confirmation: false, tools: {write: [mark]}}]\n",
+    );
+    for line in 0.. {
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+        let mut apply = place.command(&["apply", "last", "--yes"]);
+        apply.env("DUTYD_FAULTS", format!("kill_after_line={line}"));
+        let done = apply.output().unwrap();
+        if done.status.signal() != Some(9) {
+            assert!(done.status.success(), "{done:?}");
+            break;
+        }
+        let before = made(&place);
+        let daemon = place.serve();
+        drop(daemon);
+        // A step whose effect is unknown is not made again; the others may be.
+        place.dutyd(&["apply", "last", "--yes"]);
+        let after = made(&place);
+        assert!(after.values().all(|count| *count == 1), "line {line}: {before:?} {after:?}");
+        place.dutyd(&["discard", "last"]);
+        check_record(&place);
+    }
+}
