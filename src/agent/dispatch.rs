@@ -3,6 +3,7 @@
 //! Every call gets exactly one [`Dispatch`], and therefore exactly one result, in call order.
 //! Rejecting one call does not change what happens to the others (POL-9).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -142,19 +143,20 @@ pub struct Changes {
     pub reads: Vec<PlanRead>,
 }
 
-/// A call to dispatch.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OpenCallOf<'a> {
-    pub(super) call: &'a ToolCall,
-    /// Its place among the calls of the reply, from 0.
-    pub(super) place: usize,
-    /// How many earlier calls of the reply took a step number before the daemon died.
-    pub(super) steps_before: u64,
+/// How a call was handled before the daemon died, so that it is not dispatched again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    /// Whether the gate accepted the call.
+    pub is_accepted: bool,
+    /// Whether the call took a step number of the change plan.
+    pub has_number: bool,
 }
 
-/// Dispatches calls of one reply. Also returns the gate's decisions as events.
+/// Dispatches the calls of one reply, except those in `settled`. Also returns the gate's decisions
+/// as events.
 pub(super) fn dispatch_calls(
-    calls: &[OpenCallOf<'_>],
+    calls: &[ToolCall],
+    settled: &BTreeMap<CallId, Settled>,
     finish_reason: FinishReason,
     rules: &Rules,
     toolbox: &Toolbox,
@@ -169,7 +171,15 @@ pub(super) fn dispatch_calls(
     let most = rules.limits.max_tool_calls_per_turn;
     let dispatches = calls
         .iter()
-        .map(|&OpenCallOf { call, place, steps_before }| {
+        .enumerate()
+        .filter_map(|(place, call)| {
+            if let Some(settled) = settled.get(&call.call_id) {
+                steps += u64::from(settled.has_number);
+                if settled.is_accepted {
+                    charge(call, rules, toolbox, &mut spent);
+                }
+                return None;
+            }
             let decided = if place < most {
                 decide_one(call, finish_reason, rules, toolbox, &spent, &mut decisions)
             } else {
@@ -181,7 +191,7 @@ pub(super) fn dispatch_calls(
             let mut position = || {
                 steps += 1;
                 let rests_on = changes.reads.iter().map(|read| read.call_id.clone()).collect();
-                StepPosition { step: steps + steps_before, rests_on }
+                StepPosition { step: steps, rests_on }
             };
             let action = match decided {
                 Err(error) => CallAction::Reject(error),
@@ -207,10 +217,24 @@ pub(super) fn dispatch_calls(
                 // Charge this call to the budgets before the later calls of the reply are checked.
                 spent.count(&rules.gate, &call.prepared.resources, call.prepared.lines);
             }
-            dispatch
+            Some(dispatch)
         })
         .collect();
     (dispatches, decisions)
+}
+
+/// Charges a call that was accepted before the daemon died to the budgets.
+fn charge(call: &ToolCall, rules: &Rules, toolbox: &Toolbox, spent: &mut Spent) {
+    let prepared = match (&call.arguments, toolbox.find(&call.name)) {
+        (Arguments::Parsed(arguments), Some(tool)) => {
+            tool.prepare(&toolbox.own_arguments(&call.name, arguments)).ok()
+        }
+        _ => None,
+    };
+    match prepared {
+        Some(prepared) => spent.count(&rules.gate, &prepared.resources, prepared.lines),
+        None => spent.count_call(),
+    }
 }
 
 /// Returns a warning if the call is an admin call and the job is supervised.

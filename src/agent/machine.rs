@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::counters::Counters;
-use super::dispatch::{CallOutcome, Changes, Dispatch, Planned};
+use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
@@ -212,12 +212,12 @@ impl Machine {
     }
 
     /// Handles a reply of a transcript. Like [`Self::step`], but does not ask the gate about the
-    /// calls: `decided` tells for each call that is not decided again whether it was accepted.
-    pub(super) fn replay(&mut self, input: Input, decided: &BTreeMap<CallId, bool>) -> Step {
+    /// calls: it counts those in `decided`, and the caller handles the others.
+    pub(super) fn replay(&mut self, input: Input, decided: &BTreeMap<CallId, Settled>) -> Step {
         self.take(input, Some(decided))
     }
 
-    fn take(&mut self, input: Input, decided: Option<&BTreeMap<CallId, bool>>) -> Step {
+    fn take(&mut self, input: Input, decided: Option<&BTreeMap<CallId, Settled>>) -> Step {
         let mut events = Vec::new();
         let action = match input {
             Input::Start(text) => {
@@ -256,7 +256,7 @@ impl Machine {
         &mut self,
         mut reply: ModelReply,
         (model_name, timing): (String, Timing),
-        decided: Option<&BTreeMap<CallId, bool>>,
+        decided: Option<&BTreeMap<CallId, Settled>>,
         events: &mut Vec<Event>,
     ) -> Action {
         let estimated = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
@@ -292,7 +292,7 @@ impl Machine {
             FinishReason::Pause if calls.is_empty() => self.ask_or_stop(events),
             _ if !calls.is_empty() => match decided {
                 Some(decided) => {
-                    self.count_decided(&calls, decided);
+                    self.count_calls(&calls, decided);
                     Action::RunCalls(Vec::new())
                 }
                 None => {

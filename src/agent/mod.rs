@@ -23,7 +23,7 @@ mod untrusted;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
 pub use dispatch::{
-    AcceptedCall, CallAction, CallOutcome, Changes, Dispatch, Planned, StepPosition,
+    AcceptedCall, CallAction, CallOutcome, Changes, Dispatch, Planned, Settled, StepPosition,
 };
 pub use executor::{CallExecutor, OpenCall};
 pub use machine::{Action, End, Input, Machine, Step};

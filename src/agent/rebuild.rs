@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::dispatch::{CallOutcome, Planned};
+use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine, malformed_reason};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::rules::ModelFacts;
@@ -92,8 +92,8 @@ pub struct CutCalls {
     pub done: Vec<CallOutcome>,
     /// The write and admin calls that had started and have no result.
     pub started: Vec<CallStart>,
-    /// The calls that took a step number of the plan.
-    pub numbered: BTreeSet<CallId>,
+    /// The calls in `done` and `started`.
+    pub settled: BTreeMap<CallId, Settled>,
 }
 
 /// The inputs of [`rebuild`].
@@ -141,18 +141,21 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 } else if events.peek().is_some() {
                     return Err(RebuildError::Ending);
                 } else {
-                    let (started, numbered) = (lines.started(&done), lines.numbered(machine));
-                    return Ok(Rebuilt::Calls(CutCalls { done, started, numbered }));
+                    let (started, settled) = (lines.started(&done), lines.settled(machine));
+                    return Ok(Rebuilt::Calls(CutCalls { done, started, settled }));
                 }
             }
             (_, None) => return Ok(Rebuilt::Act { events: missing, action: step.action }),
             (Action::CallModel, Some(next @ Event::AssistantTextEnd { .. })) => {
+                let next = *next;
                 let Some(input) = reply(next, sources) else { return Err(RebuildError::Ending) };
                 // The machine repeats this event. The lines about the calls follow it.
                 let mut after = events.clone();
                 after.next();
                 let (lines, _) = CallLines::take(after);
-                let decided = lines.decided();
+                // The calls of the last reply are counted once the rest is dispatched.
+                let settled = lines.settled(machine);
+                let decided = if lines.have_ended(next) { settled } else { BTreeMap::new() };
                 step = machine.replay(input, &decided);
                 continue;
             }
@@ -310,7 +313,11 @@ impl<'a> CallLines<'a> {
                     }
                     _ = lines.decisions.insert(&decision.call_id, decision);
                 }
-                Event::ToolCallStart(start) => _ = lines.starts.insert(&start.call_id, start),
+                Event::ToolCallStart(start) => {
+                    // A step that was approved after all is not a step any more.
+                    lines.steps.remove(&start.call_id);
+                    _ = lines.starts.insert(&start.call_id, start);
+                }
                 Event::PlanStep(step) => _ = lines.steps.insert(&step.call_id, step),
                 Event::ToolCallEnd(end) => _ = lines.ends.insert(&end.call_id, end),
                 _ => break,
@@ -320,19 +327,29 @@ impl<'a> CallLines<'a> {
         (lines, events)
     }
 
-    /// Tells for each call whose decision counts whether the gate accepted it. A call without a
-    /// result is decided again, unless its effect is unknown.
-    fn decided(&self) -> BTreeMap<CallId, bool> {
-        let is_final = |id: &CallId| {
-            let is_write = self.starts.get(id).is_some_and(|start| is_write(start));
-            self.ends.contains_key(id) || is_write
+    /// Tells whether every call of a reply has its end.
+    fn have_ended(&self, reply: &Event) -> bool {
+        let Event::AssistantTextEnd { tool_calls, .. } = reply else { return false };
+        let id = |call: &'_ Value| call.get("call_id").and_then(Value::as_str).map(str::to_owned);
+        let ended: BTreeSet<&str> = self.ends.keys().map(|id| id.as_str()).collect();
+        tool_calls.iter().all(|call| id(call).is_some_and(|id| ended.contains(id.as_str())))
+    }
+
+    /// Returns the calls that are not dispatched again: those with a result, and those whose effect
+    /// is unknown.
+    fn settled(&self, machine: &Machine) -> BTreeMap<CallId, Settled> {
+        let is_unknown = |id: &&CallId| self.starts.get(*id).is_some_and(|start| is_write(start));
+        let unknown = self.starts.keys().copied().filter(is_unknown);
+        let of = |id: &CallId| {
+            let decision = self.decisions.get(id).filter(|of| of.decision != DecisionKind::Deny);
+            let is_planned = machine.rules().mode == Mode::Plan
+                && decision.is_some_and(|of| of.category != Category::Read);
+            Settled {
+                is_accepted: decision.is_some(),
+                has_number: is_planned || self.asked.contains(id),
+            }
         };
-        let is_accepted = |id: &CallId| {
-            self.decisions.get(id).is_some_and(|of| of.decision != DecisionKind::Deny)
-        };
-        let ids: BTreeSet<&CallId> = self.ends.keys().chain(self.starts.keys()).copied().collect();
-        let decided = ids.into_iter().filter(|id| is_final(id));
-        decided.map(|id| (id.clone(), is_accepted(id))).collect()
+        self.ends.keys().copied().chain(unknown).map(|id| (id.clone(), of(id))).collect()
     }
 
     /// Returns the write and admin calls that started and have no result.
@@ -340,17 +357,6 @@ impl<'a> CallLines<'a> {
         let is_open = |start: &&&CallStart| done.iter().all(|of| of.call_id != start.call_id);
         let starts = self.starts.values().filter(is_open);
         starts.filter(|start| is_write(start)).map(|start| (*start).clone()).collect()
-    }
-
-    /// Returns the calls that took a step number of the plan.
-    fn numbered(&self, machine: &Machine) -> BTreeSet<CallId> {
-        let is_planned = |decision: &&&PolicyDecision| {
-            machine.rules().mode == Mode::Plan
-                && decision.decision == DecisionKind::Allow
-                && decision.category != Category::Read
-        };
-        let planned = self.decisions.values().filter(is_planned).map(|of| &of.call_id);
-        planned.chain(self.asked.iter().copied()).cloned().collect()
     }
 
     /// Returns the recorded result of a call.

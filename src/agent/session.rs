@@ -79,6 +79,8 @@ pub struct Session {
     /// Index of the current model. The session does not return to a model that was unavailable.
     at: AtomicUsize,
     is_suspended: AtomicBool,
+    /// Whether the stop of the daemon cancels the running calls.
+    is_suspending: AtomicBool,
 }
 
 /// The result of a session.
@@ -107,6 +109,7 @@ impl Session {
             started: Instant::now(),
             at: AtomicUsize::new(0),
             is_suspended: AtomicBool::new(false),
+            is_suspending: AtomicBool::new(false),
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) enum Verb {
     Unpause(UnpauseArgs),
     /// Have the daemon run a job now, and print the id of the run
     Trigger(TriggerArgs),
-    /// Run a job for the due times of a past period that have no slot, and print their number
+    /// Run a job for each due time of a past period that has no slot; print the number of runs
     Backfill(BackfillArgs),
     /// List runs, newest first
     Runs(RunsArgs),
@@ -182,7 +182,7 @@ pub(crate) struct BackfillArgs {
     /// Start of the period (inclusive): a time, or a duration back from now such as 7d
     #[arg(long, value_name = "TIME")]
     pub(crate) from: String,
-    /// End of the period (inclusive), which is not in the future
+    /// End of the period (inclusive); must not be in the future
     #[arg(long, value_name = "TIME")]
     pub(crate) to: String,
 }

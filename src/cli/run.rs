@@ -92,9 +92,11 @@ async fn run_in_daemon(
     let (answer, run_id) = start(daemon, &args.job, &request).await?;
     if args.detach {
         output::value(context.form, &answer, || format!("{run_id}\n"))?;
+        tell_warnings(&answer);
         return Ok(ExitCode::SUCCESS);
     }
     output::note(&format!("run {run_id}"));
+    tell_warnings(&answer);
     if let Some(waits) = answer.get("waits").and_then(Value::as_str) {
         output::note(&format!("waits: {waits}"));
     }
@@ -153,6 +155,13 @@ async fn start(
     Ok((answer, run_id))
 }
 
+fn tell_warnings(answer: &Value) {
+    let warnings = answer.get("warnings").and_then(Value::as_array).into_iter().flatten();
+    for warning in warnings.filter_map(Value::as_str) {
+        output::note(&format!("warning: {warning}"));
+    }
+}
+
 /// `dutyd trigger`: has the daemon run a job, and prints the id of the run.
 pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<ExitCode, CliError> {
     Client::require(context)?;
@@ -161,6 +170,7 @@ pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<Exi
     };
     let (answer, run_id) = start(&daemon, &args.job, &RunRequest::default()).await?;
     output::value(context.form, &answer, || format!("{run_id}\n"))?;
+    tell_warnings(&answer);
     Ok(ExitCode::SUCCESS)
 }
 

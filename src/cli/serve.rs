@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
-use crate::daemon::{Parts, Supervisor, recover, watch_signals};
+use crate::daemon::{Parts, Supervisor, recover, repair_index, watch_signals};
 use crate::domain::RunId;
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host};
@@ -161,6 +161,12 @@ impl Daemon {
                 .rebuild(host.state.clone())
                 .await
                 .map_err(|error| failed("cannot rebuild the index", &error))?;
+        } else {
+            let added = repair_index(&host).await;
+            let added = added.map_err(|error| failed("cannot repair the index", &error))?;
+            if added > 0 {
+                tracing::warn!(added, "added runs that were missing in the index");
+            }
         }
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());

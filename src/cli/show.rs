@@ -115,7 +115,7 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
         Some(end) => out.push_str(&renderer.result(&end.event)),
         None if record.is_live => out.push_str("still running\n"),
         None => {
-            out.push_str("not ended: the next start of the daemon marks the run as interrupted\n")
+            out.push_str("not ended: the next start of the daemon continues the run or marks it as interrupted\n")
         }
     }
     out.push('\n');

@@ -117,9 +117,9 @@ pub fn audit(
     })
 }
 
-/// The rows of the ledger. Each schedule takes from a row the due times that it has.
+/// The rows of the ledger, and how many of their due times are not in any schedule.
 struct Rows<'a> {
-    /// Each row with the number of its due times that no schedule has taken.
+    /// Each row with the number of its due times that were not found in a schedule so far.
     rows: BTreeMap<(&'a str, i64, DateTime<Utc>), (&'a SlotRow, u64)>,
 }
 
@@ -131,7 +131,7 @@ impl<'a> Rows<'a> {
         Self { rows: rows.collect() }
     }
 
-    /// Tells whether a due time has a row of its own or lies in a span.
+    /// Tells whether a due time of a schedule has a row of its own or lies in a span.
     fn has(&mut self, due: (&'a str, i64, DateTime<Utc>)) -> bool {
         let Some(((job, epoch, _), (slot, left))) = self.rows.range_mut(..=due).next_back() else {
             return false;
@@ -142,7 +142,8 @@ impl<'a> Rows<'a> {
         is_of
     }
 
-    /// Returns the rows with due times that no schedule has. A person requested those of a backfill.
+    /// Returns the rows with due times that were not found in any schedule. Leaves out the rows of
+    /// backfills, which need no schedule.
     fn unexplained(&self) -> impl Iterator<Item = &'a SlotRow> {
         let rows = self.rows.values().filter(|(slot, left)| *left > 0 && !slot.is_backfill);
         rows.map(|(slot, _)| *slot)

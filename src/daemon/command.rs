@@ -71,6 +71,9 @@ pub struct Started {
     pub run_id: RunId,
     /// What the run waits for; null if it starts at once.
     pub waits: Option<String>,
+    /// What the person should know about the job.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Why a command failed.

@@ -66,7 +66,7 @@ pub(super) struct DueSlot {
     pub(super) starts_at: DateTime<Utc>,
     /// Whether the same due time already ran before the clock was set back.
     pub(super) is_repeated: bool,
-    /// Whether the job is paused. A slot that was already waiting then is not affected.
+    /// Whether the job is paused and the slot was not waiting before the pause.
     pub(super) is_paused: bool,
     /// Whether a person requested its run.
     pub(super) is_backfill: bool,
@@ -78,7 +78,8 @@ pub(super) struct DueSlot {
 /// Of the due times that are neither too late nor repeated nor paused, only the newest runs, and it covers the
 /// others. There are two exceptions: `catchup: all` runs each of them, and an `overlap` that lets
 /// slots wait or run side by side runs each that is on time. A due time does not run if `overlap`
-/// leaves no room for it. A backfilled due time runs, and does not count for the others.
+/// leaves no room for it. A backfilled due time always runs; it neither covers the others nor takes
+/// their room.
 pub(super) fn decide(dues: &[DueSlot], job: JobState, now: DateTime<Utc>) -> Vec<Disposition> {
     let late = |due: &DueSlot| (now - due.starts_at).to_std().unwrap_or_default();
     let is_on_time = |due: &DueSlot| late(due) <= ON_TIME;

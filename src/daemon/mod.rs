@@ -15,7 +15,7 @@ mod views;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
-pub use recovery::{Recovered, Recovery, Resumable, recover};
+pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index};
 pub use signals::watch_signals;
 pub use supervisor::{Handle, Parts, Supervisor};
 pub use views::{

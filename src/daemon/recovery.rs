@@ -12,8 +12,8 @@ use crate::domain::{Event, RunId, SessionEnd};
 use crate::process::end_orphans;
 use crate::run::{Ended, Host, Resumption, RunSpec};
 use crate::store::{
-    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RunDir, RunLock, RunSummary,
-    Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail,
+    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RecordFacts, RunDir, RunLock,
+    RunSummary, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail, verify,
 };
 use crate::text::redact::Redactor;
 use resumable::{resumable, resumptions, worked};
@@ -115,6 +115,14 @@ async fn recover_run(
         return Ok(Found::Ended(nothing, lock));
     };
     let cut_bytes = repair_tail(&run.transcript())?;
+    let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
+    let report = verify(&run, &facts)?;
+    if !report.ok {
+        let (lines, reason) = (report.lines, report.reason.unwrap_or_default());
+        tracing::error!(%run_id, lines, reason, "the record of an open run is broken, so the run does not continue, and its transcript stays as it is");
+        keep_broken(host, &run).await?;
+        return Ok(Found::Ended(Recovered { began: true, cut_bytes, ..nothing }, lock));
+    }
     let lines = lines(&run)?;
     let Some(row) = RunSummary::fold(&lines) else {
         return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
@@ -124,14 +132,21 @@ async fn recover_run(
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
-        let last_seen = ledger.read(|reader| reader.meta("last_seen")).await?;
+        let id = run_id.clone();
+        let facts = ledger
+            .read(move |reader| Ok((reader.meta("last_seen")?, reader.given_up(id.as_str())?)));
+        let (last_seen, given_up) = facts.await?;
         let last_seen = last_seen.and_then(chrono::DateTime::from_timestamp_millis);
-        match resumable(host, run_id, &lines, last_seen) {
+        let resumable = match given_up {
+            Some(why) => Err(why),
+            None => resumable(host, run_id, &lines, last_seen),
+        };
+        match resumable {
             Ok(spec) => {
                 let resumption = Resumption {
                     lock,
                     row,
-                    worked: worked(&lines),
+                    worked: worked(&lines, last_seen),
                     lines: lines.len() as u64,
                     count: resumptions(&lines) + 1,
                     killed: 0,
@@ -146,11 +161,49 @@ async fn recover_run(
             }
         }
     }
+    if let Err(error) = host.state.remove_temporary(run_id).await {
+        tracing::warn!(%run_id, %error, "failed to remove the temporary directory of a run");
+    }
     let (lines, hash) = last_line(&run.transcript())?;
     ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await?;
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run).await?;
     Ok(Found::Ended(recovered, lock))
+}
+
+/// Adds the row of a run whose record is broken: it says `interrupted`. Leaves the record as it is.
+async fn keep_broken(host: &Host, run: &RunDir) -> Result<(), RecoveryError> {
+    host.ledger.get().await?.dequeue(run.run_id().clone()).await?;
+    let lines: Vec<ReadLine> = read_lines(&run.transcript())?.map_while(Result::ok).collect();
+    let last = lines.last().map(|line| line.ts.clone()).unwrap_or_default();
+    match RunSummary::fold(&lines) {
+        Some(row) => Ok(host.index.get().await?.take(row.cut(last)).await?),
+        None => Ok(()),
+    }
+}
+
+/// Adds the runs that the ledger knows and the index lacks. Returns their number.
+///
+/// *Errors*: a database fails.
+pub async fn repair_index(host: &Host) -> Result<usize, DbError> {
+    let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
+    let ended = ledger.read(|reader| {
+        let mut ids = Vec::new();
+        reader.each_record_end("", |id| ids.push(id.to_owned()))?;
+        Ok(ids)
+    });
+    let (ended, indexed) = (ended.await?, index.ids().await?);
+    let missing = ended.into_iter().filter(|id| !indexed.contains(id));
+    let missing: Vec<RunId> = missing.filter_map(|id| RunId::parse(&id).ok()).collect();
+    let mut added = 0;
+    for run_id in missing {
+        // A run that was removed has no row either.
+        if let Some(run) = host.state.find_run(&run_id) {
+            index.refresh(host.state.clone(), run).await?;
+            added += 1;
+        }
+    }
+    Ok(added)
 }
 
 /// Writes the lines that the interrupted run could not write: a warning about a torn line, a
@@ -212,7 +265,7 @@ fn session_end(row: &RunSummary, lines: &[ReadLine], why: &str) -> SessionEnd {
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
-        duration_ms: u64::try_from(worked(lines).as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(worked(lines, None).as_millis()).unwrap_or(u64::MAX),
         ..Ended::interrupted_end(why)
     }
 }

@@ -102,8 +102,10 @@ struct Held {
 /// A run in progress.
 struct Active {
     job: String,
-    /// Whether it runs because of `catchup: all`.
+    /// Whether it runs because of `catchup: all` or a backfill.
     is_caught_up: bool,
+    /// Whether it continues after a crash or a stop of the daemon.
+    is_resumed: bool,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -365,7 +367,8 @@ impl Supervisor {
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
-        self.active.insert(run_id.clone(), Active { job: name, is_caught_up, stop });
+        self.active
+            .insert(run_id.clone(), Active { job: name, is_caught_up, is_resumed: false, stop });
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let run = AssertUnwindSafe(execute(spec, host, stopped)).catch_unwind().await;
@@ -389,6 +392,7 @@ impl Supervisor {
         if let Some(active) = &active {
             self.queue.ended(&active.job, active.is_caught_up);
         }
+        let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
         let job = active.map(|active| active.job).unwrap_or_default();
         let now = self.parts.host.clock.now();
         match result {
@@ -415,6 +419,13 @@ impl Supervisor {
                 }
                 self.last_outcomes.insert(job.clone(), is_good);
                 self.record_end(job, run_id, (outcome, stop_reason), now).await;
+            }
+            // It has begun before, so its slot stays `running`, and the next start tries again.
+            Err(error) if is_resumed => {
+                tracing::error!(job, %run_id, %error, "failed to continue a run");
+                self.parts.degraded.push(format!(
+                    "the run {run_id} could not continue ({error}); the next start of the daemon tries again"
+                ));
             }
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");

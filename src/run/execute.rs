@@ -11,7 +11,7 @@ use super::host::{Host, RunError};
 use super::models::models;
 use super::preflight::{may_begin, preflight};
 use super::prompt::{documents, prompt};
-use super::scope::RunScope;
+use super::scope::{RunScope, give_up};
 use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::tool_context::gate_rules;
@@ -30,6 +30,20 @@ use crate::gate::GateRules;
 /// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through
 /// `stop`.
 pub async fn execute(
+    spec: RunSpec,
+    host: Host,
+    stop: watch::Receiver<Option<Stop>>,
+) -> Result<Ended, RunError> {
+    let (run_id, of_host) = (spec.run_id.clone(), host.clone());
+    let ended = execute_new(spec, host, stop).await;
+    if let Err(error) = &ended {
+        // The run may have its first line, but nobody works on it any more.
+        give_up(&run_id, &of_host, error.to_string()).await;
+    }
+    ended
+}
+
+async fn execute_new(
     spec: RunSpec,
     host: Host,
     stop: watch::Receiver<Option<Stop>>,
@@ -60,12 +74,19 @@ pub(super) async fn begin_work(
     documents: &str,
 ) -> Result<SessionResult, RunError> {
     let found = scope.connect().await;
+    if scope.is_suspending() {
+        return Ok(suspended());
+    }
     let (spec, ctx) = (&scope.spec, &scope.ctx);
     let mut items = preflight(&spec.config, &spec.job, ctx, &scope.toolbox);
     items.extend(found);
     let is_recorded = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty())
         || items.iter().any(|item| !item.ok);
-    if !may_begin(spec, &scope.host, &items, &scope.stop).await {
+    let may_begin = may_begin(spec, &scope.host, &items, &scope.stop).await;
+    if scope.is_suspending() {
+        return Ok(suspended());
+    }
+    if !may_begin {
         return Ok(preflight_failed(items, scope.sink.as_ref()).await);
     }
     let recorded =
@@ -117,7 +138,7 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
         reads: result.changes.reads.clone(),
     };
     let kept = match host.ledger.get().await {
-        Ok(ledger) => ledger.keep_plan(plan).await,
+        Ok(ledger) => ledger.add_plan(plan).await,
         Err(error) => Err(error),
     };
     match kept {
@@ -147,6 +168,12 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
     };
     let task = scope.spec.task.clone();
     run_apart(scope, Session::new(parts).run(task)).await
+}
+
+/// Returns the result of a run that the stop of the daemon suspends before its session begins.
+pub(super) fn suspended() -> SessionResult {
+    let error = "the daemon stopped".to_owned();
+    SessionResult { is_suspended: true, ..ended_early(StopReason::Interrupted, error) }
 }
 
 fn no_model() -> SessionResult {
@@ -193,7 +220,7 @@ pub(super) fn session_parts(
         approver: host.approver.clone(),
         stop: scope.stop.clone(),
         worked: scope.worked,
-        may_suspend: spec.is_queued && spec.job.is_resumed,
+        may_suspend: spec.may_suspend(),
     })
 }
 

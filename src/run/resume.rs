@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::ended::{Ended, ended_early};
-use super::execute::{begin_work, conclude, leave_queue, run_apart, session_parts};
+use super::execute::{begin_work, conclude, leave_queue, run_apart, session_parts, suspended};
 use super::host::{Host, RunError};
 use super::prompt::documents;
 use super::scope::{Continued, RunScope};
@@ -53,7 +53,7 @@ pub async fn resume(
     resumption: Resumption,
 ) -> Result<Ended, RunError> {
     let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
-    let continued = Continued { lock, row, worked };
+    let continued = Continued { lock, row: row.clone(), worked };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
     if cut_bytes > 0 {
@@ -66,9 +66,11 @@ pub async fn resume(
         scope.ctx.set_todos(todos);
     }
     let result = match (scope.spec.job.sandbox, crate::process::sandbox_support()) {
+        // The servers may not have started.
+        _ if scope.is_suspending() => suspended(),
         (SandboxMode::Enforce, Err(error)) => {
             let error = format!("the tools of the run can no longer be sandboxed: {error}");
-            ended_early(StopReason::Interrupted, error)
+            with_totals(ended_early(StopReason::Interrupted, error), &row)
         }
         _ if RecordedStart::find(&events).is_none() => {
             let documents = documents(&scope.spec, &scope.ctx);
@@ -77,28 +79,28 @@ pub async fn resume(
         _ => {
             // The checklist was evaluated before; a host that does not answer fails its calls.
             let _ = scope.connect().await;
-            continue_session(&scope, &events).await
+            continue_session(&scope, &events, &row).await
         }
     };
     Ok(conclude(scope, result).await)
 }
 
-async fn continue_session(scope: &RunScope, events: &[Event]) -> SessionResult {
+async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) -> SessionResult {
     let Some(start) = RecordedStart::find(events) else {
-        return ended_early(StopReason::Interrupted, "the transcript has no start".to_owned());
+        let ended = ended_early(StopReason::Interrupted, "the transcript has no start".to_owned());
+        return with_totals(ended, row);
     };
     let system =
         SystemPrompt { text: start.system, stable: start.stable, repository: start.repository };
     let mut parts = match session_parts(scope, system) {
         Ok(parts) => parts,
-        Err(result) => return result,
+        Err(result) => return with_totals(result, row),
     };
     let rebuilt = match rebuilt(scope, events, &mut parts) {
         Ok(rebuilt) => rebuilt,
         Err(error) => {
-            let counters = parts.machine.counters().clone();
             let ended = ended_early(StopReason::Interrupted, error.to_string());
-            return SessionResult { counters, ..ended };
+            return with_totals(ended, row);
         }
     };
     let model = events.iter().rev().find_map(|event| match event {
@@ -108,6 +110,15 @@ async fn continue_session(scope: &RunScope, events: &[Event]) -> SessionResult {
     let session = Session::new(parts);
     let work = async move { session.resume(rebuilt, model.as_deref()).await };
     run_apart(scope, work).await
+}
+
+/// Returns the result of a run that ends without its session, with what the run had used.
+fn with_totals(mut result: SessionResult, row: &RunSummary) -> SessionResult {
+    result.counters.iterations = row.iterations;
+    result.counters.usage = row.usage;
+    result.counters.cost = row.cost_usd;
+    result.counters.spent.calls = row.tool_calls;
+    result
 }
 
 /// Brings the machine of a session to the point where its transcript ends.

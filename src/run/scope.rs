@@ -20,6 +20,7 @@ use super::tool_context::{tool_context, toolbox};
 use crate::agent::{EventSink as _, SessionResult, StopSignal, Toolbox};
 use crate::domain::{
     Event, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart, Stop,
+    StopReason,
 };
 use crate::process::landlock_abi;
 use crate::sinks::Observed;
@@ -140,6 +141,12 @@ impl RunScope {
         })
     }
 
+    /// Tells whether the daemon is stopping and the run is to be suspended.
+    pub(super) fn is_suspending(&self) -> bool {
+        let given = self.stop.given();
+        self.spec.may_suspend() && given.is_some_and(|stop| stop.reason == StopReason::Interrupted)
+    }
+
     /// Records the first line of the run.
     ///
     /// *Errors*: [`RunError::Record`].
@@ -212,8 +219,8 @@ impl RunScope {
 }
 
 /// Ends a run: writes the last line of the transcript, the end of the record into the ledger, and
-/// the row into the index, then removes the lock file. If the transcript or the ledger cannot be
-/// written, the lock file stays, and the next start of the daemon fills in what is missing.
+/// the row into the index, then removes the lock file. If one of these fails, the lock file stays,
+/// and the next start of the daemon fills in what is missing.
 async fn finish(
     run_id: &RunId,
     host: &Host,
@@ -228,6 +235,8 @@ async fn finish(
         Ok(written) => written,
         Err(error) => {
             tracing::error!(%run_id, error = %error.0, "failed to write the end of a run to its transcript");
+            give_up(run_id, host, format!("its transcript could not be written: {}", error.0))
+                .await;
             return Ended {
                 run_id: run_id.clone(),
                 end,
@@ -241,26 +250,36 @@ async fn finish(
         Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end).await,
         Err(error) => Err(error),
     };
-    if let Some(row) = row.clone() {
-        let taken = match host.index.get().await {
+    // The lock file stays until the rest is complete.
+    let completed = match (kept, row.clone()) {
+        (Ok(()), Some(row)) => match host.index.get().await {
             Ok(index) => index.take(row).await,
             Err(error) => Err(error),
-        };
-        if let Err(error) = taken {
-            tracing::warn!(%run_id, %error, "failed to add the run to the index; `dutyd reindex` adds it");
-        }
-    }
-    match kept {
+        },
+        (kept, _) => kept,
+    };
+    match completed {
         Ok(()) => {
             if let Err(error) = lock.close() {
                 tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run; the next start removes it");
             }
         }
         Err(error) => {
-            tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger; the next start tries again");
+            tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger or the index; the next start tries again");
         }
     }
     Ended { run_id: run_id.clone(), end, recorded: true, is_suspended: false, row }
+}
+
+/// Records that a run is over although its transcript has no end, so that it is not resumed.
+pub(super) async fn give_up(run_id: &RunId, host: &Host, reason: String) {
+    let given_up = match host.ledger.get().await {
+        Ok(ledger) => ledger.give_up(run_id.clone(), reason).await,
+        Err(error) => Err(error),
+    };
+    if let Err(error) = given_up {
+        tracing::error!(%run_id, %error, "failed to record that a run is over; the next start may resume it");
+    }
 }
 
 /// Keeps the configuration of a run, with which the run continues after a crash.

@@ -54,6 +54,12 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// Tells whether the stop of the daemon suspends the run instead of ending it.
+    #[must_use]
+    pub fn may_suspend(&self) -> bool {
+        self.is_queued && self.job.is_resumed
+    }
+
     /// Tells whether the attached person can allow calls that the job does not list. That is
     /// not possible in plan mode: the person who applies the plan cannot allow such calls either,
     /// so they are not planned.

@@ -66,7 +66,7 @@ pub struct Slot {
     pub due_at: DateTime<Utc>,
     /// The slots of the span, if the row is one.
     pub span: Option<Span>,
-    /// Whether a person requested the slot, so that no schedule may have its due time.
+    /// Whether a backfill made the slot. Its due time may be in no period of the ledger.
     pub is_backfill: bool,
     pub state: SlotState,
     /// The run for this slot, or another run that covers it.

@@ -1,6 +1,6 @@
 //! The index of runs, derived from the transcripts and rebuildable at any time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, params};
@@ -83,6 +83,18 @@ impl Index {
             Some(row) => self.take(row).await,
             None => Ok(()),
         }
+    }
+
+    /// Returns the ids of the runs in the index.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn ids(&self) -> Result<HashSet<String>, DbError> {
+        self.db
+            .write(|transaction| {
+                let mut query = transaction.prepare("SELECT run_id FROM runs")?;
+                query.query_map([], |row| row.get(0))?.collect()
+            })
+            .await
     }
 
     /// Rebuilds the index from the transcripts; returns the number of runs in it.

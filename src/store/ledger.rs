@@ -263,11 +263,13 @@ impl LedgerReader<'_> {
         since: Option<DateTime<Utc>>,
         until: Option<DateTime<Utc>>,
     ) -> rusqlite::Result<Vec<SlotRow>> {
-        let mut query = self.connection.prepare_cached(
-            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots
-             WHERE (?1 IS NULL OR job = ?1) AND coalesce(until, due_at) >= ?2 AND due_at <= ?3
-             ORDER BY epoch, due_at, job",
-        )?;
+        // With a job, the query uses the primary key.
+        let of_job = job.map_or("?1 IS NULL", |_| "job = ?1");
+        let mut query = self.connection.prepare_cached(&format!(
+            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill
+             FROM slots WHERE {of_job} AND coalesce(until, due_at) >= ?2 AND due_at <= ?3
+             ORDER BY epoch, due_at, job"
+        ))?;
         let bound = |at: Option<DateTime<Utc>>, default: i64| {
             at.map_or(default, |at| at.timestamp_millis())
         };

@@ -41,7 +41,7 @@ impl Ledger {
         self.write(move |transaction| keep(transaction, &pause)).await
     }
 
-    /// Ends the pause of a job and forgets its failures; returns whether it was paused.
+    /// Ends the pause of a job and sets its count of failures to 0; returns whether it was paused.
     ///
     /// *Errors*: [`DbError`].
     pub async fn unpause(&self, job: String) -> Result<bool, DbError> {

@@ -13,7 +13,7 @@ use super::ledger::{Ledger, LedgerReader};
 use crate::domain::{Plan, PlanState};
 
 impl Ledger {
-    /// Stores a new plan, or the new state of an existing one.
+    /// Stores the new state of a plan.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_plan(&self, plan: Plan) -> Result<(), DbError> {
@@ -23,6 +23,24 @@ impl Ledger {
             transaction
                 .execute(
                     "INSERT OR REPLACE INTO plans VALUES (?1, ?2, ?3, ?4)",
+                    params![plan.plan_id, created, plan.state.as_str(), json],
+                )
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Stores the plan of a run that ends. A resumed run may have stored it before, and a person may
+    /// have decided about it since; the plan then stays as it is.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn add_plan(&self, plan: Plan) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            let json = to_json(&plan)?;
+            let created = plan.created_at.timestamp_millis();
+            transaction
+                .execute(
+                    "INSERT INTO plans VALUES (?1, ?2, ?3, ?4) ON CONFLICT (plan_id) DO NOTHING",
                     params![plan.plan_id, created, plan.state.as_str(), json],
                 )
                 .map(drop)

@@ -27,7 +27,23 @@ impl Ledger {
             let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
-                .execute(params![run_id.as_str(), lines, end.hash])
+                .execute(params![run_id.as_str(), lines, end.hash])?;
+            transaction
+                .prepare_cached("DELETE FROM given_up WHERE run_id = ?1")?
+                .execute([run_id.as_str()])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Stores why a run is over although its transcript has no end, so that it is not resumed.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn give_up(&self, run_id: RunId, reason: String) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            transaction
+                .prepare_cached("INSERT OR REPLACE INTO given_up VALUES (?1, ?2)")?
+                .execute(params![run_id.as_str(), reason])
                 .map(drop)
         })
         .await
@@ -105,6 +121,15 @@ impl LedgerReader<'_> {
             .connection()
             .prepare_cached("SELECT lines, hash FROM record_ends WHERE run_id = ?1")?;
         query.query_row([run_id], record_end).optional()
+    }
+
+    /// Returns why a run is over although its transcript has no end; `None` if it is not.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn given_up(&self, run_id: &str) -> rusqlite::Result<Option<String>> {
+        let mut query =
+            self.connection().prepare_cached("SELECT reason FROM given_up WHERE run_id = ?1")?;
+        query.query_row([run_id], |row| row.get(0)).optional()
     }
 
     /// Calls `take` with the id of each run whose record has an end in the ledger, in the order of

@@ -43,6 +43,8 @@ pub(super) const SCHEMA: Schema = Schema {
         ALTER TABLE slots ADD COLUMN until INTEGER;
         ALTER TABLE slots ADD COLUMN count INTEGER NOT NULL DEFAULT 1;
         ALTER TABLE slots ADD COLUMN is_backfill INTEGER NOT NULL DEFAULT 0;
+    ", "
+        CREATE TABLE given_up (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;
     "],
 };
 

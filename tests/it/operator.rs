@@ -96,7 +96,8 @@ fn run_prints_its_id_first_and_says_what_it_waits_for() {
     let text = String::from_utf8_lossy(&told.stderr).into_owned();
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("run 01"), "{text}");
-    assert_eq!(lines[1], "waits: 1 of 1 runs are active, 1 queued ahead");
+    assert_eq!(lines[1], "warning: another run of the job is queued or running");
+    assert_eq!(lines[2], "waits: 1 of 1 runs are active, 1 queued ahead");
     assert_eq!(told.status.code(), Some(130));
 }
 

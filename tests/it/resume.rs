@@ -253,3 +253,50 @@ fn a_run_that_continues_can_be_cancelled() {
     assert_eq!(end_of(&place, &run_id)["outcome"], "cancelled");
     drop(daemon);
 }
+
+// proves LOG-3
+#[test]
+fn a_broken_record_is_left_alone_and_its_run_is_interrupted() {
+    let place = place("change", "7309.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7309.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let transcript = place.kept().into_iter().find(|path| path.ends_with("transcript.jsonl"));
+    let transcript = transcript.unwrap();
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    let altered = text.replacen("\"source\":\"job\"", "\"source\":\"person\"", 1);
+    assert_ne!(altered, text);
+    std::fs::write(&transcript, &altered).unwrap();
+    let daemon = place.serve();
+    let row = || place.json(&["runs", "--outcome", "interrupted"])[0].clone();
+    assert_eq!(row()["run_id"], run_id.as_str());
+    assert_eq!(std::fs::read_to_string(&transcript).unwrap(), altered);
+    assert!(place.log().contains("the record of an open run is broken"), "{}", place.log());
+    assert_eq!(made(&place), "change\n");
+    drop(daemon);
+    assert_eq!(place.dutyd(&["reindex"]).code, 0);
+    assert_eq!(row()["run_id"], run_id.as_str());
+    assert_eq!(place.dutyd(&["verify", &run_id]).code, 1);
+}
+
+#[test]
+fn an_index_that_lacks_runs_is_repaired() {
+    let place = place("look", "7310.OWN", "description: d");
+    let_it_end(&place);
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    drop(daemon);
+    let old = std::fs::read(place.state().join("index.db")).unwrap();
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    drop(daemon);
+    // A backup of the index from before the second run.
+    for file in ["index.db-wal", "index.db-shm"] {
+        let _ = std::fs::remove_file(place.state().join(file));
+    }
+    std::fs::write(place.state().join("index.db"), old).unwrap();
+    let daemon = place.serve();
+    assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 2);
+    assert!(place.log().contains("added runs that were missing in the index"));
+    drop(daemon);
+}

@@ -38,6 +38,8 @@ impl Session {
         tokio::select! {
             biased;
             reason = self.parts.stop.reason() => {
+                let suspends = self.parts.may_suspend && reason == StopReason::Interrupted;
+                self.is_suspending.store(suspends, Ordering::Relaxed);
                 executor.cancel().cancel();
                 // Tools end within their grace period. Record their results before the run ends.
                 work.await?;
@@ -122,7 +124,7 @@ impl Session {
             planned,
         };
         let is_cut = matches!(output.error_kind, Some(ErrorKind::Interrupted | ErrorKind::Skipped));
-        if !(is_cut && self.is_suspending()) {
+        if !(is_cut && self.is_suspending.load(Ordering::Relaxed)) {
             open.end(output).await?;
         }
         Ok(outcome)

@@ -27,11 +27,8 @@ impl Session {
     /// Runs the calls of the last reply that have no result. Does not run those again that had
     /// started as write calls: their effects are unknown.
     pub(super) async fn finish_calls(&mut self, cut: CutCalls) -> Result<Input, RecordError> {
-        let CutCalls { mut done, started, numbered } = cut;
+        let CutCalls { mut done, started, settled } = cut;
         let calls = self.last_calls();
-        let results = done.iter().map(|outcome| &outcome.call_id);
-        let settled = results.chain(started.iter().map(|start| &start.call_id));
-        let settled = settled.map(|id| (id.clone(), numbered.contains(id))).collect();
         let (dispatches, decisions) = self.parts.machine.dispatch_rest(&settled);
         for decision in decisions {
             self.parts.sink.record(decision).await?;
@@ -79,8 +76,18 @@ impl Session {
             }
             None => (UNKNOWN.to_owned(), Some(ErrorKind::Interrupted)),
         };
+        // Charge what the call may have changed.
+        let tool = self.parts.machine.toolbox().find(&start.name);
+        let prepared = tool.and_then(|tool| tool.prepare(&start.arguments).ok());
+        let gate = &self.parts.machine.rules().gate;
+        let (modified, lines_changed) = match &prepared {
+            Some(prepared) => (gate.written(&prepared.resources).collect(), prepared.lines),
+            None => (Vec::new(), 0),
+        };
         let output = CallOutput {
             content: text.clone(),
+            modified: modified.clone(),
+            lines_changed,
             error_kind,
             output_bytes: text.len() as u64,
             output: Some(text.clone()),
@@ -97,8 +104,8 @@ impl Session {
             content: self.parts.marker.wrap(&start.call_id, &text),
             images: Vec::new(),
             error_kind,
-            modified: Vec::new(),
-            lines_changed: 0,
+            modified,
+            lines_changed,
             planned: Planned::Changed,
         })
     }

@@ -69,7 +69,8 @@ pub(crate) struct RawJob {
     /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) catchup_window: Option<String>,
-    /// Number of consecutive failed runs after which the job is paused. Defaults to no limit.
+    /// Pause the job after this number of consecutive failed runs. By default, the job is never
+    /// paused.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) pause_after_failures: Option<u32>,
     /// Handling of a run that the death or the stop of the daemon cut off. Defaults to resume.

@@ -161,7 +161,7 @@ async fn a_span_accounts_for_its_due_times_only() {
 }
 
 #[tokio::test]
-async fn a_backfilled_slot_is_no_extra() {
+async fn a_backfilled_slot_is_not_an_extra() {
     let bench = Bench::hourly(&ALL).await;
     let earlier = Slot { is_backfill: true, ..slot("j", at("00:00:00")) };
     let claim = Claim { slots: vec![earlier], ..Claim::default() };

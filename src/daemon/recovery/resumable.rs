@@ -97,19 +97,33 @@ pub(super) fn resumptions(lines: &[ReadLine]) -> u64 {
     lines.iter().filter(is_resumed).count() as u64
 }
 
-/// Returns how long a run worked: the time from its first line to its last, without the time in
-/// which the daemon was down.
-pub(super) fn worked(lines: &[ReadLine]) -> Duration {
-    let mut worked = TimeDelta::zero();
-    for pair in lines.windows(2) {
+/// Returns how long a run worked, without the time in which the daemon was down: what its last reply
+/// says, and the time from there to the last line. If the daemon died, also the time from there to
+/// when the daemon was last seen.
+pub(super) fn worked(lines: &[ReadLine], last_seen: Option<DateTime<Utc>>) -> Duration {
+    let elapsed = |line: &ReadLine| match known(line) {
+        Some(Event::AssistantTextEnd { elapsed_ms, model: Some(_), .. }) => Some(*elapsed_ms),
+        _ => None,
+    };
+    let replied = lines.iter().enumerate().rev().find_map(|(at, line)| Some((at, elapsed(line)?)));
+    let (from, mut worked) = match replied {
+        Some((at, elapsed)) => (at, Duration::from_millis(elapsed)),
+        None => (0, Duration::ZERO),
+    };
+    let between =
+        |before: DateTime<Utc>, after: DateTime<Utc>| (after - before).to_std().unwrap_or_default();
+    for pair in lines.get(from..).unwrap_or_default().windows(2) {
         if let [before, after] = pair
             && !matches!(known(after), Some(Event::SessionResumed { .. }))
             && let (Some(before), Some(after)) = (moment(before), moment(after))
         {
-            worked += (after - before).max(TimeDelta::zero());
+            worked += between(before, after);
         }
     }
-    worked.to_std().unwrap_or_default()
+    let last =
+        lines.last().filter(|last| !matches!(known(last), Some(Event::SessionSuspended { .. })));
+    let silent = last.and_then(moment).zip(last_seen);
+    worked + silent.map_or(Duration::ZERO, |(last, seen)| between(last, seen))
 }
 
 fn moment(line: &ReadLine) -> Option<DateTime<Utc>> {

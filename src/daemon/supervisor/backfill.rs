@@ -1,5 +1,7 @@
 //! Runs a job for due times of the past.
 
+use std::collections::HashSet;
+
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
@@ -8,7 +10,7 @@ use super::slots::{DueFacts, Dues};
 use crate::daemon::command::{BackfillRequest, CommandError};
 use crate::daemon::disposition::Cause;
 
-/// The maximum number of slots that a job's backfills may leave in the queue.
+/// The maximum number of slots of a job that may wait after a backfill.
 const MAX_SLOTS: usize = 1000;
 
 /// The maximum number of due times in the period of a backfill.
@@ -24,7 +26,7 @@ impl Supervisor {
         if self.stopping.is_some() {
             return Err(CommandError::Stopping);
         }
-        // Every due time up to now gets its row, or is held for its jitter.
+        // Now every due time has its row, or waits for its jitter.
         self.tick().await;
         let now = self.parts.host.clock.now();
         let BackfillRequest { job, from, to, by } = request;
@@ -36,9 +38,9 @@ impl Supervisor {
         rows.sort_by_key(|row| row.due_at);
         let mut open = due_times;
         remove_decided(&mut open, &rows);
-        open.retain(|due_at| {
-            !self.held.iter().any(|held| held.job == job && held.due_at == *due_at)
-        });
+        let held = self.held.iter().filter(|held| held.job == job);
+        let held: HashSet<DateTime<Utc>> = held.map(|held| held.due_at).collect();
+        open.retain(|due_at| !held.contains(due_at));
         let count = open.len();
         if count > MAX_SLOTS {
             return Err(CommandError::Invalid(format!(

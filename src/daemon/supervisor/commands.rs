@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::downtime::has_due;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::{schedules, waits_for};
-use super::{Command, CommandError, Held, RunRequest, SUPERSEDED, Started, Supervisor};
+use super::{Active, Command, CommandError, Held, RunRequest, SUPERSEDED, Started, Supervisor};
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
@@ -80,14 +80,15 @@ impl Supervisor {
         if requested >= MAX_WAITING {
             return Err(CommandError::Full(requested));
         }
+        let mut warnings = Vec::new();
         if self.queue.is_busy(&request.job) {
-            tracing::warn!(
-                job = request.job,
-                "manual run of a job that is already queued or running"
-            );
+            warnings.push("another run of the job is queued or running".to_owned());
         }
         if self.pauses.contains(&request.job) {
-            tracing::warn!(job = request.job, "manual run of a paused job");
+            warnings.push("the job is paused".to_owned());
+        }
+        for warning in &warnings {
+            tracing::warn!(job = request.job, warning, "manual run");
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let facts = TriggerFacts::manual(request.by.clone());
@@ -108,7 +109,7 @@ impl Supervisor {
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         self.queue.push(waiting);
-        Ok(Started { run_id, waits })
+        Ok(Started { run_id, waits, warnings })
     }
 
     /// Cancels every queued and active run of a job, or of all jobs; returns their ids.
@@ -147,6 +148,13 @@ impl Supervisor {
         by: Option<Person>,
     ) -> Result<(), CommandError> {
         let stop = Stop { reason: StopReason::Cancelled, by: by.clone() };
+        let is_suspending = |active: &Active| {
+            let given = active.stop.borrow();
+            given.as_ref().is_some_and(|stop| stop.reason == StopReason::Interrupted)
+        };
+        if self.active.get(run_id).is_some_and(is_suspending) {
+            return Err(CommandError::Stopping);
+        }
         if self.cancel_active(run_id, by.clone()) || self.cancel_resumed(run_id, &stop).await {
             return Ok(());
         }

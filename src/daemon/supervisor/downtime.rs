@@ -40,9 +40,10 @@ impl Supervisor {
             };
             let down: Vec<DateTime<Utc>> =
                 schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
+            let down = self.without_row(&period, down).await?;
             if self.has_schedule(&period) {
                 let key = (epoch, period.job.clone());
-                for due_at in self.without_row(&period, down).await? {
+                for due_at in down {
                     match self.hold_until_start(&period.job, due_at, now) {
                         true => {}
                         false => {

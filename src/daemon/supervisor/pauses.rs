@@ -15,6 +15,8 @@ impl Supervisor {
         if !self.config.borrow().jobs.contains_key(job.as_str()) {
             return Err(CommandError::NoJob(job));
         }
+        // Decide first what came due before the pause.
+        self.tick().await;
         let pause = Pause { job, paused_at: self.parts.host.clock.now(), note };
         let kept = self.parts.ledger.pause(pause.clone()).await;
         kept.map_err(|error| CommandError::NotPaused(error.to_string()))?;
@@ -22,12 +24,14 @@ impl Supervisor {
         Ok(pause)
     }
 
-    /// Ends the pause of a job, and forgets its failures; returns whether it was paused.
+    /// Ends the pause of a job, and sets its count of failures to 0; returns whether it was paused.
     pub(super) async fn unpause(&mut self, job: String) -> Result<bool, CommandError> {
         let is_configured = self.config.borrow().jobs.contains_key(job.as_str());
         if !is_configured && !self.pauses.contains(&job) {
             return Err(CommandError::NoJob(job));
         }
+        // Decide first what came due during the pause.
+        self.tick().await;
         let ended = self.parts.ledger.unpause(job.clone()).await;
         let was_paused = ended.map_err(|error| CommandError::NotPaused(error.to_string()))?;
         self.pauses.remove(&job);

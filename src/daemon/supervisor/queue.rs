@@ -62,7 +62,7 @@ struct JobRuns {
     has_serial: bool,
     /// Its other queued runs, oldest first.
     behind: VecDeque<(u64, Waiting)>,
-    /// The number of queued runs that belong to slots.
+    /// The number of queued runs of slots that have not begun.
     slots: usize,
     active: usize,
     /// The number of active runs that run because of `catchup: all`.
@@ -130,7 +130,7 @@ impl Queue {
         self.len += 1;
         let job = waiting.job.clone();
         let runs = self.jobs.entry(job.clone()).or_default();
-        runs.slots += usize::from(waiting.is_slot());
+        runs.slots += usize::from(waiting.is_new_slot());
         match waiting.waits_for {
             WaitsFor::Nothing => {
                 runs.ready.insert(number);
@@ -155,7 +155,7 @@ impl Queue {
                 runs.behind.push_front((number, waiting));
                 continue;
             }
-            runs.slots -= usize::from(waiting.is_slot());
+            runs.slots -= usize::from(waiting.is_new_slot());
             runs.active += 1;
             runs.caught_up += usize::from(waiting.is_caught_up);
             self.len -= 1;
@@ -215,7 +215,7 @@ impl Queue {
                     false => runs.behind.push_back((number, waiting)),
                 }
             }
-            runs.slots -= own.iter().filter(|(_, waiting)| waiting.is_slot()).count();
+            runs.slots -= own.iter().filter(|(_, waiting)| waiting.is_new_slot()).count();
             self.len -= own.len();
             taken.extend(own);
             self.advance(&job);

@@ -6,10 +6,11 @@ use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
 use super::queue::{Waiting, WaitsFor};
+use super::slots::runs_regardless;
 use super::{Active, Supervisor};
 use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
-use crate::domain::{Stop, Trigger};
+use crate::domain::Stop;
 use crate::run::{RunError, resume};
 use crate::store::SlotState;
 
@@ -22,7 +23,7 @@ impl Waiting {
             facts: run.spec.trigger.clone(),
             request: RunRequest::default(),
             waits_for: WaitsFor::Nothing,
-            is_caught_up: run.spec.trigger.trigger == Trigger::Backfill,
+            is_caught_up: runs_regardless(run.spec.trigger.trigger, run.spec.job.catchup),
             resumed: Some(Box::new(run)),
         }
     }
@@ -37,7 +38,7 @@ impl Supervisor {
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
         let (stop, stopped) = watch::channel(stop);
-        self.active.insert(run_id.clone(), Active { job, is_caught_up, stop });
+        self.active.insert(run_id.clone(), Active { job, is_caught_up, is_resumed: true, stop });
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let work = resume(run.spec, host, stopped, run.resumption);

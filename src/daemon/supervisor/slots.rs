@@ -100,7 +100,7 @@ impl Supervisor {
         for (job, run_id) in &replaced {
             self.queue.take(Some(job), |waiting| waiting.run_id == *run_id);
         }
-        self.cancel_others(&runs);
+        self.cancel_others(&runs).await;
         let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
         let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
         runs.retain(|run| !lost.contains(&run.run_id));
@@ -150,7 +150,10 @@ impl Supervisor {
         for ((slot, disposition), (due_at, facts)) in slots.iter().zip(dispositions).zip(dues).rev()
         {
             let late = (now - slot.due_at).to_std().unwrap_or_default();
-            let reason = disposition.reason(state, cause, late);
+            let reason = match &facts.by {
+                Some(person) => format!("requested by {} (backfill)", person.user),
+                None => disposition.reason(state, cause, late),
+            };
             let left = &facts.left;
             let id = if starts(disposition) { ids.pop() } else { None };
             // A run that was left in the queue keeps its id, unless the id has a directory.
@@ -195,16 +198,24 @@ impl Supervisor {
         replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
     }
 
-    /// Cancels the active runs that new runs replace.
-    fn cancel_others(&self, runs: &[Waiting]) {
-        for run in runs.iter().filter(|run| self.is_replacing(run)) {
-            let own = self.active.values().filter(|of| of.job == run.job && !of.is_caught_up);
+    /// Cancels the active runs that new runs replace, and those that wait to continue.
+    async fn cancel_others(&mut self, runs: &[Waiting]) {
+        let replacing = runs.iter().filter(|run| self.is_replacing(run));
+        let jobs: BTreeSet<&str> = replacing.map(|run| run.job.as_str()).collect();
+        for job in jobs {
+            let own = self.active.values().filter(|of| of.job == job && !of.is_caught_up);
             for active in own {
                 active.stop.send_if_modified(|stop| {
                     let is_first = stop.is_none();
                     stop.get_or_insert_with(|| StopReason::Cancelled.into());
                     is_first
                 });
+            }
+            let resumed = self.queue.of_job(job);
+            let resumed = resumed.filter(|run| run.resumed.is_some() && !run.is_caught_up);
+            let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
+            for run_id in resumed {
+                self.cancel_resumed(&run_id, &StopReason::Cancelled.into()).await;
             }
         }
     }
@@ -365,8 +376,7 @@ fn of_slot(
         Disposition::Backfill => Trigger::Backfill,
         _ => return None,
     };
-    let is_caught_up =
-        trigger == Trigger::Backfill || trigger == Trigger::Catchup && job.catchup == Catchup::All;
+    let is_caught_up = runs_regardless(trigger, job.catchup);
     Some(Waiting {
         run_id,
         job: job.name.to_string(),
@@ -376,6 +386,15 @@ fn of_slot(
         is_caught_up,
         resumed: None,
     })
+}
+
+/// Tells whether `overlap` does not apply to the run of a slot.
+pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
+    match trigger {
+        Trigger::Backfill => true,
+        Trigger::Catchup => catchup == Catchup::All,
+        Trigger::Schedule | Trigger::Manual | Trigger::Apply => false,
+    }
 }
 
 /// Returns which runs of its job a slot's run waits for.

@@ -87,6 +87,13 @@ impl Bench {
         self.supervisor.begin_due(now).await;
     }
 
+    /// Makes every run stay in the queue.
+    fn starts_nothing(&mut self) {
+        let mut config = (*self.supervisor.parts.config).clone();
+        config.settings.max_concurrent_runs = 0;
+        self.supervisor.config.send_replace(Arc::new(config));
+    }
+
     async fn slots(&self) -> Vec<(i64, String, String)> {
         let rows = self
             .supervisor
@@ -265,9 +272,10 @@ jobs:
             if run.job == "cancel" {
                 cancelled.push(stopped);
             }
-            supervisor
-                .active
-                .insert(run.run_id, Active { job: run.job, is_caught_up: false, stop });
+            supervisor.active.insert(
+                run.run_id,
+                Active { job: run.job, is_caught_up: false, is_resumed: false, stop },
+            );
         }
     }
     let states = async |bench: &Bench, job: &'static str| {
@@ -479,7 +487,8 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         let most = bench.supervisor.config.borrow().settings.max_concurrent_runs;
         for _ in 0..most {
             let (stop, _) = watch::channel(None);
-            let other = Active { job: "other".to_owned(), is_caught_up: false, stop };
+            let other =
+                Active { job: "other".to_owned(), is_caught_up: false, is_resumed: false, stop };
             bench.supervisor.active.insert(slots::new_run_id(), other);
         }
         bench.supervisor.reload().await;
@@ -547,6 +556,7 @@ async fn a_pause_stops_the_schedule_until_it_ends() {
         "version: 1\njobs: [{name: j, schedule: '* * * * *', overlap: buffer_all, prompt: x}]\n";
     let temp = temp();
     let mut first = bench(MINUTES, "2026-05-04T11:59:30Z", temp.clone()).await;
+    first.starts_nothing();
     first.claims("2026-05-04T12:00:00Z").await;
     first.supervisor.pause("j".into(), Some("disk swap".into())).await.unwrap();
     first.claims("2026-05-04T12:01:00Z").await;
@@ -643,10 +653,7 @@ async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
     let mut first = bench(HOURLY, "2026-05-04T11:30:00Z", temp.clone()).await;
     first.goes("2026-05-04T12:00:00Z").await;
     *first.clock.0.lock().unwrap() = at("2026-05-04T12:30:00Z");
-    // Keep the runs in the queue.
-    let mut none = (*first.supervisor.parts.config).clone();
-    none.settings.max_concurrent_runs = 0;
-    first.supervisor.config.send_replace(Arc::new(none));
+    first.starts_nothing();
     let all = ("2026-05-04T09:00:00Z", "2026-05-04T12:30:00Z");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(3), "12:00 has its slot");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(0), "each due time runs once");
@@ -674,5 +681,31 @@ async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
     let expected =
         ["04 09:00 ran", "04 10:00 ran", "04 11:00 ran", "04 12:00 ran", "04 13:00 skipped"];
     assert_eq!(rows, expected);
+    assert!(second.is_sound().await);
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn a_changed_schedule_after_a_downtime_keeps_the_slots_that_have_rows() {
+    // As above, 12:05 has run and 12:00 is held; the schedule changes while the daemon is down.
+    const SPREAD: &str =
+        "version: 1\njobs: [{name: NAME, schedule: '*/5 * * * *', jitter: 10m, prompt: x}]\n";
+    let name = (0..1000).map(|n| format!("j{n}")).find(|name| {
+        let starts = |due: &str| {
+            let due_at = at(due);
+            due_at + crate::schedule::jitter(name, due_at, Duration::from_mins(10))
+        };
+        starts("2026-05-04T12:00:00Z") > at("2026-05-04T12:08:00Z")
+            && starts("2026-05-04T12:05:00Z") < at("2026-05-04T12:07:00Z")
+    });
+    let jobs = SPREAD.replace("NAME", &name.unwrap());
+    let temp = temp();
+    let mut first = bench(&jobs, "2026-05-04T11:59:00Z", temp.clone()).await;
+    first.goes("2026-05-04T12:07:00Z").await;
+    drop(first);
+    let jobs = jobs.replace("*/5", "*/7");
+    let second = bench(&jobs, "2026-05-06T12:00:00Z", temp).await;
+    let rows = second.slots().await;
+    assert_eq!(rows[..2], expected(&[(0, "04 12:00", "missed"), (0, "04 12:05", "ran")]));
     assert!(second.is_sound().await);
 }
