@@ -183,7 +183,7 @@ const PROVEN: &[(&str, &[u8])] = &[
     ("PROV", &[1, 2, 3, 4, 5, 6]),
     ("SEC", &[1, 2, 3, 4, 5, 6]),
     ("SH", &[1, 2, 3, 4, 5]),
-    ("STATE", &[1, 2, 3, 5]),
+    ("STATE", &[1, 2, 3, 4, 5]),
     ("UNIT", &[1, 2, 3]),
     ("WEB", &[1, 6, 7, 8, 10]),
 ];
@@ -192,7 +192,7 @@ const PROVEN: &[(&str, &[u8])] = &[
 const LATER: &[(&str, &[u8], &str)] = &[
     ("CFG", &[7], "schedule: reloads in a storm"),
     ("POL", &[7], "subagents"),
-    ("STATE", &[4, 6], "state: full disks, retention"),
+    ("STATE", &[6], "state: retention"),
     ("WEB", &[2, 3, 4, 5, 9], "web"),
 ];
 

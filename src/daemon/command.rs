@@ -28,6 +28,8 @@ pub enum Command {
     Pause(String, Option<String>, oneshot::Sender<Result<Pause, CommandError>>),
     /// End the pause of a job; the reply tells whether it was paused.
     Unpause(String, oneshot::Sender<Result<bool, CommandError>>),
+    /// Tell whether runs can begin: the disk can be written, and the daemon is not stopping.
+    IsReady(oneshot::Sender<bool>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
     /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.

@@ -21,7 +21,7 @@ const MAX_WAITING: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     DaemonDown,
-    LedgerUnwritable,
+    DiskUnwritable,
     /// The machine was asleep, or too busy for the daemon to decide in time.
     MachineHeldUp,
 }
@@ -149,7 +149,7 @@ impl Disposition {
     pub(super) fn reason(self, job: JobState, cause: Cause, late: Duration) -> String {
         let because = match cause {
             Cause::DaemonDown => "the daemon was down",
-            Cause::LedgerUnwritable => "the ledger could not be written",
+            Cause::DiskUnwritable => "the disk could not be written",
             Cause::MachineHeldUp => "the machine was asleep or busy",
         };
         let late = humantime::format_duration(Duration::from_secs(late.as_secs()));
@@ -284,7 +284,7 @@ mod tests {
             ]),
             is_active: bool,
             waiting in prop::sample::select(vec![0usize, 1, 998, 1000]),
-            cause in prop::sample::select(vec![Cause::DaemonDown, Cause::LedgerUnwritable, Cause::MachineHeldUp]),
+            cause in prop::sample::select(vec![Cause::DaemonDown, Cause::DiskUnwritable, Cause::MachineHeldUp]),
         ) {
             let is_busy = is_active || waiting > 0;
             let job = JobState { catchup, window: Duration::from_secs(window), overlap, is_busy, waiting };
@@ -317,7 +317,7 @@ mod tests {
                 let reason = disposition.reason(job, cause, late.to_std().unwrap());
                 let word = match cause {
                     Cause::DaemonDown => "daemon",
-                    Cause::LedgerUnwritable => "ledger",
+                    Cause::DiskUnwritable => "disk",
                     Cause::MachineHeldUp => "machine",
                 };
                 match disposition {

@@ -5,6 +5,7 @@
 
 mod backfill;
 mod commands;
+mod disk;
 mod downtime;
 mod ends;
 mod pauses;
@@ -57,9 +58,6 @@ const CLAIM_BATCH: usize = 20_000;
 
 /// Why a slot is superseded.
 const SUPERSEDED: &str = "the schedule changed before its run began";
-
-/// Delay before the next attempt after a failed claim.
-const CLAIM_PAUSE: Duration = Duration::from_secs(5);
 
 /// The interface to a running supervisor: its commands and its configuration.
 #[derive(Debug, Clone)]
@@ -133,9 +131,10 @@ pub struct Supervisor {
     /// The last clock reading that was saved to the ledger.
     last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
-    /// No slot is claimed before this moment; set after a failed claim.
+    /// When to find out whether the disk can be written again; set after a fault.
     not_before: Option<Instant>,
-    ledger_fault: Option<String>,
+    /// What cannot be written to the disk. While it is set, no run begins.
+    disk_fault: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
 }
@@ -191,7 +190,7 @@ impl Supervisor {
             last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
             started_at: now,
             not_before: None,
-            ledger_fault: None,
+            disk_fault: None,
             stopping: None,
             parts,
         };
@@ -257,14 +256,20 @@ impl Supervisor {
         }
         let now = self.parts.host.clock.now();
         if let Err(error) = self.look_at_clock(now).await {
-            self.ledger_failed(&error);
+            self.disk_failed(&format!("the ledger: {error}"));
             return;
         }
         for due in self.ticker.take(now) {
             self.hold(due);
         }
-        self.begin_due(now).await;
-        self.fill().await;
+        let cause = match self.disk_fault {
+            Some(_) => Cause::DiskUnwritable,
+            None => Cause::MachineHeldUp,
+        };
+        if self.disk_is_writable().await {
+            self.begin_due(cause, now).await;
+            self.fill().await;
+        }
     }
 
     /// Holds a due time until its start time.
@@ -282,14 +287,7 @@ impl Supervisor {
     }
 
     /// Claims the held due times whose start time has come. If a claim fails, holds them again.
-    async fn begin_due(&mut self, now: DateTime<Utc>) {
-        if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
-            return;
-        }
-        let cause = match self.ledger_fault {
-            Some(_) => Cause::LedgerUnwritable,
-            None => Cause::MachineHeldUp,
-        };
+    async fn begin_due(&mut self, cause: Cause, now: DateTime<Utc>) {
         let mut dues = Dues::new();
         while self.held.first().is_some_and(|held| held.starts_at <= now) {
             let Some(held) = self.held.pop_first() else { break };
@@ -301,7 +299,7 @@ impl Supervisor {
             return;
         }
         if let Err(error) = self.settle(&mut dues, cause, now).await {
-            self.ledger_failed(&error);
+            self.disk_failed(&format!("the ledger: {error}"));
             let config = self.config.borrow().clone();
             for ((epoch, job), dues) in dues {
                 let Some(found) = config.jobs.get(job.as_str()) else { continue };
@@ -315,15 +313,11 @@ impl Supervisor {
         }
     }
 
-    fn ledger_failed(&mut self, error: &dyn std::fmt::Display) {
-        tracing::error!(%error, "failed to claim slots; no scheduled run starts until a claim succeeds");
-        self.ledger_fault = Some(format!("cannot claim slots: {error}"));
-        self.not_before = Some(Instant::now() + CLAIM_PAUSE);
-    }
-
-    /// Starts queued runs until `max_concurrent_runs` are active.
+    /// Starts queued runs until `max_concurrent_runs` are active. After a fault of the disk, does
+    /// nothing until the disk can be written again (STATE-4).
     async fn fill(&mut self) {
         while self.stopping.is_none()
+            && self.disk_fault.is_none()
             && self.active.len() < self.config.borrow().settings.max_concurrent_runs
         {
             let Some(waiting) = self.queue.start() else { return };
@@ -417,6 +411,10 @@ impl Supervisor {
                         tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
                     }
                 }
+                if stop_reason == StopReason::RecordFailed || !ended.recorded {
+                    let error = end.error.as_deref().unwrap_or("unknown error");
+                    self.disk_failed(&format!("the record of a run: {error}"));
+                }
                 self.last_outcomes.insert(job.clone(), is_good);
                 self.record_end(job, run_id, (outcome, stop_reason), now).await;
             }
@@ -429,6 +427,9 @@ impl Supervisor {
             }
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
+                if !matches!(error, RunError::Panicked) {
+                    self.disk_failed(&error);
+                }
                 self.last_outcomes.insert(job, false);
                 let state = if matches!(error, RunError::Panicked) {
                     SlotState::Ran

@@ -129,11 +129,29 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/approvals/{id}", post(answer_approval))
         .route("/slots", get(slots))
         .route("/audit", get(audit_slots));
-    Router::new()
+    let with_key = Router::new()
         .nest("/api/v1", routes)
         .fallback(|| async { Problem::new(StatusCode::NOT_FOUND, "no such route") })
+        .layer(axum::middleware::from_fn_with_state(key, ask_for_key));
+    // A monitor needs no key for these, and they tell nothing else.
+    Router::new()
+        .route("/healthz", get(is_alive))
+        .route("/readyz", get(is_ready))
+        .merge(with_key)
         .with_state(api)
-        .layer(axum::middleware::from_fn_with_state(key, ask_for_key))
+}
+
+/// Tells whether the supervisor answers.
+async fn is_alive(State(api): State<Api>) -> StatusCode {
+    api.ask(Command::IsReady).await.map_or(StatusCode::SERVICE_UNAVAILABLE, |_| StatusCode::OK)
+}
+
+/// Tells whether runs can begin.
+async fn is_ready(State(api): State<Api>) -> StatusCode {
+    match api.ask(Command::IsReady).await {
+        Ok(true) => StatusCode::OK,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
 }
 
 async fn status(State(api): State<Api>) -> Answer<StatusReport> {

@@ -41,6 +41,16 @@ impl StateDir {
         &self.root
     }
 
+    /// Writes 64 KiB to the state directory and removes them again.
+    ///
+    /// *Errors*: the disk cannot be written.
+    pub fn try_to_write(&self) -> io::Result<()> {
+        let path = self.root.join("probe");
+        let written = write_atomic(&path, &[0; 64 << 10]);
+        let removed = std::fs::remove_file(path);
+        written.and(removed)
+    }
+
     /// Keeps the configuration with this digest, unless it is kept already.
     ///
     /// *Errors*: any I/O error.

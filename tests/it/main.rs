@@ -17,6 +17,7 @@ mod crash;
 mod cron;
 mod daemon;
 mod differential;
+mod disk;
 mod environment;
 mod follow;
 mod formats;

@@ -53,6 +53,9 @@ impl Supervisor {
                 let unpaused = self.unpause(job).await;
                 let _ = reply.send(unpaused);
             }
+            Command::IsReady(reply) => {
+                let _ = reply.send(self.disk_fault.is_none() && self.stopping.is_none());
+            }
             Command::Reload(reply) => {
                 self.reload().await;
                 let _ = reply.send(self.config_state.clone());
@@ -94,8 +97,11 @@ impl Supervisor {
         let facts = TriggerFacts::manual(request.by.clone());
         let (active, ahead, most) =
             (self.active.len(), self.queue.ready(), config.settings.max_concurrent_runs);
-        let waits = (active + ahead >= most)
-            .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead"));
+        let waits = match &self.disk_fault {
+            Some(fault) => Some(fault.clone()),
+            None => (active + ahead >= most)
+                .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead")),
+        };
         let waiting = Waiting {
             run_id: run_id.clone(),
             job: request.job.clone(),
@@ -270,7 +276,7 @@ impl Supervisor {
         let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
         if let Err(error) = adopted {
             self.config.send_replace(before);
-            self.ledger_failed(&error);
+            self.disk_failed(&format!("the ledger: {error}"));
             self.refuse_reload(&error);
             return;
         }
@@ -345,7 +351,7 @@ impl Supervisor {
 
     pub(super) fn status(&self) -> StatusReport {
         let mut degraded = self.parts.degraded.clone();
-        degraded.extend(self.ledger_fault.clone());
+        degraded.extend(self.disk_fault.clone());
         if !self.config_state.valid {
             degraded.push("the last reload failed; an older configuration is in effect".to_owned());
         }

@@ -46,7 +46,7 @@ impl Supervisor {
         let count = ended.runs.len();
         if let Err(error) = self.parts.ledger.end_waiting(ended, now).await {
             tracing::error!(count, %error, "failed to record the end of queued runs; the next start settles them");
-            self.ledger_fault = Some(format!("cannot write slots: {error}"));
+            self.disk_failed(&format!("the ledger: {error}"));
         }
     }
 
@@ -65,6 +65,6 @@ impl Supervisor {
 
     fn end_failed(&mut self, error: &DbError) {
         tracing::error!(%error, "failed to record the state of a slot; the next start settles it");
-        self.ledger_fault = Some(format!("cannot write slots: {error}"));
+        self.disk_failed(&format!("the ledger: {error}"));
     }
 }

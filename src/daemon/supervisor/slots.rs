@@ -245,10 +245,7 @@ impl Supervisor {
 
     /// Makes a claim; returns for each slot whether it was claimed.
     async fn claim(&mut self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
-        let claimed = self.parts.ledger.claim(claim, now).await?;
-        self.ledger_fault = None;
-        self.not_before = None;
-        Ok(claimed)
+        self.parts.ledger.claim(claim, now).await
     }
 
     /// Claims slots that start no run.

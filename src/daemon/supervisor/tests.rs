@@ -84,7 +84,7 @@ impl Bench {
         for due in self.supervisor.ticker.take(now) {
             self.supervisor.hold(due);
         }
-        self.supervisor.begin_due(now).await;
+        self.supervisor.begin_due(Cause::MachineHeldUp, now).await;
     }
 
     /// Makes every run stay in the queue.
