@@ -289,6 +289,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         overlap: crate::config::Overlap::Skip,
         catchup: crate::config::Catchup::None,
         pause_after_failures: None,
+        retry: None,
         is_resumed: false,
         catchup_window: std::time::Duration::ZERO,
         prompt: Template::parse("-").map_err(|error| failed(&error))?,

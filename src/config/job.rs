@@ -2,6 +2,7 @@
 
 mod check;
 mod limits;
+mod slots;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,8 @@ use crate::argv::{ArgumentConditions, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
+
+pub use slots::{Catchup, Overlap, Retry};
 
 /// The smallest `max_output_bytes`.
 const LEAST_OUTPUT_BYTES: u64 = 4096;
@@ -68,46 +71,6 @@ pub struct Approval {
 impl Default for Approval {
     fn default() -> Self {
         Self { timeout: Duration::from_secs(60), unanswered_is_planned: false }
-    }
-}
-
-/// The policy for slots that the daemon could not start in time, for example because it was down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Catchup {
-    /// Such slots are recorded as missed.
-    None,
-    /// The latest of these slots runs, if it is at most `catchup_window` old.
-    Latest,
-    /// Each of these slots runs, one after another, if it is at most `catchup_window` old.
-    All,
-}
-
-/// The policy for a slot that comes due while a run of its job waits or works.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overlap {
-    /// The slot does not run.
-    Skip,
-    /// The slot waits, unless another one does.
-    BufferOne,
-    /// The slot waits.
-    BufferAll,
-    /// The slot replaces a waiting one, and active runs are cancelled.
-    CancelOther,
-    /// The slot runs beside the other runs.
-    AllowAll,
-}
-
-impl Overlap {
-    /// Returns the value that selects the policy in `jobs.yaml`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Skip => "skip",
-            Self::BufferOne => "buffer_one",
-            Self::BufferAll => "buffer_all",
-            Self::CancelOther => "cancel_other",
-            Self::AllowAll => "allow_all",
-        }
     }
 }
 
@@ -232,6 +195,8 @@ pub struct Job {
     pub catchup: Catchup,
     /// The maximum age of a slot to catch up.
     pub catchup_window: Duration,
+    /// How a failed run is repeated; `None` if it is not.
+    pub retry: Option<Retry>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
     pub pause_after_failures: Option<u32>,
     /// Whether a run continues after the death or the stop of the daemon cut it off; otherwise it
@@ -329,6 +294,11 @@ impl Job {
             raw.catchup_window.as_deref(),
             Duration::from_secs(3600),
         );
+        let retry = raw.retry.as_ref().and_then(|retry| {
+            let minute = Duration::from_secs(60);
+            let backoff = check.positive("/retry/backoff", retry.backoff.as_deref(), minute);
+            Some(Retry { max_attempts: retry.max_attempts?, backoff })
+        });
         let (prompt, vars) = check.prompt(raw);
         let model = raw.model.as_ref().or(ctx.defaults.model.as_ref()).cloned();
         check.model(raw, model.as_deref());
@@ -384,6 +354,7 @@ impl Job {
                 },
                 catchup_window,
                 is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
+                retry,
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,

@@ -44,6 +44,7 @@ pub use files::{FileSet, Trust};
 pub use interpolate::{SecretsMode, Unread};
 pub use job::{
     Approval, Autonomy, Catchup, Job, Limits, Listed, Mode, Overlap, Policy, Rate, ReadPolicy,
+    Retry,
 };
 pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};

@@ -13,7 +13,6 @@ const KEYS: &[(&str, &[&str])] = &[
     (
         "jobs.jobs[]",
         &[
-            "retry",
             "precheck",
             "recall",
             "budget",

@@ -11,10 +11,11 @@ mod ends;
 mod pauses;
 mod queue;
 mod resumed;
+mod retries;
 mod slots;
 mod spans;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +33,10 @@ use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
-use crate::run::{Ended, Host, RunError, RunSpec, execute};
+use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
+use retries::Failed;
 use slots::{DueFacts, Dues};
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
@@ -104,6 +106,8 @@ struct Active {
     is_caught_up: bool,
     /// Whether it continues after a crash or a stop of the daemon.
     is_resumed: bool,
+    facts: TriggerFacts,
+    request: RunRequest,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -120,6 +124,8 @@ pub struct Supervisor {
     queue: Queue,
     /// The names of the paused jobs.
     pauses: BTreeSet<String>,
+    /// Attempts that wait for their time, by that time and their run.
+    retries: BTreeMap<(DateTime<Utc>, RunId), Waiting>,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     /// Whether the last run of each job since the start of the daemon succeeded, by job.
@@ -180,6 +186,7 @@ impl Supervisor {
             ticker,
             held: BTreeSet::new(),
             queue: Queue::default(),
+            retries: BTreeMap::new(),
             pauses: pauses.into_iter().map(|pause| pause.job).collect(),
             active: HashMap::new(),
             tasks: JoinSet::new(),
@@ -198,6 +205,7 @@ impl Supervisor {
         for run in std::mem::take(&mut supervisor.parts.resumable) {
             supervisor.queue.push(Waiting::resumed(run));
         }
+        supervisor.load_retries().await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
@@ -237,8 +245,10 @@ impl Supervisor {
             return deadline;
         }
         let now = self.parts.host.clock.now();
-        let next =
-            self.held.first().map(|held| (held.starts_at - now).to_std().unwrap_or_default());
+        let held = self.held.first().map(|held| held.starts_at);
+        let retry = self.retries.first_key_value().map(|((at, _), _)| *at);
+        let next = held.into_iter().chain(retry).min();
+        let next = next.map(|at| (at - now).to_std().unwrap_or_default());
         let mut wake = Instant::now() + next.unwrap_or(LOOK).min(LOOK);
         if let Some(not_before) = self.not_before {
             wake = wake.max(not_before);
@@ -268,6 +278,7 @@ impl Supervisor {
         };
         if self.disk_is_writable().await {
             self.begin_due(cause, now).await;
+            self.begin_retries(now);
             self.fill().await;
         }
     }
@@ -333,6 +344,7 @@ impl Supervisor {
             return;
         }
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
+        let (of_facts, of_request) = (facts.clone(), request.clone());
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job was removed from the configuration".to_owned()),
@@ -361,8 +373,9 @@ impl Supervisor {
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
-        self.active
-            .insert(run_id.clone(), Active { job: name, is_caught_up, is_resumed: false, stop });
+        let (facts, request) = (of_facts, of_request);
+        let active = Active { job: name, is_caught_up, is_resumed: false, facts, request, stop };
+        self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let run = AssertUnwindSafe(execute(spec, host, stopped)).catch_unwind().await;
@@ -387,7 +400,10 @@ impl Supervisor {
             self.queue.ended(&active.job, active.is_caught_up);
         }
         let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
-        let job = active.map(|active| active.job).unwrap_or_default();
+        let (job, started) = match active {
+            Some(Active { job, facts, request, .. }) => (job, Some((facts, request))),
+            None => (String::new(), None),
+        };
         let now = self.parts.host.clock.now();
         match result {
             // Its slot stays `running`, and the next start continues it.
@@ -416,7 +432,17 @@ impl Supervisor {
                     self.disk_failed(&format!("the record of a run: {error}"));
                 }
                 self.last_outcomes.insert(job.clone(), is_good);
-                self.record_end(job, run_id, (outcome, stop_reason), now).await;
+                let may_retry = outcome == Outcome::Failed && !ended.has_acted && ended.recorded;
+                let is_repeated = match started.filter(|_| may_retry) {
+                    Some((facts, request)) => {
+                        let failed = Failed { facts, request, stop_reason };
+                        self.retry(&job, &run_id, failed, now).await
+                    }
+                    None => false,
+                };
+                if !is_repeated {
+                    self.record_end(job, run_id, (outcome, stop_reason), now).await;
+                }
             }
             // It has begun before, so its slot stays `running`, and the next start tries again.
             Err(error) if is_resumed => {

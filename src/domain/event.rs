@@ -398,6 +398,12 @@ pub enum Event {
 }
 
 impl Event {
+    /// Tells whether the event is the start of a write or admin call.
+    #[must_use]
+    pub fn is_act(&self) -> bool {
+        matches!(self, Self::ToolCallStart(start) if start.category != Category::Read)
+    }
+
     /// The values of `type` that this version knows.
     pub const TYPES: &'static [&'static str] = &[
         "session_start",

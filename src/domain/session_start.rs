@@ -21,6 +21,8 @@ pub enum Trigger {
     Catchup,
     /// A person requested the run for an earlier due time.
     Backfill,
+    /// An earlier attempt to run the slot or the request failed.
+    Retry,
     /// A person applied a change plan.
     Apply,
 }
@@ -34,6 +36,7 @@ impl Trigger {
             Self::Manual => "manual",
             Self::Catchup => "catchup",
             Self::Backfill => "backfill",
+            Self::Retry => "retry",
             Self::Apply => "apply",
         }
     }
@@ -86,7 +89,7 @@ pub struct SessionStart {
     pub trigger: Trigger,
     /// The due time of the slot that started the run, if any.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// The number of this attempt to run the slot, from 1; always 1 in this version.
+    /// The number of this attempt to run the slot or the request, from 1.
     pub attempt: u32,
     /// `act` or `plan`; empty in transcripts of earlier versions.
     #[serde(default)]

@@ -23,6 +23,8 @@ pub struct Ended {
     pub recorded: bool,
     /// Whether the run did not end, but continues at the next start of the daemon.
     pub is_suspended: bool,
+    /// Whether the run has started a write or admin call.
+    pub has_acted: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
 }

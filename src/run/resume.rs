@@ -53,7 +53,8 @@ pub async fn resume(
     resumption: Resumption,
 ) -> Result<Ended, RunError> {
     let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
-    let continued = Continued { lock, row: row.clone(), worked };
+    let has_acted = events.iter().any(Event::is_act);
+    let continued = Continued { lock, row: row.clone(), worked, has_acted };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
     if cut_bytes > 0 {

@@ -2,6 +2,7 @@
 //! record, the directory, the tools, the connection, and the signal that ends the run from outside.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub(super) struct Continued {
     pub(super) row: RunSummary,
     /// How long it has worked.
     pub(super) worked: Duration,
+    /// Whether it has started a write or admin call.
+    pub(super) has_acted: bool,
 }
 
 /// A run that has started. [`RunScope::end`] releases its resources.
@@ -73,11 +76,13 @@ impl RunScope {
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
-        let (lock, row, worked) = match continued {
-            Some(Continued { lock, row, worked }) => (lock, Some(row), worked),
+        let (lock, row, worked, has_acted) = match continued {
+            Some(Continued { lock, row, worked, has_acted }) => {
+                (lock, Some(row), worked, has_acted)
+            }
             None => {
                 let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
-                (lock, None, Duration::ZERO)
+                (lock, None, Duration::ZERO, false)
             }
         };
         keep_config(&spec, &host).map_err(state_error)?;
@@ -94,6 +99,7 @@ impl RunScope {
             run_id: spec.run_id.clone(),
             deltas: Mutex::new(redactor.stream()),
             redactor: redactor.clone(),
+            has_acted: AtomicBool::new(has_acted),
             row: Mutex::new(row),
         });
         let ctx = tool_context(
@@ -211,6 +217,7 @@ impl RunScope {
                 end,
                 recorded,
                 is_suspended: true,
+                has_acted: self.sink.has_acted.load(Ordering::Relaxed),
                 row: None,
             };
         }
@@ -242,6 +249,7 @@ async fn finish(
                 end,
                 recorded: false,
                 is_suspended: false,
+                has_acted: sink.has_acted.load(Ordering::Relaxed),
                 row: None,
             };
         }
@@ -268,7 +276,14 @@ async fn finish(
             tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger or the index; the next start tries again");
         }
     }
-    Ended { run_id: run_id.clone(), end, recorded: true, is_suspended: false, row }
+    Ended {
+        run_id: run_id.clone(),
+        end,
+        recorded: true,
+        is_suspended: false,
+        has_acted: sink.has_acted.load(Ordering::Relaxed),
+        row,
+    }
 }
 
 /// Records that a run is over although its transcript has no end, so that it is not resumed.

@@ -2,6 +2,7 @@
 //! shows live events to watchers. A live event shows the start or a piece of the streamed answer
 //! and is never written.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -20,6 +21,8 @@ pub(super) struct RunSink {
     pub(super) redactor: Redactor,
     /// Redacts the answer that is being streamed.
     pub(super) deltas: Mutex<StreamRedactor>,
+    /// Whether a write or admin call has started.
+    pub(super) has_acted: AtomicBool,
     /// The summary of the run; `None` until its first line is written.
     pub(super) row: Mutex<Option<RunSummary>>,
 }
@@ -27,6 +30,9 @@ pub(super) struct RunSink {
 #[async_trait]
 impl EventSink for RunSink {
     async fn record(&self, event: Event) -> Result<(), RecordError> {
+        if event.is_act() {
+            self.has_acted.store(true, Ordering::Relaxed);
+        }
         let (start, decision) = match &event {
             Event::SessionStart(start) => (Some(start.clone()), None),
             Event::PolicyDecision(decision) => (None, Some(decision.decision)),

@@ -109,8 +109,19 @@ pub struct EndedRuns {
 pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqlite::Result<()> {
     let due = run.scheduled_for.map(|due| due.timestamp_millis());
     transaction
-        .prepare_cached("INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, NULL, NULL, NULL)")?
-        .execute(params![run.run_id.as_str(), run.job, run.trigger.as_str(), due])
+        .prepare_cached(
+            "INSERT OR REPLACE INTO queue (run_id, job, trigger, scheduled_for, attempt, not_before, request)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        )?
+        .execute(params![
+            run.run_id.as_str(),
+            run.job,
+            run.trigger.as_str(),
+            due,
+            run.attempt,
+            run.not_before.map(|at| at.timestamp_millis()),
+            run.request
+        ])
         .map(drop)
 }
 

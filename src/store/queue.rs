@@ -81,7 +81,40 @@ impl Ledger {
         .await
     }
 
-    /// Ends the queued runs that do not belong to an open slot.
+    /// Queues the next attempt of a run that failed. Its slots, and those that it covers, wait for the
+    /// attempt.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn retry(
+        &self,
+        failed: RunId,
+        next: QueuedRun,
+        reason: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            transaction
+                .prepare_cached(
+                    "UPDATE slots SET run_id = ?2, state = 'queued', reason = ?3, decided_at = ?4
+                     WHERE run_id = ?1 AND state IN ('queued', 'running')",
+                )?
+                .execute(params![
+                    failed.as_str(),
+                    next.run_id.as_str(),
+                    reason,
+                    now.timestamp_millis()
+                ])?;
+            transaction
+                .prepare_cached(
+                    "UPDATE slots SET run_id = ?2 WHERE run_id = ?1 AND state = 'coalesced'",
+                )?
+                .execute(params![failed.as_str(), next.run_id.as_str()])?;
+            insert_queued(transaction, &next)
+        })
+        .await
+    }
+
+    /// Ends the queued runs that do not belong to an open slot, except for attempts that wait.
     ///
     /// *Errors*: [`DbError`]; no run is then ended.
     pub async fn end_without_slot(
@@ -91,7 +124,7 @@ impl Ledger {
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction.execute(
-                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND run_id NOT IN
+                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND trigger <> 'retry' AND run_id NOT IN
                  (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL)",
                 params![now.timestamp_millis(), why.0.as_str(), why.1],
             )?;
@@ -152,7 +185,8 @@ impl LedgerReader<'_> {
     /// *Errors*: SQLite's.
     pub fn queue(&self) -> rusqlite::Result<Vec<QueuedRun>> {
         let mut query = self.connection().prepare_cached(
-            "SELECT run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason FROM queue ORDER BY run_id DESC",
+            "SELECT run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request
+             FROM queue ORDER BY run_id DESC",
         )?;
         query.query_map([], queued)?.collect()
     }
@@ -192,6 +226,9 @@ fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
         job: row.get(1)?,
         trigger,
         scheduled_for: time(row.get(3)?),
+        attempt: row.get(7)?,
+        not_before: time(row.get(8)?),
+        request: row.get(9)?,
         ended,
     })
 }

@@ -66,6 +66,12 @@ pub struct QueuedRun {
     pub trigger: Trigger,
     /// The due time of the slot, if the run has one.
     pub scheduled_for: Option<DateTime<Utc>>,
+    /// The number of the attempt, from 1.
+    pub attempt: u32,
+    /// When the attempt begins, if it waits for its time.
+    pub not_before: Option<DateTime<Utc>>,
+    /// What the person requested, as JSON, if the run repeats a request.
+    pub request: Option<String>,
     /// When, how and why the run ended before it began; `None` while it waits.
     pub ended: Option<(DateTime<Utc>, StopReason, String)>,
 }
@@ -152,7 +158,7 @@ impl RunSummary {
             stop_reason: ended.map(|(_, reason, _)| *reason),
             verdict: None,
             result: None,
-            attempt: 1,
+            attempt: u64::from(run.attempt),
             iterations: 0,
             tool_calls: 0,
             refused_calls: 0,

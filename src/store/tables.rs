@@ -45,6 +45,10 @@ pub(super) const SCHEMA: Schema = Schema {
         ALTER TABLE slots ADD COLUMN is_backfill INTEGER NOT NULL DEFAULT 0;
     ", "
         CREATE TABLE given_up (run_id TEXT PRIMARY KEY, reason TEXT NOT NULL) WITHOUT ROWID;
+    ", "
+        ALTER TABLE queue ADD COLUMN attempt INTEGER NOT NULL DEFAULT 1;
+        ALTER TABLE queue ADD COLUMN not_before INTEGER;
+        ALTER TABLE queue ADD COLUMN request TEXT;
     "],
 };
 

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use nix::sys::signal::Signal;
+
 use crate::support::{Place, wait_until};
 
 const JOBS: &str = "version: 1
@@ -114,4 +116,131 @@ fn a_backfill_runs_the_due_times_of_the_past() {
     }
     drop(daemon);
     assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
+/// A job whose read call fails until it was made `needed` times. `write` adds a write call before it.
+fn failing(needed: usize, write: bool) -> Place {
+    let place = Place::new(&[
+        (
+            "config.yaml",
+            "default_model: m\nmodels: {m: {provider: scripted, script: s.yaml}}\nsecurity: {sandbox: off}\n",
+        ),
+        (
+            "jobs.yaml",
+            "version: 1
+jobs:
+  - name: j
+    schedule: '0 3 * * *'
+    timezone: UTC
+    prompt: x
+    double_confirmation: false
+    retry: {max_attempts: 3, backoff: 1s}
+    pause_after_failures: 1
+    limits: {error_threshold: 1}
+    tools: {write: [change]}
+",
+        ),
+    ]);
+    let tries = place.path().join("tries").display().to_string();
+    place.write(
+        "tools.yaml",
+        &format!(
+            "version: 1
+tools:
+  - {{name: look, description: Looks, category: read, cmd: sh, args: [-c, 'echo x >> {tries}; test $(wc -l < {tries}) -ge {needed}']}}
+  - {{name: change, description: Changes, category: write, cmd: 'true'}}
+"
+        ),
+    );
+    let first = if write { "{call: {tool: change}}, " } else { "" };
+    place.write("s.yaml", &format!("steps: [{first}{{call: {{tool: look}}}}, {{say: done}}]\n"));
+    place
+}
+
+fn attempts(place: &Place) -> Vec<(u64, String, String)> {
+    let runs = place.json(&["runs", "--job", "j"]);
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let runs = runs.as_array().unwrap().iter().rev();
+    runs.map(|run| (run["attempt"].as_u64().unwrap(), text(&run["trigger"]), text(&run["outcome"])))
+        .collect()
+}
+
+#[test]
+fn a_failed_run_is_repeated_also_over_a_crash() {
+    let place = failing(3, false);
+    let daemon = place.serve();
+    let period =
+        ["backfill", "j", "--from", "2025-11-01T03:00:00Z", "--to", "2025-11-01T03:00:00Z"];
+    assert_eq!(place.dutyd(&period).stdout, "1\n");
+    let slot = || place.json(&["slots", "j", "--until", "2025-11-02"])[0].clone();
+    wait_until(|| slot()["reason"].as_str().unwrap().contains("attempt 2 begins"), || place.log());
+    assert_eq!(slot()["state"], "queued");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    wait_until(|| slot()["state"] == "ran", || place.log());
+    let of =
+        |attempt, trigger: &str, outcome: &str| (attempt, trigger.to_owned(), outcome.to_owned());
+    let expected =
+        [of(1, "backfill", "failed"), of(2, "retry", "failed"), of(3, "retry", "succeeded")];
+    assert_eq!(attempts(&place), expected);
+    let last = place.json(&["show", "last"])["run"].clone();
+    assert_eq!(last["run_id"], slot()["run_id"], "the slot names the last attempt");
+    assert_eq!(last["scheduled_for"], "2025-11-01T03:00:00.000000Z");
+    assert_eq!(job(&place, "j")["paused"], false, "failed attempts do not count");
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
+#[test]
+fn a_crash_right_after_a_failed_attempt_loses_no_attempt() {
+    let lines_of_a_failed_attempt = {
+        let place = failing(100, false);
+        assert_eq!(place.dutyd(&["run", "j"]).code, 1);
+        place.json(&["show", "last"])["events"].as_array().unwrap().len()
+    };
+    let place = failing(2, false);
+    let fault = format!("kill_after_line={}", lines_of_a_failed_attempt - 1);
+    let daemon = place.serve_with("DUTYD_FAULTS", &fault);
+    let period =
+        ["backfill", "j", "--from", "2025-11-01T03:00:00Z", "--to", "2025-11-01T03:00:00Z"];
+    assert_eq!(place.dutyd(&period).stdout, "1\n");
+    daemon.wait();
+    let daemon = place.serve();
+    let slot = || place.json(&["slots", "j", "--until", "2025-11-02"])[0].clone();
+    wait_until(|| slot()["state"] == "ran", || place.log());
+    let outcomes = attempts(&place).into_iter().map(|(_, trigger, outcome)| (trigger, outcome));
+    let expected = [("backfill", "failed"), ("retry", "succeeded")];
+    assert_eq!(
+        outcomes.collect::<Vec<_>>(),
+        expected.map(|(trigger, outcome)| (trigger.to_owned(), outcome.to_owned()))
+    );
+    drop(daemon);
+}
+
+#[test]
+fn a_run_that_changed_something_is_not_repeated() {
+    let place = failing(100, true);
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1);
+    wait_until(|| job(&place, "j")["paused"] == true, || place.log());
+    assert_eq!(attempts(&place).len(), 1);
+    drop(daemon);
+}
+
+#[test]
+fn an_attempt_that_waits_can_be_cancelled() {
+    let place = failing(100, false);
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &jobs.replace("backoff: 1s", "backoff: 1h"));
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1);
+    let queued = || place.json(&["runs", "--outcome", "queued"]);
+    wait_until(|| queued().as_array().unwrap().len() == 1, || place.log());
+    assert_eq!(queued()[0]["attempt"], 2);
+    let run_id = queued()[0]["run_id"].as_str().unwrap().to_owned();
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    assert_eq!(place.json(&["show", &run_id])["run"]["outcome"], "cancelled");
+    assert_eq!(place.json(&["status"])["runs"], json!({"active": 0, "queued": 0}));
+    drop(daemon);
 }

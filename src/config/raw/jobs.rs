@@ -69,6 +69,8 @@ pub(crate) struct RawJob {
     /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) catchup_window: Option<String>,
+    /// How to repeat a run that failed. By default, no run is repeated.
+    pub(crate) retry: Option<RawRetry>,
     /// Pause the job after this number of consecutive failed runs. By default, the job is never
     /// paused.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -298,6 +300,19 @@ pub(crate) struct RawLimits {
     pub(crate) parallel_reads: Option<u64>,
     /// Rate limit of tool calls. Defaults to no limit.
     pub(crate) rate: Option<RawRate>,
+}
+
+/// How to repeat a run that failed before it made a write or admin call.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawRetry {
+    /// Maximum number of attempts, the first included.
+    #[schemars(required, range(min = 2, max = 100))]
+    pub(crate) max_attempts: Option<u32>,
+    /// Pause before the second attempt. It doubles with each further attempt, up to 1h. Defaults to
+    /// 1m.
+    #[schemars(regex(pattern = DURATION))]
+    pub(crate) backoff: Option<String>,
 }
 
 /// Rate limit of tool calls: `burst` at once, then `per_minute`.

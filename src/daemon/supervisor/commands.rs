@@ -38,6 +38,7 @@ impl Supervisor {
             }
             Command::IsKnown(run_id, reply) => {
                 let known = self.active.contains_key(&run_id)
+                    || self.retries.keys().any(|(_, of)| *of == run_id)
                     || self.queue.iter().any(|waiting| waiting.run_id == run_id);
                 let _ = reply.send(known);
             }
@@ -139,10 +140,12 @@ impl Supervisor {
             self.cancel_resumed(&run_id, &stop).await;
             wanted.push(run_id);
         }
-        let waiting = self.queue.iter().filter(|run| is_wanted(&run.job));
+        let waiting = self.queue.iter().chain(self.retries.values());
+        let waiting = waiting.filter(|run| is_wanted(&run.job));
         let waiting: Vec<RunId> = waiting.map(|run| run.run_id.clone()).collect();
         self.end_cancelled(waiting.clone(), by.as_ref()).await?;
         self.queue.take(job, |_| true);
+        self.retries.retain(|_, run| !is_wanted(&run.job));
         wanted.extend(waiting);
         wanted.sort();
         Ok(wanted)
@@ -162,6 +165,11 @@ impl Supervisor {
             return Err(CommandError::Stopping);
         }
         if self.cancel_active(run_id, by.clone()) || self.cancel_resumed(run_id, &stop).await {
+            return Ok(());
+        }
+        if self.retries.keys().any(|(_, of)| of == run_id) {
+            self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
+            self.forget_retry(run_id);
             return Ok(());
         }
         if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
@@ -261,6 +269,8 @@ impl Supervisor {
         let config = Arc::new(config);
         let stays = |run: &Waiting| match (run.facts.trigger, run.facts.scheduled_for) {
             (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
+            // An earlier attempt has begun.
+            (Trigger::Retry, _) => true,
             _ => is_same(&run.job),
         };
         let waiting = self.queue.iter().filter(|run| run.is_new_slot() && !stays(run));
@@ -332,7 +342,10 @@ impl Supervisor {
         let now = self.parts.host.clock.now();
         // The slots stay queued: the next start of the daemon decides them again. The runs that
         // have not continued yet stay open.
-        let is_requested = |waiting: &Waiting| !waiting.is_slot() && waiting.resumed.is_none();
+        let is_requested = |waiting: &Waiting| {
+            let is_first = waiting.resumed.is_none() && waiting.facts.trigger != Trigger::Retry;
+            !waiting.is_slot() && is_first
+        };
         let requested = self.queue.take(None, is_requested);
         let ended = EndedRuns {
             runs: requested.into_iter().map(|run| run.run_id).collect(),
@@ -360,7 +373,10 @@ impl Supervisor {
             pid: std::process::id(),
             started_at: self.started_at,
             config: self.config_state.clone(),
-            runs: StatusRuns { active: self.active.len(), queued: self.queue.len() },
+            runs: StatusRuns {
+                active: self.active.len(),
+                queued: self.queue.len() + self.retries.len(),
+            },
             jobs: StatusJobs {
                 total: self.config.borrow().jobs.len(),
                 paused: self.paused_jobs(),

@@ -4,15 +4,20 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::retries::Failed;
 use super::slots::{DueFacts, Dues};
 use super::spans::merge;
 use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
 use crate::config::Config;
+use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::Cause;
 use crate::daemon::views::starts_at;
-use crate::domain::{Outcome, RunId, StopReason};
+use crate::domain::{Event, Outcome, RunId, SessionStart, StopReason};
+use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
-use crate::store::{DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, read_lines};
+use crate::store::{
+    DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, known, read_lines,
+};
 
 impl Supervisor {
     /// Decides every slot up to `now` that came due while the daemon was down. Decides again each slot
@@ -159,12 +164,19 @@ impl Supervisor {
         let mut left = Vec::new();
         for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
             let Some(run_id) = run_of(&slot) else { continue };
-            if self.queue.of_job(&slot.job).any(|run| run.run_id == run_id) {
-                // The run continues.
+            let is_kept = self.queue.of_job(&slot.job).any(|run| run.run_id == run_id)
+                || self.retries.keys().any(|(_, of)| *of == run_id);
+            if is_kept {
+                // The run continues, or waits for its next attempt.
                 continue;
             }
             match self.end_of(&run_id) {
-                Some((outcome, reason)) => {
+                Some(LastRun { outcome, reason, failed }) => {
+                    if let Some(failed) = failed
+                        && self.retry(&slot.job, &run_id, failed, now).await
+                    {
+                        continue;
+                    }
                     let end = self.end_of_run(slot.job, run_id, outcome, reason);
                     if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
                         self.paused(pause);
@@ -178,13 +190,14 @@ impl Supervisor {
         Ok(left)
     }
 
-    /// Returns how the run of an open slot ended, and the reason for the row of the slot; `None` if
-    /// its transcript does not exist or is empty, so that the run had not begun.
-    fn end_of(&self, run_id: &RunId) -> Option<(Outcome, String)> {
+    /// Returns how the run of an open slot ended; `None` if its transcript does not exist or is empty,
+    /// so that the run had not begun.
+    fn end_of(&self, run_id: &RunId) -> Option<LastRun> {
         let transcript = self.parts.host.state.find_run(run_id)?.transcript();
         let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
-            Some((interrupted, format!("{interrupted} (its transcript cannot be read: {why})")))
+            let reason = format!("{interrupted} (its transcript cannot be read: {why})");
+            Some(LastRun { outcome: interrupted, reason, failed: None })
         };
         let lines = match read_lines(&transcript) {
             Ok(lines) => lines,
@@ -198,13 +211,38 @@ impl Supervisor {
             (Some(row), _) => {
                 let outcome = row.outcome.unwrap_or(interrupted);
                 let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                Some((outcome, format!("{outcome} ({stop_reason})")))
+                let failed = (outcome == Outcome::Failed && !has_acted(&lines))
+                    .then(|| first_facts(&lines))
+                    .flatten()
+                    .map(|facts| Failed { facts, request: RunRequest::default(), stop_reason });
+                Some(LastRun { outcome, reason: format!("{outcome} ({stop_reason})"), failed })
             }
             (None, Some(problem)) => unreadable(&problem),
             (None, None) if lines.is_empty() => None,
             (None, None) => unreadable(&"it does not begin with `session_start`"),
         }
     }
+}
+
+/// How the run of an open slot ended.
+struct LastRun {
+    outcome: Outcome,
+    /// The reason for the row of the slot.
+    reason: String,
+    /// What its job may repeat; `None` if the run must not be repeated.
+    failed: Option<Failed>,
+}
+
+/// Tells whether a run has started a write or admin call.
+fn has_acted(lines: &[ReadLine]) -> bool {
+    lines.iter().filter_map(known).any(Event::is_act)
+}
+
+/// Returns why a run began, by its first line.
+fn first_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
+    let Some(Event::SessionStart(start)) = lines.first().and_then(known) else { return None };
+    let &SessionStart { trigger, scheduled_for, attempt, .. } = start.as_ref();
+    Some(TriggerFacts { trigger, scheduled_for, attempt, by: None })
 }
 
 /// Removes the due times that have a row or lie in a span. Both lists are sorted by due time.

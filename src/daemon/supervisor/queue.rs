@@ -38,6 +38,9 @@ impl Waiting {
             job: self.job.clone(),
             trigger: self.facts.trigger,
             scheduled_for: self.facts.scheduled_for,
+            attempt: self.facts.attempt,
+            not_before: None,
+            request: None,
             ended: None,
         }
     }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::runs_regardless;
 use super::{Active, Supervisor};
+use crate::config::Mode;
 use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
 use crate::domain::Stop;
@@ -38,7 +39,17 @@ impl Supervisor {
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
         let (stop, stopped) = watch::channel(stop);
-        self.active.insert(run_id.clone(), Active { job, is_caught_up, is_resumed: true, stop });
+        let facts = run.spec.trigger.clone();
+        let request = RunRequest {
+            vars: run.spec.vars.clone(),
+            prompt: run.spec.overrides.prompt.clone(),
+            plan: run.spec.mode == Mode::Plan,
+            ..RunRequest::default()
+        };
+        self.active.insert(
+            run_id.clone(),
+            Active { job, is_caught_up, is_resumed: true, facts, request, stop },
+        );
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let work = resume(run.spec, host, stopped, run.resumption);

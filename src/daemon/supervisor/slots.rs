@@ -388,7 +388,7 @@ fn of_slot(
 /// Tells whether `overlap` does not apply to the run of a slot.
 pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
     match trigger {
-        Trigger::Backfill => true,
+        Trigger::Backfill | Trigger::Retry => true,
         Trigger::Catchup => catchup == Catchup::All,
         Trigger::Schedule | Trigger::Manual | Trigger::Apply => false,
     }
@@ -397,7 +397,7 @@ pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
 /// Returns which runs of its job a slot's run waits for.
 pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
     match job.overlap {
-        _ if trigger == Trigger::Backfill => WaitsFor::AllRuns,
+        _ if matches!(trigger, Trigger::Backfill | Trigger::Retry) => WaitsFor::AllRuns,
         Overlap::AllowAll if is_caught_up => WaitsFor::CaughtUp,
         Overlap::AllowAll => WaitsFor::Nothing,
         _ => WaitsFor::AllRuns,

@@ -274,7 +274,14 @@ jobs:
             }
             supervisor.active.insert(
                 run.run_id,
-                Active { job: run.job, is_caught_up: false, is_resumed: false, stop },
+                Active {
+                    job: run.job,
+                    is_caught_up: false,
+                    is_resumed: false,
+                    facts: run.facts,
+                    request: run.request,
+                    stop,
+                },
             );
         }
     }
@@ -487,8 +494,14 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         let most = bench.supervisor.config.borrow().settings.max_concurrent_runs;
         for _ in 0..most {
             let (stop, _) = watch::channel(None);
-            let other =
-                Active { job: "other".to_owned(), is_caught_up: false, is_resumed: false, stop };
+            let other = Active {
+                job: "other".to_owned(),
+                is_caught_up: false,
+                is_resumed: false,
+                facts: TriggerFacts::manual(None),
+                request: RunRequest::default(),
+                stop,
+            };
             bench.supervisor.active.insert(slots::new_run_id(), other);
         }
         bench.supervisor.reload().await;

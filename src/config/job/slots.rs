@@ -1,0 +1,77 @@
+//! What becomes of the slots of a job, and whether a failed run is repeated.
+
+use std::time::Duration;
+
+/// The policy for slots that the daemon could not start in time, for example because it was down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Catchup {
+    /// Such slots are recorded as missed.
+    None,
+    /// The latest of these slots runs, if it is at most `catchup_window` old.
+    Latest,
+    /// Each of these slots runs, one after another, if it is at most `catchup_window` old.
+    All,
+}
+
+/// The policy for a slot that comes due while a run of its job waits or works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overlap {
+    /// The slot does not run.
+    Skip,
+    /// The slot waits, unless another one does.
+    BufferOne,
+    /// The slot waits.
+    BufferAll,
+    /// The slot replaces a waiting one, and active runs are cancelled.
+    CancelOther,
+    /// The slot runs beside the other runs.
+    AllowAll,
+}
+
+impl Overlap {
+    /// Returns the value that selects the policy in `jobs.yaml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Skip => "skip",
+            Self::BufferOne => "buffer_one",
+            Self::BufferAll => "buffer_all",
+            Self::CancelOther => "cancel_other",
+            Self::AllowAll => "allow_all",
+        }
+    }
+}
+
+/// How a failed run is repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retry {
+    /// The maximum number of attempts, the first included.
+    pub max_attempts: u32,
+    /// The pause before the second attempt.
+    pub backoff: Duration,
+}
+
+impl Retry {
+    /// Returns the pause before the attempt that follows attempt number `attempt`, counted from 1.
+    #[must_use]
+    pub fn pause_after(self, attempt: u32) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(3600);
+        let doublings = attempt.saturating_sub(1).min(20);
+        self.backoff.saturating_mul(1 << doublings).min(LONGEST.max(self.backoff))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_before_an_attempt_doubles_up_to_an_hour() {
+        let pauses = |backoff: u64| {
+            let retry = Retry { max_attempts: 100, backoff: Duration::from_secs(backoff) };
+            [1, 2, 3, 8, 99].map(|attempt| retry.pause_after(attempt).as_secs())
+        };
+        assert_eq!(pauses(60), [60, 120, 240, 3600, 3600]);
+        assert_eq!(pauses(7200), [7200; 5], "the operator asked for more than an hour");
+    }
+}

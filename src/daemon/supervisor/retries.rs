@@ -1,0 +1,124 @@
+//! Repeats runs that failed before they changed anything.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::Supervisor;
+use super::queue::{Waiting, WaitsFor};
+use super::slots::new_run_id;
+use crate::daemon::command::RunRequest;
+use crate::domain::{RunId, StopReason, Trigger};
+use crate::run::TriggerFacts;
+use crate::store::{DbError, QueuedRun};
+
+/// A run that failed before it changed anything.
+pub(super) struct Failed {
+    pub(super) facts: TriggerFacts,
+    pub(super) request: RunRequest,
+    pub(super) stop_reason: StopReason,
+}
+
+impl Supervisor {
+    /// Queues the next attempt of a run that failed, if its job allows another one. Returns whether
+    /// there is another attempt.
+    pub(super) async fn retry(
+        &mut self,
+        job: &str,
+        run_id: &RunId,
+        Failed { facts, request, stop_reason }: Failed,
+        now: DateTime<Utc>,
+    ) -> bool {
+        let retry = self.config.borrow().jobs.get(job).and_then(|job| job.retry);
+        let Some(retry) = retry else { return false };
+        if facts.attempt >= retry.max_attempts {
+            return false;
+        }
+        let pause = retry.pause_after(facts.attempt);
+        let begins = now + TimeDelta::from_std(pause).unwrap_or_default();
+        let waiting = Waiting {
+            run_id: new_run_id(),
+            job: job.to_owned(),
+            facts: TriggerFacts {
+                trigger: Trigger::Retry,
+                attempt: facts.attempt + 1,
+                ..facts.clone()
+            },
+            request,
+            waits_for: WaitsFor::AllRuns,
+            is_caught_up: true,
+            resumed: None,
+        };
+        let queued = QueuedRun {
+            not_before: Some(begins),
+            request: serde_json::to_string(&waiting.request).ok(),
+            ..waiting.as_queued()
+        };
+        let reason = format!(
+            "attempt {} failed ({stop_reason}); attempt {} begins at {}",
+            facts.attempt,
+            facts.attempt + 1,
+            begins.format("%H:%M:%S UTC")
+        );
+        tracing::info!(job, %run_id, next = %waiting.run_id, reason, "the run is repeated");
+        match self.parts.ledger.retry(run_id.clone(), queued, reason, now).await {
+            Ok(()) => {
+                self.retries.insert((begins, waiting.run_id.clone()), waiting);
+                true
+            }
+            Err(error) => {
+                self.disk_failed(&format!("the ledger: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Queues the attempts whose time has come.
+    pub(super) fn begin_retries(&mut self, now: DateTime<Utc>) {
+        while self.retries.first_key_value().is_some_and(|((at, _), _)| *at <= now)
+            && let Some((_, waiting)) = self.retries.pop_first()
+        {
+            self.queue.push(waiting);
+        }
+    }
+
+    /// Loads the attempts that the previous daemon left.
+    pub(super) async fn load_retries(&mut self) -> Result<(), DbError> {
+        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
+        let left =
+            queue.into_iter().filter(|run| run.trigger == Trigger::Retry && run.ended.is_none());
+        for run in left {
+            // A run that began has left the queue, unless the daemon died in between.
+            let directory = self.parts.host.state.find_run(&run.run_id);
+            let transcript = directory.and_then(|run| run.transcript().metadata().ok());
+            if transcript.is_some_and(|file| file.len() > 0) {
+                self.parts.ledger.dequeue(run.run_id).await?;
+                continue;
+            }
+            let request = run.request.as_deref().and_then(|text| serde_json::from_str(text).ok());
+            let facts = TriggerFacts {
+                trigger: Trigger::Retry,
+                scheduled_for: run.scheduled_for,
+                attempt: run.attempt,
+                by: None,
+            };
+            let waiting = Waiting {
+                run_id: run.run_id.clone(),
+                job: run.job,
+                facts,
+                request: request.unwrap_or_default(),
+                waits_for: WaitsFor::AllRuns,
+                is_caught_up: true,
+                resumed: None,
+            };
+            let begins = run.not_before.unwrap_or_default();
+            self.retries.insert((begins, run.run_id), waiting);
+        }
+        Ok(())
+    }
+
+    /// Removes an attempt that waits for its time; returns whether it did.
+    pub(super) fn forget_retry(&mut self, run_id: &RunId) -> bool {
+        let before = self.retries.len();
+        self.retries.retain(|(_, of), _| of != run_id);
+        self.retries.len() < before
+    }
+}
