@@ -102,7 +102,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         output::note("stopping; the running step has 2 s to exit");
         let by = Some(super::run::myself());
         // Sending fails only if the run has ended and dropped the receiver.
-        let _ = sender.send(Some(Stop { reason: StopReason::Cancelled, by }));
+        let _ = sender.send(Some(Stop { by, ..StopReason::Cancelled.into() }));
         // Keep the channel open until the run drops the receiver.
         sender.closed().await;
     });

@@ -268,7 +268,7 @@ pub(crate) async fn wait_for_signal() {
 async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
     wait_for_signal().await;
     output::note("stopping; running tools have 2 s to exit");
-    stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by: Some(myself()) }));
+    stop.send_replace(Some(Stop { by: Some(myself()), ..StopReason::Cancelled.into() }));
     // Keep the sender: a run whose stop channel is closed counts as interrupted.
     std::future::pending::<()>().await;
 }

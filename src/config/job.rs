@@ -345,6 +345,7 @@ impl Job {
                     Some(RawOverlap::BufferOne) => Overlap::BufferOne,
                     Some(RawOverlap::BufferAll) => Overlap::BufferAll,
                     Some(RawOverlap::CancelOther) => Overlap::CancelOther,
+                    Some(RawOverlap::TerminateOther) => Overlap::TerminateOther,
                     Some(RawOverlap::AllowAll) => Overlap::AllowAll,
                 },
                 catchup: match raw.catchup {

@@ -34,7 +34,6 @@ pub(crate) const EDITOR: &str = "editor";
 
 /// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
 const VALUES: &[(&str, &[&str])] = &[
-    ("jobs.jobs[].overlap", &["terminate_other"]),
     ("jobs.jobs[].compaction", &["auto"]),
     ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
 ];
@@ -88,7 +87,7 @@ mod tests {
     fn places_are_found_by_pointer() {
         assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "verify"));
         assert!(is_reserved_key(&place_of("config", ""), "retention"));
-        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/overlap"), "terminate_other"));
+        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/compaction"), "auto"));
         assert!(!is_reserved_key(&place_of("jobs", "/jobs/0"), "colour"));
     }
 }

@@ -133,7 +133,7 @@ impl JobState {
             Overlap::Skip => !self.is_busy,
             Overlap::BufferOne => waiting == 0,
             Overlap::BufferAll | Overlap::AllowAll => waiting < MAX_WAITING,
-            Overlap::CancelOther => true,
+            Overlap::CancelOther | Overlap::TerminateOther => true,
         }
     }
 }
@@ -170,7 +170,9 @@ impl Disposition {
                     Overlap::BufferAll | Overlap::AllowAll => {
                         "1,000 slots of the job were already waiting"
                     }
-                    Overlap::Skip | Overlap::CancelOther => "the job was still waiting or running",
+                    Overlap::Skip | Overlap::CancelOther | Overlap::TerminateOther => {
+                        "the job was still waiting or running"
+                    }
                 };
                 format!("{why} (overlap: {})", job.overlap.as_str())
             }
@@ -280,7 +282,8 @@ mod tests {
             phase in 0i64..3600,
             catchup in prop::sample::select(vec![Catchup::None, Catchup::Latest, Catchup::All]),
             overlap in prop::sample::select(vec![
-                Overlap::Skip, Overlap::BufferOne, Overlap::BufferAll, Overlap::CancelOther, Overlap::AllowAll,
+                Overlap::Skip, Overlap::BufferOne, Overlap::BufferAll, Overlap::CancelOther,
+                Overlap::TerminateOther, Overlap::AllowAll,
             ]),
             is_active: bool,
             waiting in prop::sample::select(vec![0usize, 1, 998, 1000]),
@@ -296,9 +299,9 @@ mod tests {
             let runs: Vec<usize> = (0..dues.len()).filter(|at| decided[*at].is_run()).collect();
             let on_time_runs = decided.iter().filter(|of| **of == Disposition::Run).count();
             let caught_up = runs.len() - on_time_runs;
-            match (catchup, overlap) {
-                (Catchup::All, _) => {}
-                (_, Overlap::Skip | Overlap::CancelOther) => prop_assert!(runs.len() <= 1),
+            match catchup {
+                Catchup::All => {}
+                _ if overlap == Overlap::Skip || overlap.is_replacing() => prop_assert!(runs.len() <= 1),
                 _ => prop_assert!(caught_up <= 1),
             }
             // What waits afterwards: all but the first, if nothing is ahead of it.
@@ -308,7 +311,7 @@ mod tests {
                 Overlap::Skip => prop_assert!(!is_busy || on_time_runs == 0),
                 Overlap::BufferOne => prop_assert!(waits <= 1.max(waiting)),
                 Overlap::BufferAll | Overlap::AllowAll => prop_assert!(waits <= 1000),
-                Overlap::CancelOther => {}
+                Overlap::CancelOther | Overlap::TerminateOther => {}
             }
             for (at, (due, disposition)) in dues.iter().zip(&decided).enumerate() {
                 let late = now - due.due_at;
@@ -331,7 +334,7 @@ mod tests {
                     Disposition::Missed => prop_assert!(!on_time && !in_window && reason.contains(word)),
                     Disposition::Busy => {
                         prop_assert!((is_busy || runs.len() > 1) && (on_time || in_window));
-                        prop_assert!(overlap != Overlap::CancelOther && reason.contains(overlap.as_str()));
+                        prop_assert!(!overlap.is_replacing() && reason.contains(overlap.as_str()));
                     }
                     Disposition::Repeated | Disposition::Paused | Disposition::Backfill => {
                         prop_assert!(false, "{:?} without a cause", disposition);

@@ -46,11 +46,13 @@ pub struct Stop {
     pub reason: StopReason,
     /// The person who made the request; `None` if no person did.
     pub by: Option<Person>,
+    /// Whether the processes of the run are killed without a grace period.
+    pub at_once: bool,
 }
 
 impl From<StopReason> for Stop {
     fn from(reason: StopReason) -> Self {
-        Self { reason, by: None }
+        Self { reason, by: None, at_once: false }
     }
 }
 

@@ -13,12 +13,13 @@ use nix::sys::signal::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, pipe};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::GRACE;
 use super::fork_server::{ForkServer, Shim};
 use super::spawner::{DRAIN, Exit, ProcessSpec, SHIM_SLACK, SpawnFailure, Spawner, exit_of, sweep};
-use super::wire::read_report;
+use super::wire::{KILL_AT_ONCE, read_report};
 use crate::text::escape::one_line;
 use crate::text::redact::{Redactor, StreamRedactor};
 
@@ -41,6 +42,7 @@ pub struct Piped {
     server: Arc<ForkServer>,
     process: OwnedFd,
     lifeline: OwnedWriteHalf,
+    kill: CancellationToken,
     end: PipedEnd,
     _follower: AbortOnDropHandle<()>,
 }
@@ -83,6 +85,7 @@ impl Spawner {
             server: self.server.clone(),
             process,
             lifeline,
+            kill: self.kill.clone(),
             end: PipedEnd(end),
             _follower: AbortOnDropHandle::new(follower),
         };
@@ -99,6 +102,9 @@ impl Piped {
 
     /// Ends the process and all its descendants.
     pub async fn end(mut self) -> PipedEnded {
+        if self.kill.is_cancelled() {
+            let _ = self.lifeline.write_all(&[KILL_AT_ONCE]).await;
+        }
         let _ = self.lifeline.shutdown().await;
         let ended = self.end.within(GRACE + SHIM_SLACK + DRAIN).await;
         if let Some(ended) = &ended

@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair}
 use super::group_hold::GroupHold;
 use super::messages::{receive, send};
 use super::sandbox::Filters;
-use super::wire::{Ending, FRAME_LIMIT, Order, Report, Step, frame};
+use super::wire::{Ending, FRAME_LIMIT, KILL_AT_ONCE, Order, Report, Step, frame};
 use super::{GRACE, tree};
 
 /// Bytes of the largest file that a tool may write.
@@ -388,6 +388,7 @@ fn watch(
     let mut kill_at: Option<Instant> = None;
     let mut status = None;
     let (mut timed_out, mut stopped) = (false, false);
+    let mut grace = GRACE;
     loop {
         let reaped = tree::reap(leader);
         status = status.or(reaped.leader);
@@ -400,12 +401,16 @@ fn watch(
             _ => {}
         }
         if kill_at.is_none() && (timed_out || stopped) {
-            kill_at = Some(now + GRACE);
+            kill_at = Some(now + grace);
             // The leader was not reaped yet, so the group is still its own.
             let _ = killpg(leader, Signal::SIGTERM);
             continue;
         }
-        stopped |= wait(kill_at.or(deadline), lifeline, signals, &mut hold, kill_at.is_none());
+        match wait(kill_at.or(deadline), lifeline, signals, &mut hold, kill_at.is_none()) {
+            Told::Nothing => {}
+            Told::End => stopped = true,
+            Told::KillAtOnce => (stopped, grace) = (true, Duration::ZERO),
+        }
     }
     if status.is_none() {
         let _ = killpg(leader, Signal::SIGKILL);
@@ -428,15 +433,22 @@ fn watch(
     Report { end, timed_out, stopped, survivors }
 }
 
-/// Waits for a signal, for a process that asks for a new group, for the end of the lifeline (if
-/// `with_lifeline`), or until the moment `until`; returns whether to end the call.
+/// What [`wait`] was told to do with the call.
+enum Told {
+    Nothing,
+    End,
+    KillAtOnce,
+}
+
+/// Waits for a signal, for a process that asks for a new group, for an order or the end of the
+/// lifeline (if `with_lifeline`), or until the moment `until`.
 fn wait(
     until: Option<Instant>,
     lifeline: &UnixStream,
     signals: &SignalFd,
     hold: &mut Option<GroupHold>,
     with_lifeline: bool,
-) -> bool {
+) -> Told {
     /// The longest single wait, because the timeout of `poll` is bounded. If `until` is later, the
     /// caller waits again.
     const LONGEST: Duration = Duration::from_secs(30);
@@ -467,5 +479,16 @@ fn wait(
     while let Ok(Some(info)) = signals.read_signal() {
         told |= i32::try_from(info.ssi_signo).is_ok_and(|number| number != libc::SIGCHLD);
     }
-    told || with_lifeline && !of_lifeline.is_empty()
+    if with_lifeline && !of_lifeline.is_empty() {
+        let mut order = [0];
+        // The lifeline is ready, so this does not block.
+        match (&mut &*lifeline).read(&mut order) {
+            Ok(1) if order == [KILL_AT_ONCE] => Told::KillAtOnce,
+            _ => Told::End,
+        }
+    } else if told {
+        Told::End
+    } else {
+        Told::Nothing
+    }
 }

@@ -13,15 +13,16 @@ use tokio_util::sync::CancellationToken;
 use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
 use super::sandbox::SandboxProfile;
-use super::wire::{Ending, Order, Report, Step, frame, read_report};
+use super::wire::{Ending, KILL_AT_ONCE, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name, tree};
 
 /// How long to read output after the tree has ended: only a survivor or a process outside the tree
 /// can still hold the pipe.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
-/// The time that a shim may take beyond the timeout of its tool, for the grace period and the kill.
-pub(super) const SHIM_SLACK: Duration = Duration::from_secs(6);
+/// The time that a shim may take after [`GRACE`] to kill the tree and to report. A call is over at
+/// most 3 s after its timeout or its cancellation, also if its shim is stopped.
+pub(super) const SHIM_SLACK: Duration = Duration::from_millis(700);
 
 /// Bytes per read.
 const CHUNK: usize = 64 * 1024;
@@ -93,6 +94,8 @@ pub struct Spawner {
     pub(super) server: Arc<ForkServer>,
     name: String,
     group: Option<Arc<RunGroup>>,
+    /// Cancelled once all processes of the run must be killed without a grace period.
+    pub(super) kill: CancellationToken,
 }
 
 /// Makes this process the reaper of the processes that a killed shim leaves, hides its memory from
@@ -119,7 +122,12 @@ impl Spawner {
                 None
             }
         });
-        Self { server, name: shim_name(run_id), group }
+        Self { server, name: shim_name(run_id), group, kill: CancellationToken::new() }
+    }
+
+    /// Orders the shims of all calls of the run to kill their processes at once.
+    pub fn kill(&self) {
+        self.kill.cancel();
     }
 
     /// Returns the name of the control group of the run, if it has one.
@@ -152,8 +160,8 @@ impl Spawner {
     /// the order in which it writes them.
     ///
     /// *Errors*: [`SpawnFailure`]. *Cancel*: through `cancel`; the shim then sends SIGTERM, and
-    /// kills the whole tree at most 2 s later. If the future is dropped, the lifeline closes and
-    /// the shim ends the tree by itself.
+    /// kills the whole tree at most 2 s later, or at once after [`Self::kill`]. If the future is
+    /// dropped, the lifeline closes and the shim ends the tree by itself.
     pub async fn run(
         &self,
         spec: &ProcessSpec,
@@ -161,32 +169,49 @@ impl Spawner {
         output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
     ) -> Result<Exit, SpawnFailure> {
         let mut shim = self.start(spec, false).await?;
-        let limit = spec.timeout.saturating_add(SHIM_SLACK);
-        let followed = follow(&mut shim, cancel, limit, output).await;
-        let followed = match followed {
-            Ok(followed) => followed,
+        let limit = spec.timeout.saturating_add(GRACE + SHIM_SLACK);
+        let followed = follow(&mut shim, (cancel, &self.kill), limit, output).await;
+        match followed {
+            Ok(Followed::Reported(report, output_held)) => {
+                exit_of(report).map(|exit| Exit { output_held, ..exit })
+            }
+            Ok(Followed::Lost) => {
+                self.end_lost(&shim).await;
+                Err(SpawnFailure::ShimLost)
+            }
+            Ok(Followed::Overdue) => {
+                let survivors = self.end_lost(&shim).await;
+                let signal = Some(nix::libc::SIGKILL);
+                Ok(Exit { signal, timed_out: true, survivors, ..Exit::default() })
+            }
             Err(error) => {
                 // The call ends with this error, so its processes must end too.
                 let _ = shim.lifeline.shutdown().await;
                 if tokio::time::timeout(GRACE + SHIM_SLACK, shim.ended()).await.is_err() {
-                    self.lost(&shim).await;
+                    self.end_lost(&shim).await;
                 }
-                return Err(error);
+                Err(error)
             }
-        };
-        let Some((report, output_held)) = followed else {
-            return Err(self.lost(&shim).await);
-        };
-        exit_of(report).map(|exit| Exit { output_held, ..exit })
+        }
     }
 
-    /// Handles a shim that is gone or does not answer: kills it and the processes that it left,
-    /// which are now below us.
-    async fn lost(&self, shim: &Shim) -> SpawnFailure {
+    /// Ends a shim that is gone or does not answer: kills it and the processes that it left, which
+    /// are now below us. Returns how many processes survive.
+    async fn end_lost(&self, shim: &Shim) -> u64 {
         shim.kill().await;
-        let _ = sweep(&self.server).await;
-        SpawnFailure::ShimLost
+        sweep(&self.server).await
     }
+}
+
+/// How following a shim ended.
+enum Followed {
+    /// The shim has reported; the flag tells whether another process still holds the pipe after
+    /// [`DRAIN`].
+    Reported(Report, bool),
+    /// The shim ended without a report, or does not answer to a cancellation.
+    Lost,
+    /// The timeout of the tool has passed, and the shim does not answer.
+    Overdue,
 }
 
 /// Converts a report to an exit.
@@ -241,19 +266,24 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
     }
 }
 
-/// Reads output until the shim has reported and the pipe is closed. Returns the report, and whether
-/// another process still holds the pipe after [`DRAIN`]; `None` if the shim was lost.
+/// Reads output until the shim has reported and the pipe is closed, or until the shim is lost.
 async fn follow(
     shim: &mut Shim,
-    cancel: &CancellationToken,
+    (cancel, kill): (&CancellationToken, &CancellationToken),
     limit: Duration,
     output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
-) -> Result<Option<(Report, bool)>, SpawnFailure> {
+) -> Result<Followed, SpawnFailure> {
     let output_pipe = &mut shim.output;
     let (mut from_shim, mut to_shim) = shim.lifeline.split();
     let report = read_report(&mut from_shim);
     let cancelled = async {
-        cancel.cancelled().await;
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = kill.cancelled() => {}
+        }
+        if kill.is_cancelled() {
+            let _ = to_shim.write_all(&[KILL_AT_ONCE]).await;
+        }
         // Closing our side of the lifeline orders the shim to end the tool.
         let _ = to_shim.shutdown().await;
         tokio::time::sleep(GRACE + SHIM_SLACK).await;
@@ -268,12 +298,14 @@ async fn follow(
                 Ok(0) | Err(_) => open = false,
                 Ok(count) => keep(output, &chunk, count)?,
             },
-            report = &mut report => break report,
-            () = &mut cancelled => break None,
-            () = &mut overdue => break None,
+            report = &mut report => match report {
+                Some(report) => break report,
+                None => return Ok(Followed::Lost),
+            },
+            () = &mut cancelled => return Ok(Followed::Lost),
+            () = &mut overdue => return Ok(Followed::Overdue),
         }
     };
-    let Some(report) = report else { return Ok(None) };
     let drained = tokio::time::timeout(DRAIN, async {
         while open {
             match output_pipe.read(&mut chunk).await {
@@ -285,8 +317,8 @@ async fn follow(
     })
     .await;
     match drained {
-        Ok(kept) => kept.map(|()| Some((report, false))),
-        Err(_) => Ok(Some((report, true))),
+        Ok(kept) => kept.map(|()| Followed::Reported(report, false)),
+        Err(_) => Ok(Followed::Reported(report, true)),
     }
 }
 

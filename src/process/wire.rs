@@ -2,7 +2,8 @@
 //! the length of the JSON that follows (4 bytes, big-endian), and the JSON.
 //!
 //! The daemon sends one [`Order`]. If the daemon then closes its side of the lifeline, the shim
-//! ends the tool. The shim sends one [`Report`]. The descriptors that belong to an order travel in
+//! ends the tool; if it sends [`KILL_AT_ONCE`] before, without a grace period. The shim sends one
+//! [`Report`]. The descriptors that belong to an order travel in
 //! the request to the fork server ([`super::fork_server`]).
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ use super::sandbox::Filter;
 /// Bytes of the largest frame, without its length. The largest part of an order is the text for
 /// standard input, for example a web page of at most 5 MiB.
 pub(crate) const FRAME_LIMIT: usize = 16 * 1024 * 1024;
+
+/// The byte that orders a shim to kill the tool without a grace period.
+pub(crate) const KILL_AT_ONCE: u8 = b'k';
 
 /// The order for a shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]

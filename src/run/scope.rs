@@ -9,6 +9,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::ended::{Ended, session_end};
 use super::host::{Host, RunError};
@@ -23,7 +24,7 @@ use crate::domain::{
     Event, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart, Stop,
     StopReason,
 };
-use crate::process::landlock_abi;
+use crate::process::{Spawner, landlock_abi};
 use crate::sinks::Observed;
 use crate::store::{RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
@@ -58,6 +59,7 @@ pub(super) struct RunScope {
     servers: Servers,
     connection: Option<Connection>,
     _watch: TemporaryWatch,
+    _killer: AbortOnDropHandle<()>,
 }
 
 impl RunScope {
@@ -112,6 +114,7 @@ impl RunScope {
         )
         .map_err(state_error)?;
         let limits = &spec.job.limits;
+        let killer = kill_at_once(stop.clone(), ctx.programs.spawner.clone());
         let watch = TemporaryWatch::new(
             host.state.clone(),
             spec.run_id.clone(),
@@ -134,6 +137,7 @@ impl RunScope {
             toolbox: Arc::new(toolbox),
             connection: None,
             _watch: watch,
+            _killer: killer,
             spec,
             host,
             directory,
@@ -223,6 +227,19 @@ impl RunScope {
         }
         finish(&self.spec.run_id, &self.host, &self.sink, self.lock, end).await
     }
+}
+
+/// Kills the processes of a run once a stop asks for it.
+fn kill_at_once(
+    mut stop: watch::Receiver<Option<Stop>>,
+    spawner: Spawner,
+) -> AbortOnDropHandle<()> {
+    let is_at_once = |stop: &Option<Stop>| stop.as_ref().is_some_and(|stop| stop.at_once);
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        if stop.wait_for(is_at_once).await.is_ok() {
+            spawner.kill();
+        }
+    }))
 }
 
 /// Ends a run: writes the last line of the transcript, the end of the record into the ledger, and

@@ -25,6 +25,8 @@ pub enum SlotState {
     Coalesced,
     /// Not run: the job was paused.
     Paused,
+    /// Its run ended because the preflight checklist failed.
+    Blocked,
     /// The schedule changed before its run began.
     Superseded,
 }
@@ -41,6 +43,7 @@ impl SlotState {
             Self::Missed => "missed",
             Self::Coalesced => "coalesced",
             Self::Paused => "paused",
+            Self::Blocked => "blocked",
             Self::Superseded => "superseded",
         }
     }

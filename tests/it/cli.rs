@@ -266,6 +266,19 @@ fn a_preflight_that_fails_ends_the_run_before_a_model_is_called() {
     let row = place.json(&["run", "j"]);
     assert_eq!((&row["stop_reason"], &row["iterations"]), (&json!("preflight_failed"), &json!(0)));
     assert!(row["error"].as_str().unwrap().contains("no-such-program"), "{row}");
+
+    place.write(
+        "jobs.yaml",
+        "version: 1\njobs: [{name: j, schedule: '0 3 * * *', timezone: UTC, prompt: x, tools: {write: [missing]}}]\n",
+    );
+    let daemon = place.serve();
+    let period =
+        ["backfill", "j", "--from", "2025-11-01T03:00:00Z", "--to", "2025-11-01T03:00:00Z"];
+    assert_eq!(place.dutyd(&period).code, 0);
+    let slot = || place.json(&["slots", "j", "--until", "2025-11-02"])[0].clone();
+    crate::support::wait_until(|| slot()["state"] == "blocked", || slot().to_string());
+    assert_eq!(slot()["reason"], "failed (preflight_failed)");
+    drop(daemon);
 }
 
 // proves LOG-5

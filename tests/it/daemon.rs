@@ -299,6 +299,37 @@ jobs: [{name: tick, schedule: '*/4 * * * * *', overlap: cancel_other, prompt: x,
 }
 
 #[test]
+fn a_newer_slot_kills_the_run_before_it_at_once() {
+    let jobs = "version: 1
+jobs: [{name: tick, schedule: '*/2 * * * * *', overlap: terminate_other, prompt: x, model: slow, tools: {write: [hang]}}]
+";
+    let place = place(jobs, "7111.OWN");
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    let replaced = tools.replace("trap '' TERM;", "trap 'echo polite; exit' TERM;");
+    assert_ne!(tools, replaced, "{tools}");
+    place.write("tools.yaml", &replaced);
+    let daemon = place.serve();
+    let cancelled = || -> Vec<Value> {
+        let runs = place.json(&["runs", "--job", "tick"]);
+        let runs = runs.as_array().unwrap().iter();
+        runs.filter(|run| run["outcome"] == "cancelled").cloned().collect()
+    };
+    let is_killed = |run: &Value| {
+        let shown = place.json(&["show", run["run_id"].as_str().unwrap()]);
+        let events = shown["events"].as_array().unwrap();
+        let mut ends = events.iter().filter(|event| event["type"] == "tool_call_end");
+        ends.any(|end| end["signal"] == 9 && end["output"] == "")
+    };
+    wait_until(|| cancelled().iter().any(is_killed), || place.log());
+    let calls = place.json(&["show", cancelled()[0]["run_id"].as_str().unwrap()]);
+    assert_eq!(calls["run"]["stop_reason"], "cancelled");
+    daemon.signal(Signal::SIGTERM);
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert_eq!(alive("sleep 7111.OWN"), [""; 0]);
+}
+
+#[test]
 fn a_log_that_nobody_reads_stops_no_slot() {
     let place = place(EVERY_SECOND, "7105.OWN");
     let (mut reader, mut full) = std::io::pipe().unwrap();

@@ -267,6 +267,32 @@ async fn a_tool_that_kills_its_shim_does_not_get_away() {
     assert_eq!(alive("sleep 7006.OWN"), [""; 0]);
 }
 
+#[tokio::test]
+async fn a_kill_at_once_leaves_no_grace_period() {
+    let spawner = spawner();
+    let spec = sh("trap 'echo polite; exit' TERM; echo begun; sleep 7124.OWN & wait");
+    let mut output = String::new();
+    let mut keep = |chunk: &[u8]| {
+        output.push_str(&String::from_utf8_lossy(chunk));
+        spawner.kill();
+        Ok(())
+    };
+    let exit = spawner.run(&spec, &CancellationToken::new(), &mut keep).await.unwrap();
+    assert_eq!((exit.signal, exit.cancelled, output.as_str()), (Some(9), true, "begun\n"));
+    assert_eq!(alive("sleep 7124.OWN"), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_stopped_shim_does_not_hold_its_call() {
+    dutyd::process::prepare_daemon().unwrap();
+    let spec =
+        ProcessSpec { timeout: Duration::from_secs(1), ..sh("kill -STOP $PPID; sleep 7125.OWN") };
+    let (exit, _) = run(&spec).await;
+    let exit = exit.unwrap();
+    assert_eq!((exit.timed_out, exit.survivors), (true, 0));
+    assert_eq!(alive("sleep 7125.OWN"), [""; 0]);
+}
+
 /// Killing the fork server stops nothing: running calls continue, and the next call starts a new
 /// fork server.
 #[tokio::test]

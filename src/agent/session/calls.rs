@@ -272,7 +272,7 @@ impl Session {
     /// Returns who ended the run, and the reason to record for a pending approval.
     fn ended_by(&self) -> (Option<String>, Option<String>) {
         match self.parts.stop.given() {
-            Some(Stop { reason: StopReason::Cancelled, by }) => {
+            Some(Stop { reason: StopReason::Cancelled, by, .. }) => {
                 (by.map(|person| person.user), Some("the run was cancelled".to_owned()))
             }
             Some(Stop { reason, .. }) => (None, Some(format!("the run ended: {reason}"))),

@@ -24,11 +24,19 @@ pub enum Overlap {
     BufferAll,
     /// The slot replaces a waiting one, and active runs are cancelled.
     CancelOther,
+    /// Like [`Self::CancelOther`], but the processes of active runs get no grace period.
+    TerminateOther,
     /// The slot runs beside the other runs.
     AllowAll,
 }
 
 impl Overlap {
+    /// Tells whether a new slot takes the place of the other runs of its job.
+    #[must_use]
+    pub fn is_replacing(self) -> bool {
+        matches!(self, Self::CancelOther | Self::TerminateOther)
+    }
+
     /// Returns the value that selects the policy in `jobs.yaml`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -37,6 +45,7 @@ impl Overlap {
             Self::BufferOne => "buffer_one",
             Self::BufferAll => "buffer_all",
             Self::CancelOther => "cancel_other",
+            Self::TerminateOther => "terminate_other",
             Self::AllowAll => "allow_all",
         }
     }

@@ -100,7 +100,7 @@ jobs:
   - name: b
     timezone: Europe/Berln
     prompt: 'in {{space}}'
-    overlap: terminate_other
+    compaction: auto
     verify: []
     tools: {write: [nope], read: 5}
 ",
@@ -123,7 +123,7 @@ jobs:
         "jobs.yaml:9:49 expected a string, found `5`",
         "jobs.yaml:11:15 `Europe/Berln` is not a time zone",
         "jobs.yaml:12:13 `{{space}}` is not an entry of `vars`",
-        "jobs.yaml:13:14 `terminate_other` is not in this version",
+        "jobs.yaml:13:17 `auto` is not in this version",
         "jobs.yaml:14:5 `verify` is not in this version",
         "jobs.yaml:15:21 unknown tool `nope`",
         "jobs.yaml:15:34 expected `all` or a list, found `5`",

@@ -153,6 +153,7 @@ pub(crate) enum RawOverlap {
     BufferOne,
     BufferAll,
     CancelOther,
+    TerminateOther,
     AllowAll,
 }
 

@@ -133,7 +133,7 @@ impl Supervisor {
         for run_id in &wanted {
             self.cancel_active(run_id, by.clone());
         }
-        let stop = Stop { reason: StopReason::Cancelled, by: by.clone() };
+        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
         let resumed = self.queue.iter().filter(|run| is_wanted(&run.job) && run.resumed.is_some());
         let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
         for run_id in resumed {
@@ -156,7 +156,7 @@ impl Supervisor {
         run_id: &RunId,
         by: Option<Person>,
     ) -> Result<(), CommandError> {
-        let stop = Stop { reason: StopReason::Cancelled, by: by.clone() };
+        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
         let is_suspending = |active: &Active| {
             let given = active.stop.borrow();
             given.as_ref().is_some_and(|stop| stop.reason == StopReason::Interrupted)
@@ -187,7 +187,7 @@ impl Supervisor {
 
     fn cancel_active(&self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
-        active.stop.send_replace(Some(Stop { reason: StopReason::Cancelled, by }));
+        active.stop.send_replace(Some(Stop { by, ..StopReason::Cancelled.into() }));
         true
     }
 

@@ -171,13 +171,13 @@ impl Supervisor {
                 continue;
             }
             match self.end_of(&run_id) {
-                Some(LastRun { outcome, reason, failed }) => {
+                Some(LastRun { outcome, stop_reason, reason, failed }) => {
                     if let Some(failed) = failed
                         && self.retry(&slot.job, &run_id, failed, now).await
                     {
                         continue;
                     }
-                    let end = self.end_of_run(slot.job, run_id, outcome, reason);
+                    let end = self.end_of_run(slot.job, run_id, (outcome, stop_reason), reason);
                     if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
                         self.paused(pause);
                     }
@@ -197,7 +197,8 @@ impl Supervisor {
         let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
             let reason = format!("{interrupted} (its transcript cannot be read: {why})");
-            Some(LastRun { outcome: interrupted, reason, failed: None })
+            let stop_reason = StopReason::Interrupted;
+            Some(LastRun { outcome: interrupted, stop_reason, reason, failed: None })
         };
         let lines = match read_lines(&transcript) {
             Ok(lines) => lines,
@@ -215,7 +216,8 @@ impl Supervisor {
                     .then(|| first_facts(&lines))
                     .flatten()
                     .map(|facts| Failed { facts, request: RunRequest::default(), stop_reason });
-                Some(LastRun { outcome, reason: format!("{outcome} ({stop_reason})"), failed })
+                let reason = format!("{outcome} ({stop_reason})");
+                Some(LastRun { outcome, stop_reason, reason, failed })
             }
             (None, Some(problem)) => unreadable(&problem),
             (None, None) if lines.is_empty() => None,
@@ -227,6 +229,7 @@ impl Supervisor {
 /// How the run of an open slot ended.
 struct LastRun {
     outcome: Outcome,
+    stop_reason: StopReason,
     /// The reason for the row of the slot.
     reason: String,
     /// What its job may repeat; `None` if the run must not be repeated.

@@ -15,24 +15,29 @@ impl Supervisor {
         (outcome, stop_reason): (Outcome, StopReason),
         now: DateTime<Utc>,
     ) {
-        let end = self.end_of_run(job, run_id, outcome, format!("{outcome} ({stop_reason})"));
+        let reason = format!("{outcome} ({stop_reason})");
+        let end = self.end_of_run(job, run_id, (outcome, stop_reason), reason);
         match self.parts.ledger.end_run(end, now).await {
             Ok(pause) => pause.into_iter().for_each(|pause| self.paused(pause)),
             Err(error) => self.end_failed(&error),
         }
     }
 
-    /// Returns the end of a run whose slots took place.
+    /// Returns the end of a run for the ledger. `reason` is for the rows of its slots.
     pub(super) fn end_of_run(
         &self,
         job: String,
         run_id: RunId,
-        outcome: Outcome,
+        (outcome, stop_reason): (Outcome, StopReason),
         reason: String,
     ) -> RunEnd {
+        let state = match stop_reason {
+            StopReason::PreflightFailed => SlotState::Blocked,
+            _ => SlotState::Ran,
+        };
         let config = self.config.borrow();
         let pause_after = config.jobs.get(job.as_str()).and_then(|job| job.pause_after_failures);
-        RunEnd { run_id, job, outcome, state: SlotState::Ran, reason, pause_after }
+        RunEnd { run_id, job, outcome, state, reason, pause_after }
     }
 
     /// Applies the pause of a job whose runs failed too often.

@@ -91,7 +91,7 @@ impl Supervisor {
             runs: replaced.iter().map(|(_, run_id)| run_id.clone()).collect(),
             state: SlotState::Skipped,
             stop_reason: StopReason::Cancelled,
-            reason: "a newer slot took its place (overlap: cancel_other)".to_owned(),
+            reason: "a newer slot took its place".to_owned(),
         });
         let settled = self.settled_by(&slots);
         let queued = slots.iter().map(|slot| slot.queued.as_ref().map(|run| run.run_id.clone()));
@@ -187,7 +187,7 @@ impl Supervisor {
     fn is_replacing(&self, run: &Waiting) -> bool {
         let config = self.config.borrow();
         let job = config.jobs.get(run.job.as_str());
-        !run.is_caught_up && job.is_some_and(|job| job.overlap == Overlap::CancelOther)
+        !run.is_caught_up && job.is_some_and(|job| job.overlap.is_replacing())
     }
 
     /// Returns the waiting slots that new runs replace, by job and run.
@@ -203,12 +203,15 @@ impl Supervisor {
         let replacing = runs.iter().filter(|run| self.is_replacing(run));
         let jobs: BTreeSet<&str> = replacing.map(|run| run.job.as_str()).collect();
         for job in jobs {
+            let of_job = self.config.borrow().jobs.get(job).map(|job| job.overlap);
+            let at_once = of_job == Some(Overlap::TerminateOther);
             let own = self.active.values().filter(|of| of.job == job && !of.is_caught_up);
             for active in own {
                 active.stop.send_if_modified(|stop| {
-                    let is_first = stop.is_none();
-                    stop.get_or_insert_with(|| StopReason::Cancelled.into());
-                    is_first
+                    let before = stop.clone();
+                    let stop = stop.get_or_insert_with(|| StopReason::Cancelled.into());
+                    stop.at_once |= at_once;
+                    before.as_ref() != Some(stop)
                 });
             }
             let resumed = self.queue.of_job(job);
