@@ -113,7 +113,9 @@ pub struct Sources<'a> {
 ///
 /// *Errors*: [`RebuildError`].
 pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, RebuildError> {
-    let mut events = sources.events.iter().filter(|event| is_of_loop(event)).peekable();
+    // The precheck comes before the loop.
+    let of_loop = sources.events.iter().filter(|event| is_of_loop(event) && !is_of_precheck(event));
+    let mut events = of_loop.peekable();
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
     let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
     loop {
@@ -178,6 +180,16 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
 }
 
 /// Tells whether an event is a step of the loop. The others say what happened around it.
+fn is_of_precheck(event: &Event) -> bool {
+    let call_id = match event {
+        Event::PolicyDecision(decision) => &decision.call_id,
+        Event::ToolCallStart(start) => &start.call_id,
+        Event::ToolCallEnd(end) => &end.call_id,
+        _ => return false,
+    };
+    call_id.as_str() == CallId::PRECHECK
+}
+
 fn is_of_loop(event: &Event) -> bool {
     match event {
         Event::SystemPrompt { .. }
@@ -196,6 +208,7 @@ fn is_of_loop(event: &Event) -> bool {
         Event::SessionStart(_)
         | Event::SessionSuspended { .. }
         | Event::SessionResumed { .. }
+        | Event::Precheck { .. }
         | Event::Probe { .. }
         | Event::ApprovalRequested { .. }
         | Event::ApprovalResolved { .. }

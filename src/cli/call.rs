@@ -290,6 +290,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         catchup: crate::config::Catchup::None,
         pause_after_failures: None,
         retry: None,
+        precheck: None,
         is_resumed: false,
         catchup_window: std::time::Duration::ZERO,
         prompt: Template::parse("-").map_err(|error| failed(&error))?,

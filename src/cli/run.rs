@@ -225,7 +225,7 @@ fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
 /// Maps the end of a run to the exit code.
 pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
     match (outcome, stop_reason) {
-        (Outcome::Succeeded | Outcome::Planned, _) => 0,
+        (Outcome::Succeeded | Outcome::Planned | Outcome::Skipped, _) => 0,
         (Outcome::Failed, StopReason::MaxDuration) => TIMED_OUT,
         (Outcome::Cancelled, _) => CANCELLED,
         (Outcome::Failed | Outcome::Interrupted, _) => 1,

@@ -2,6 +2,7 @@
 
 mod check;
 mod limits;
+mod precheck;
 mod slots;
 
 use std::cell::RefCell;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawCatchup, RawDefaults, RawJob, RawMode, RawOnCrash, RawOverlap, RawUnanswered};
+use super::raw::{RawDefaults, RawJob, RawMode, RawOnCrash, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
@@ -23,6 +24,7 @@ use crate::domain::{JobName, ToolName};
 use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
 
+pub use precheck::{Precheck, RunWhen};
 pub use slots::{Catchup, Overlap, Retry};
 
 /// The smallest `max_output_bytes`.
@@ -197,6 +199,8 @@ pub struct Job {
     pub catchup_window: Duration,
     /// How a failed run is repeated; `None` if it is not.
     pub retry: Option<Retry>,
+    /// The call that decides whether a run has anything to do, if the job has one.
+    pub precheck: Option<Precheck>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
     pub pause_after_failures: Option<u32>,
     /// Whether a run continues after the death or the stop of the daemon cut it off; otherwise it
@@ -294,12 +298,9 @@ impl Job {
             raw.catchup_window.as_deref(),
             Duration::from_secs(3600),
         );
-        let retry = raw.retry.as_ref().and_then(|retry| {
-            let minute = Duration::from_secs(60);
-            let backoff = check.positive("/retry/backoff", retry.backoff.as_deref(), minute);
-            Some(Retry { max_attempts: retry.max_attempts?, backoff })
-        });
+        let retry = check.retry(raw.retry.as_ref());
         let (prompt, vars) = check.prompt(raw);
+        let precheck = check.precheck(raw.precheck.as_ref(), &vars);
         let model = raw.model.as_ref().or(ctx.defaults.model.as_ref()).cloned();
         check.model(raw, model.as_deref());
         let working_dir = raw.working_dir.as_deref().map(|text| ctx.environment.expand_home(text));
@@ -340,22 +341,12 @@ impl Job {
                 enabled: raw.enabled.unwrap_or(true),
                 schedule,
                 jitter,
-                overlap: match raw.overlap {
-                    Some(RawOverlap::Skip) | None => Overlap::Skip,
-                    Some(RawOverlap::BufferOne) => Overlap::BufferOne,
-                    Some(RawOverlap::BufferAll) => Overlap::BufferAll,
-                    Some(RawOverlap::CancelOther) => Overlap::CancelOther,
-                    Some(RawOverlap::TerminateOther) => Overlap::TerminateOther,
-                    Some(RawOverlap::AllowAll) => Overlap::AllowAll,
-                },
-                catchup: match raw.catchup {
-                    Some(RawCatchup::None) => Catchup::None,
-                    Some(RawCatchup::Latest) | None => Catchup::Latest,
-                    Some(RawCatchup::All) => Catchup::All,
-                },
+                overlap: raw.overlap.map_or(Overlap::Skip, Overlap::from),
+                catchup: raw.catchup.map_or(Catchup::Latest, Catchup::from),
                 catchup_window,
                 is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
                 retry,
+                precheck,
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,

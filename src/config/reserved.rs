@@ -13,7 +13,6 @@ const KEYS: &[(&str, &[&str])] = &[
     (
         "jobs.jobs[]",
         &[
-            "precheck",
             "recall",
             "budget",
             "subagents",

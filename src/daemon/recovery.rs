@@ -8,7 +8,7 @@ mod resumable;
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::domain::{Event, RunId, SessionEnd};
+use crate::domain::{Event, Outcome, RunId, SessionEnd};
 use crate::process::end_orphans;
 use crate::run::{Ended, Host, Resumption, RunSpec};
 use crate::store::{
@@ -164,8 +164,13 @@ async fn recover_run(
     if let Err(error) = host.state.remove_temporary(run_id).await {
         tracing::warn!(%run_id, %error, "failed to remove the temporary directory of a run");
     }
+    let events = || lines.iter().filter_map(known);
+    let was_good = matches!(row.outcome, Some(Outcome::Succeeded | Outcome::Planned));
+    let has_precheck = events().any(|event| matches!(event, Event::Precheck { .. }));
+    let answer = (was_good && has_precheck)
+        .then(|| (row.job.clone(), events().rev().find_map(Event::precheck_answer)));
     let (lines, hash) = last_line(&run.transcript())?;
-    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }).await?;
+    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, answer).await?;
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run).await?;
     Ok(Found::Ended(recovered, lock))

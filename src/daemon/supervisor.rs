@@ -415,7 +415,7 @@ impl Supervisor {
                 let (outcome, stop_reason, duration_ms) =
                     (end.outcome, end.stop_reason, end.duration_ms);
                 let is_good = match outcome {
-                    Outcome::Succeeded | Outcome::Planned => true,
+                    Outcome::Succeeded | Outcome::Planned | Outcome::Skipped => true,
                     Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
                 };
                 match outcome {
@@ -423,7 +423,7 @@ impl Supervisor {
                         let error = end.error.as_deref();
                         tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
                     }
-                    Outcome::Succeeded | Outcome::Planned | Outcome::Cancelled => {
+                    _ => {
                         tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
                     }
                 }

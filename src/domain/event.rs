@@ -181,6 +181,17 @@ pub struct CallEnd {
     pub details: Map<String, Value>,
 }
 
+impl CallEnd {
+    /// Returns a text that identifies the answer of a precheck: its exit code and the digest of its
+    /// output. Returns `None` if the call is not a precheck or reached no exit code.
+    #[must_use]
+    pub fn precheck_answer(&self) -> Option<String> {
+        let has_ended = self.call_id.as_str() == CallId::PRECHECK && !self.timed_out;
+        let code = self.exit_code.filter(|_| has_ended)?;
+        Some(format!("{code} {}", self.digest.as_deref().or(self.output.as_deref()).unwrap_or("")))
+    }
+}
+
 /// One item of the checklist before the first model call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreflightItem {
@@ -302,6 +313,18 @@ pub enum Event {
     ToolCallStart(CallStart),
     /// A call has its one result.
     ToolCallEnd(Box<CallEnd>),
+    /// The precheck of the run has an answer.
+    Precheck {
+        /// The id of its call, where the output is.
+        call_id: CallId,
+        /// The name of the tool.
+        tool: String,
+        arguments: Map<String, Value>,
+        /// Whether there is something to do.
+        ok: bool,
+        /// Why, as a sentence.
+        detail: String,
+    },
     /// A probe looked whether a call took effect that a crash cut off.
     Probe {
         /// The id of the call.
@@ -404,6 +427,15 @@ impl Event {
         matches!(self, Self::ToolCallStart(start) if start.category != Category::Read)
     }
 
+    /// Returns the answer of the precheck, if the event is its end ([`CallEnd::precheck_answer`]).
+    #[must_use]
+    pub fn precheck_answer(&self) -> Option<String> {
+        match self {
+            Self::ToolCallEnd(end) => end.precheck_answer(),
+            _ => None,
+        }
+    }
+
     /// The values of `type` that this version knows.
     pub const TYPES: &'static [&'static str] = &[
         "session_start",
@@ -415,6 +447,7 @@ impl Event {
         "policy_decision",
         "tool_call_start",
         "tool_call_end",
+        "precheck",
         "probe",
         "approval_requested",
         "approval_resolved",

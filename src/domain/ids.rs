@@ -99,6 +99,21 @@ impl CallId {
     pub fn unpaired() -> Self {
         Self("call_unpaired".to_owned())
     }
+
+    /// Returns the id of the precheck of a run.
+    #[must_use]
+    pub fn precheck() -> Self {
+        Self(Self::PRECHECK.to_owned())
+    }
+
+    /// The id of the precheck of a run, as text.
+    pub const PRECHECK: &str = "precheck_1";
+
+    /// Tells whether only calls that dutyd itself makes have such an id.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        ["precheck_", "verify_", "probe_"].iter().any(|prefix| self.0.starts_with(prefix))
+    }
 }
 
 impl RunId {

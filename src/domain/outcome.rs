@@ -19,12 +19,20 @@ pub enum Outcome {
     Cancelled,
     /// The daemon ended during the run.
     Interrupted,
+    /// There was nothing to do.
+    Skipped,
 }
 
 impl Outcome {
     /// Every outcome that this version knows.
-    pub const ALL: &'static [Self] =
-        &[Self::Succeeded, Self::Failed, Self::Planned, Self::Cancelled, Self::Interrupted];
+    pub const ALL: &'static [Self] = &[
+        Self::Succeeded,
+        Self::Failed,
+        Self::Planned,
+        Self::Cancelled,
+        Self::Interrupted,
+        Self::Skipped,
+    ];
 
     /// Returns the word used in files.
     #[must_use]
@@ -35,6 +43,7 @@ impl Outcome {
             Self::Planned => "planned",
             Self::Cancelled => "cancelled",
             Self::Interrupted => "interrupted",
+            Self::Skipped => "skipped",
         }
     }
 }
@@ -118,6 +127,12 @@ stop_reasons! {
     Cancelled = "cancelled" => Cancelled,
     /// The daemon ended during the run.
     Interrupted = "interrupted" => Interrupted,
+    /// The precheck found nothing to do, so no model was called.
+    NotNeeded = "not_needed" => Skipped,
+    /// A read of a plan answers differently, or the gate refuses a step; nothing was done.
+    ApplyRefused = "apply_refused" => Failed,
+    /// A step of a plan did not work.
+    ApplyFailed = "apply_failed" => Failed,
     /// A fault in dutyd.
     InternalError = "internal_error" => Failed,
 }

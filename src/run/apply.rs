@@ -79,13 +79,11 @@ pub async fn apply(
             (reason, Some(work.stop(reason, failure, limits).await), None)
         }
         (Ok(Done::Applied), None) => (StopReason::Completed, None, None),
-        (Ok(Done::Refused(why)), None) => {
-            (StopReason::PreflightFailed, Some(why.clone()), Some(why))
-        }
+        (Ok(Done::Refused(why)), None) => (StopReason::ApplyRefused, Some(why.clone()), Some(why)),
         (Ok(Done::Cancelled), None) => {
             (StopReason::Interrupted, Some("the run was stopped".to_owned()), None)
         }
-        (Ok(Done::Failed(why)), None) => (StopReason::ErrorThreshold, Some(why), None),
+        (Ok(Done::Failed(why)), None) => (StopReason::ApplyFailed, Some(why), None),
         (Err(error), _) => (StopReason::RecordFailed, Some(error.to_string()), None),
     };
     let mut result = ended_early(stop_reason, error.unwrap_or_default());

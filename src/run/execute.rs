@@ -9,6 +9,7 @@ use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
 use super::models::models;
+use super::precheck::{Prechecked, precheck};
 use super::preflight::{may_begin, preflight};
 use super::prompt::{documents, prompt};
 use super::scope::{RunScope, give_up};
@@ -64,14 +65,16 @@ async fn execute_new(
         let message = format!("the kernel cannot fully sandbox tools: {error}");
         scope.record(Event::warning("sandbox", message)).await?;
     }
-    let result = begin_work(&mut scope, &documents.text).await?;
+    let result = begin_work(&mut scope, &documents.text, &[]).await?;
     Ok(conclude(scope, result).await)
 }
 
-/// Evaluates the checklist, then runs the session.
+/// Evaluates the checklist and the precheck, then runs the session. `events` are the events of a
+/// resumed run.
 pub(super) async fn begin_work(
     scope: &mut RunScope,
     documents: &str,
+    events: &[Event],
 ) -> Result<SessionResult, RunError> {
     let found = scope.connect().await;
     if scope.is_suspending() {
@@ -92,7 +95,7 @@ pub(super) async fn begin_work(
     let recorded =
         if is_recorded { scope.sink.record(Event::Preflight { items }).await } else { Ok(()) };
     Ok(match recorded {
-        Ok(()) => run_session(scope, documents).await,
+        Ok(()) => check_and_run(scope, documents, events).await,
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
     })
 }
@@ -152,13 +155,30 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
     }
 }
 
-async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
-    let Some(configured) = scope.spec.config.model_of(&scope.spec.job) else {
-        return no_model();
-    };
+/// Makes the precheck, then runs the session if there is something to do.
+async fn check_and_run(scope: &RunScope, documents: &str, events: &[Event]) -> SessionResult {
     let marker = match marker(scope) {
         Ok(marker) => marker,
         Err(result) => return result,
+    };
+    match precheck(scope, &marker, events).await {
+        Ok(Prechecked::Run(said)) => run_session(scope, documents, (&marker, said)).await,
+        Ok(Prechecked::NotNeeded) => {
+            let ended = ended_early(StopReason::NotNeeded, String::new());
+            SessionResult { end: End { error: None, ..ended.end }, ..ended }
+        }
+        Ok(Prechecked::Suspended) => suspended(),
+        Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
+    }
+}
+
+async fn run_session(
+    scope: &RunScope,
+    documents: &str,
+    (marker, prechecked): (&Marker, Option<String>),
+) -> SessionResult {
+    let Some(configured) = scope.spec.config.model_of(&scope.spec.job) else {
+        return no_model();
     };
     let (system, words) = prompt(scope, configured, documents).await;
     let repository = words.map(|words| marker.wrap_repository(&words));
@@ -166,8 +186,14 @@ async fn run_session(scope: &RunScope, documents: &str) -> SessionResult {
         Ok(parts) => parts,
         Err(result) => return result,
     };
-    let task = scope.spec.task.clone();
+    let task = task(scope, prechecked);
     run_apart(scope, Session::new(parts).run(task)).await
+}
+
+/// Returns the task of a run, with the text about its precheck.
+pub(super) fn task(scope: &RunScope, prechecked: Option<String>) -> String {
+    let task = scope.spec.task.clone();
+    prechecked.into_iter().fold(task, |task, said| format!("{task}\n\n{said}"))
 }
 
 /// Returns the result of a run that the stop of the daemon suspends before its session begins.

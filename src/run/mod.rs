@@ -11,6 +11,7 @@ mod execute;
 mod host;
 mod mcp;
 mod models;
+mod precheck;
 mod preflight;
 mod project;
 mod prompt;

@@ -94,7 +94,8 @@ pub(super) async fn may_begin(
 /// program or script is closed to tools.
 fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
     let is_local = ctx.programs.execution.is_local();
-    let named = job.policy.named();
+    let mut named = job.policy.named();
+    named.extend(job.precheck.as_ref().map(|precheck| precheck.tool.as_str()));
     let item = |tool: &str, (ok, detail): (bool, String)| PreflightItem {
         name: format!("program of {tool}"),
         ok,
@@ -200,7 +201,8 @@ pub async fn connect(
         Ok(missing) => {
             let directory = ctx.working_dir.display();
             let mut items = vec![item("environment", true, format!("{name}, in {directory}"))];
-            let named = job.policy.named();
+            let mut named = job.policy.named();
+            named.extend(job.precheck.as_ref().map(|precheck| precheck.tool.as_str()));
             let is_named = |program: &str| {
                 named.iter().any(|tool| match config.tools.get(*tool) {
                     Some(declared) => declared.program.written == program,

@@ -9,8 +9,11 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::ended::{Ended, ended_early};
-use super::execute::{begin_work, conclude, leave_queue, run_apart, session_parts, suspended};
+use super::execute::{
+    begin_work, conclude, leave_queue, run_apart, session_parts, suspended, task,
+};
 use super::host::{Host, RunError};
+use super::precheck::recorded_text;
 use super::prompt::documents;
 use super::scope::{Continued, RunScope};
 use super::spec::RunSpec;
@@ -54,7 +57,8 @@ pub async fn resume(
 ) -> Result<Ended, RunError> {
     let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
     let has_acted = events.iter().any(Event::is_act);
-    let continued = Continued { lock, row: row.clone(), worked, has_acted };
+    let precheck = events.iter().rev().find_map(Event::precheck_answer);
+    let continued = Continued { lock, row: row.clone(), worked, has_acted, precheck };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
     if cut_bytes > 0 {
@@ -75,7 +79,7 @@ pub async fn resume(
         }
         _ if RecordedStart::find(&events).is_none() => {
             let documents = documents(&scope.spec, &scope.ctx);
-            begin_work(&mut scope, &documents.text).await?
+            begin_work(&mut scope, &documents.text, &events).await?
         }
         _ => {
             // The checklist was evaluated before; a host that does not answer fails its calls.
@@ -138,7 +142,7 @@ fn rebuilt(
         marker: &parts.marker,
         model: &facts,
         image: &|described| image(&scope.directory, described),
-        task: scope.spec.task.clone(),
+        task: task(scope, recorded_text(scope, &parts.marker, events)),
     };
     rebuild(&mut parts.machine, &sources)
 }

@@ -21,8 +21,8 @@ use super::temporary::TemporaryWatch;
 use super::tool_context::{tool_context, toolbox};
 use crate::agent::{EventSink as _, SessionResult, StopSignal, Toolbox};
 use crate::domain::{
-    Event, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart, Stop,
-    StopReason,
+    Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
+    Stop, StopReason,
 };
 use crate::process::{Spawner, landlock_abi};
 use crate::sinks::Observed;
@@ -39,6 +39,8 @@ pub(super) struct Continued {
     pub(super) worked: Duration,
     /// Whether it has started a write or admin call.
     pub(super) has_acted: bool,
+    /// The answer of its precheck.
+    pub(super) precheck: Option<String>,
 }
 
 /// A run that has started. [`RunScope::end`] releases its resources.
@@ -78,13 +80,13 @@ impl RunScope {
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
-        let (lock, row, worked, has_acted) = match continued {
-            Some(Continued { lock, row, worked, has_acted }) => {
-                (lock, Some(row), worked, has_acted)
+        let (lock, row, worked, has_acted, answer) = match continued {
+            Some(Continued { lock, row, worked, has_acted, precheck }) => {
+                (lock, Some(row), worked, has_acted, precheck)
             }
             None => {
                 let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
-                (lock, None, Duration::ZERO, false)
+                (lock, None, Duration::ZERO, false, None)
             }
         };
         keep_config(&spec, &host).map_err(state_error)?;
@@ -102,6 +104,7 @@ impl RunScope {
             deltas: Mutex::new(redactor.stream()),
             redactor: redactor.clone(),
             has_acted: AtomicBool::new(has_acted),
+            precheck: Mutex::new(answer),
             row: Mutex::new(row),
         });
         let ctx = tool_context(
@@ -225,7 +228,8 @@ impl RunScope {
                 row: None,
             };
         }
-        finish(&self.spec.run_id, &self.host, &self.sink, self.lock, end).await
+        let job = self.spec.job.precheck.as_ref().map(|_| self.spec.job.name.to_string());
+        finish((&self.spec.run_id, job), &self.host, &self.sink, self.lock, end).await
     }
 }
 
@@ -246,7 +250,7 @@ fn kill_at_once(
 /// the row into the index, then removes the lock file. If one of these fails, the lock file stays,
 /// and the next start of the daemon fills in what is missing.
 async fn finish(
-    run_id: &RunId,
+    (run_id, prechecked): (&RunId, Option<String>),
     host: &Host,
     sink: &RunSink,
     lock: RunLock,
@@ -271,8 +275,10 @@ async fn finish(
             };
         }
     };
+    let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
+    let answer = prechecked.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
     let kept = match host.ledger.get().await {
-        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end).await,
+        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, answer).await,
         Err(error) => Err(error),
     };
     // The lock file stays until the rest is complete.

@@ -23,6 +23,8 @@ pub(super) struct RunSink {
     pub(super) deltas: Mutex<StreamRedactor>,
     /// Whether a write or admin call has started.
     pub(super) has_acted: AtomicBool,
+    /// The answer of the precheck, if it has one.
+    pub(super) precheck: Mutex<Option<String>>,
     /// The summary of the run; `None` until its first line is written.
     pub(super) row: Mutex<Option<RunSummary>>,
 }
@@ -32,6 +34,9 @@ impl EventSink for RunSink {
     async fn record(&self, event: Event) -> Result<(), RecordError> {
         if event.is_act() {
             self.has_acted.store(true, Ordering::Relaxed);
+        }
+        if let Some(answer) = event.precheck_answer() {
+            *self.answer() = Some(answer);
         }
         let (start, decision) = match &event {
             Event::SessionStart(start) => (Some(start.clone()), None),
@@ -57,6 +62,15 @@ impl EventSink for RunSink {
 }
 
 impl RunSink {
+    fn answer(&self) -> MutexGuard<'_, Option<String>> {
+        self.precheck.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the answer of the precheck, if it has one.
+    pub(super) fn precheck_answer(&self) -> Option<String> {
+        self.answer().clone()
+    }
+
     fn row(&self) -> MutexGuard<'_, Option<RunSummary>> {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,6 +25,8 @@ pub enum SlotState {
     Coalesced,
     /// Not run: the job was paused.
     Paused,
+    /// Its run found nothing to do.
+    NotNeeded,
     /// Its run ended because the preflight checklist failed.
     Blocked,
     /// The schedule changed before its run began.
@@ -43,6 +45,7 @@ impl SlotState {
             Self::Missed => "missed",
             Self::Coalesced => "coalesced",
             Self::Paused => "paused",
+            Self::NotNeeded => "not_needed",
             Self::Blocked => "blocked",
             Self::Superseded => "superseded",
         }

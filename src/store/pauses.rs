@@ -65,7 +65,7 @@ impl Ledger {
                     forget_failures(transaction, &end.job).map(|()| None)
                 }
                 Outcome::Failed => count_failure(transaction, end, now),
-                Outcome::Cancelled | Outcome::Interrupted => Ok(None),
+                Outcome::Cancelled | Outcome::Interrupted | Outcome::Skipped => Ok(None),
             }
         })
         .await

@@ -19,15 +19,30 @@ use crate::domain::{RunId, StopReason, Trigger};
 const KEPT_ENDED: u32 = 1000;
 
 impl Ledger {
-    /// Stores the end of the record of a run.
+    /// Stores the end of the record of a run. `precheck` holds the name of its job and the answer of
+    /// the precheck, if the job has a precheck and the run was good.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn keep_record_end(&self, run_id: RunId, end: RecordEnd) -> Result<(), DbError> {
+    pub async fn keep_record_end(
+        &self,
+        run_id: RunId,
+        end: RecordEnd,
+        precheck: Option<(String, Option<String>)>,
+    ) -> Result<(), DbError> {
         self.write(move |transaction| {
             let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
                 .execute(params![run_id.as_str(), lines, end.hash])?;
+            match &precheck {
+                Some((job, Some(answer))) => transaction
+                    .prepare_cached("INSERT OR REPLACE INTO prechecks VALUES (?1, ?2)")?
+                    .execute(params![job, answer])?,
+                Some((job, None)) => transaction
+                    .prepare_cached("DELETE FROM prechecks WHERE job = ?1")?
+                    .execute([job])?,
+                None => 0,
+            };
             transaction
                 .prepare_cached("DELETE FROM given_up WHERE run_id = ?1")?
                 .execute([run_id.as_str()])
@@ -146,6 +161,16 @@ fn prune_ended(transaction: &Connection) -> rusqlite::Result<()> {
 }
 
 impl LedgerReader<'_> {
+    /// Returns the answer of the precheck of a job before its last good run.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn precheck(&self, job: &str) -> rusqlite::Result<Option<String>> {
+        self.connection()
+            .prepare_cached("SELECT answer FROM prechecks WHERE job = ?1")?
+            .query_row([job], |row| row.get(0))
+            .optional()
+    }
+
     /// Returns the end of the record of a run; `None` if the ledger does not have it.
     ///
     /// *Errors*: SQLite's.

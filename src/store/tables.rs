@@ -49,6 +49,8 @@ pub(super) const SCHEMA: Schema = Schema {
         ALTER TABLE queue ADD COLUMN attempt INTEGER NOT NULL DEFAULT 1;
         ALTER TABLE queue ADD COLUMN not_before INTEGER;
         ALTER TABLE queue ADD COLUMN request TEXT;
+    ", "
+        CREATE TABLE prechecks (job TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID;
     "],
 };
 

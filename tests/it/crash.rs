@@ -79,7 +79,9 @@ fn check_record(place: &Place) {
 // proves STATE-1, LOG-1
 #[test]
 fn a_kill_after_any_line_repeats_no_call_and_loses_none() {
-    let place = place("version: 1\njobs: [{name: j, prompt: x, tools: {write: [mark]}}]\n");
+    let place = place(
+        "version: 1\njobs: [{name: j, prompt: x, precheck: {tool: look, run_when: {matches: ''}}, tools: {write: [mark]}}]\n",
+    );
     let mut resumed = 0;
     for line in 0.. {
         let daemon = place.serve_with("DUTYD_FAULTS", &format!("kill_after_line={line}"));

@@ -27,6 +27,7 @@ mod mcp;
 mod old_formats;
 mod operator;
 mod plan;
+mod precheck;
 mod process;
 mod project;
 mod provider;

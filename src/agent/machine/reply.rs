@@ -38,7 +38,7 @@ impl Machine {
             .id
             .as_deref()
             .and_then(|id| CallId::parse(id).ok())
-            .filter(|id| !self.call_ids.contains(id));
+            .filter(|id| !id.is_reserved() && !self.call_ids.contains(id));
         let generated = (0_u32..).filter_map(|nth| {
             let suffix = if nth == 0 { String::new() } else { format!("_{nth}") };
             CallId::parse(&format!("call_{}_{}{suffix}", self.counters.iterations, at + 1)).ok()

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use super::JobChecker;
+use crate::config::raw::{RawCatchup, RawOverlap, RawRetry};
+
 /// The policy for slots that the daemon could not start in time, for example because it was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Catchup {
@@ -28,6 +31,29 @@ pub enum Overlap {
     TerminateOther,
     /// The slot runs beside the other runs.
     AllowAll,
+}
+
+impl From<RawCatchup> for Catchup {
+    fn from(raw: RawCatchup) -> Self {
+        match raw {
+            RawCatchup::None => Self::None,
+            RawCatchup::Latest => Self::Latest,
+            RawCatchup::All => Self::All,
+        }
+    }
+}
+
+impl From<RawOverlap> for Overlap {
+    fn from(raw: RawOverlap) -> Self {
+        match raw {
+            RawOverlap::Skip => Self::Skip,
+            RawOverlap::BufferOne => Self::BufferOne,
+            RawOverlap::BufferAll => Self::BufferAll,
+            RawOverlap::CancelOther => Self::CancelOther,
+            RawOverlap::TerminateOther => Self::TerminateOther,
+            RawOverlap::AllowAll => Self::AllowAll,
+        }
+    }
 }
 
 impl Overlap {
@@ -67,6 +93,15 @@ impl Retry {
         const LONGEST: Duration = Duration::from_secs(3600);
         let doublings = attempt.saturating_sub(1).min(20);
         self.backoff.saturating_mul(1 << doublings).min(LONGEST.max(self.backoff))
+    }
+}
+
+impl JobChecker<'_> {
+    pub(super) fn retry(&mut self, raw: Option<&RawRetry>) -> Option<Retry> {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let raw = raw?;
+        let backoff = self.positive("/retry/backoff", raw.backoff.as_deref(), MINUTE);
+        Some(Retry { max_attempts: raw.max_attempts?, backoff })
     }
 }
 

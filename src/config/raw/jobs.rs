@@ -71,6 +71,8 @@ pub(crate) struct RawJob {
     pub(crate) catchup_window: Option<String>,
     /// How to repeat a run that failed. By default, no run is repeated.
     pub(crate) retry: Option<RawRetry>,
+    /// A read call that decides, without a model, whether a run has anything to do.
+    pub(crate) precheck: Option<RawPrecheck>,
     /// Pause the job after this number of consecutive failed runs. By default, the job is never
     /// paused.
     #[schemars(range(min = 1, max = 1_000_000))]
@@ -301,6 +303,46 @@ pub(crate) struct RawLimits {
     pub(crate) parallel_reads: Option<u64>,
     /// Rate limit of tool calls. Defaults to no limit.
     pub(crate) rate: Option<RawRate>,
+}
+
+/// A call that decides, without a model, whether a run has anything to do.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawPrecheck {
+    /// Name of a read tool in tools.yaml.
+    #[schemars(required)]
+    pub(crate) tool: Option<String>,
+    /// Arguments of the call. `{{name}}` in a text is an entry of `vars`. Defaults to none.
+    pub(crate) args: Option<Map<String, Value>>,
+    /// The answer for which there is something to do.
+    #[schemars(required)]
+    pub(crate) run_when: Option<RawRunWhen>,
+}
+
+/// The answer of a precheck for which there is something to do.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum RawRunWhen {
+    Word(RawRunWhenWord),
+    Matches(RawMatches),
+}
+
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawRunWhenWord {
+    /// The exit code or the output differs from the answer before the last run that succeeded or planned.
+    Changed,
+    /// The exit code is not 0.
+    ExitNonzero,
+    /// The output is not blank.
+    Nonempty,
+}
+
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawMatches {
+    /// Regular expression to find anywhere in the output.
+    pub(crate) matches: String,
 }
 
 /// How to repeat a run that failed before it made a write or admin call.

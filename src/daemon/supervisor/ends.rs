@@ -33,6 +33,7 @@ impl Supervisor {
     ) -> RunEnd {
         let state = match stop_reason {
             StopReason::PreflightFailed => SlotState::Blocked,
+            StopReason::NotNeeded => SlotState::NotNeeded,
             _ => SlotState::Ran,
         };
         let config = self.config.borrow();
