@@ -14,7 +14,7 @@ use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, T
 use crate::daemon::{Parts, Supervisor, recover, repair_index, watch_signals};
 use crate::domain::RunId;
 use crate::process::ControlGroups;
-use crate::run::{Approvals, Host};
+use crate::run::{Approvals, Host, release_abandoned};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, append_private};
@@ -137,6 +137,9 @@ impl Daemon {
         let recovery = recover(&host, &redactor)
             .await
             .map_err(|error| failed("cannot recover open runs", &error))?;
+        release_abandoned(&host)
+            .await
+            .map_err(|error| failed("cannot settle the daily budgets", &error))?;
         if let Some(groups) = host.groups.clone() {
             let state = host.state.clone();
             let is_ours = move |run_id: &str| {

@@ -25,7 +25,7 @@ use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
 
 pub use precheck::{Precheck, RunWhen};
-pub use slots::{Catchup, Overlap, Retry};
+pub use slots::{Budgeted, Catchup, Overlap, Retry};
 
 /// The smallest `max_output_bytes`.
 const LEAST_OUTPUT_BYTES: u64 = 4096;
@@ -199,6 +199,8 @@ pub struct Job {
     pub catchup_window: Duration,
     /// How a failed run is repeated; `None` if it is not.
     pub retry: Option<Retry>,
+    /// The daily budgets of the job, if it has any.
+    pub budgeted: Option<Budgeted>,
     /// The call that decides whether a run has anything to do, if the job has one.
     pub precheck: Option<Precheck>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
@@ -291,7 +293,8 @@ impl Job {
     pub(crate) fn from_raw(raw: &RawJob, ctx: &JobContext<'_>) -> (Option<Self>, Diagnostics) {
         let mut check = JobChecker { diagnostics: Diagnostics::default(), ctx };
         let name = raw.name.as_deref().and_then(|name| JobName::parse(name).ok());
-        let schedule = check.schedule(raw);
+        let zone = check.zone(raw);
+        let schedule = zone.and_then(|zone| check.schedule(raw, zone));
         let jitter = check.duration("/jitter", raw.jitter.as_deref(), Duration::ZERO);
         let catchup_window = check.duration(
             "/catchup_window",
@@ -333,6 +336,7 @@ impl Job {
         };
         let environment = check.environment(raw, working_dir.is_some());
         let limits = check.limits(raw.limits.as_ref());
+        let budgeted = zone.and_then(|zone| check.budgets(raw, &limits, zone));
         let detection = raw.loop_detection.as_ref();
         let built = || {
             Some(Self {
@@ -347,6 +351,7 @@ impl Job {
                 is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
                 retry,
                 precheck,
+                budgeted,
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,

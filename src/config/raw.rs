@@ -15,8 +15,8 @@ use serde::Deserialize;
 use crate::domain::Category;
 
 pub(crate) use jobs::{
-    RawAutonomy, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed, RawMode,
-    RawOnCrash, RawOneOrMany, RawOverlap, RawPrecheck, RawRead, RawRetry, RawRunWhen,
+    RawAutonomy, RawBudget, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed,
+    RawMode, RawOnCrash, RawOneOrMany, RawOverlap, RawPrecheck, RawRead, RawRetry, RawRunWhen,
     RawRunWhenWord, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{
@@ -38,6 +38,8 @@ pub(crate) struct RawSettings {
     pub(crate) _version: Option<u32>,
     /// Default time zone of schedules: an IANA name, or `local`. Defaults to local.
     pub(crate) timezone: Option<String>,
+    /// Budget of all jobs together for each day.
+    pub(crate) budget: Option<RawBudget>,
     /// Maximum number of concurrent runs; further runs wait in the queue, oldest first. Defaults to
     /// 8.
     #[schemars(range(min = 1, max = 1000))]

@@ -6,7 +6,7 @@
 /// `(path, keys)`: the path of an object and its reserved keys. A path begins with the kind of the
 /// file; `[]` stands for any item of a list, and `*` for any key of `models` or `mcp_servers`.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["budget", "server", "retention", "notifications", "builtin_tools"]),
+    ("config", &["server", "retention", "notifications", "builtin_tools"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -14,7 +14,6 @@ const KEYS: &[(&str, &[&str])] = &[
         "jobs.jobs[]",
         &[
             "recall",
-            "budget",
             "subagents",
             "verify",
             "verify_retries",

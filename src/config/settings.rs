@@ -44,10 +44,12 @@ pub struct LogSettings {
 }
 
 /// The settings of the daemon.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The time zone of schedules that do not name one.
     pub timezone: Tz,
+    /// The maximum cost of all jobs together for each day, in US dollars.
+    pub budget: Option<f64>,
     /// The maximum number of concurrent runs, inclusive; further runs wait.
     pub max_concurrent_runs: usize,
     /// How long runs may take to finish when the daemon stops.
@@ -106,6 +108,7 @@ impl Settings {
         let log = raw.telemetry.as_ref().and_then(|telemetry| telemetry.log.as_ref());
         Self {
             timezone,
+            budget: raw.budget.and_then(|budget| budget.max_cost_usd_per_day),
             max_concurrent_runs: raw.max_concurrent_runs.unwrap_or(8) as usize,
             shutdown_grace,
             default_model: raw.default_model.clone(),

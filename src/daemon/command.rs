@@ -93,6 +93,9 @@ pub enum CommandError {
     /// The request is not valid.
     #[error("{0}")]
     Invalid(String),
+    /// A daily budget has too little left.
+    #[error("{0}")]
+    OverBudget(String),
     /// Too many runs are queued.
     #[error("the queue is full ({0} runs); try again later")]
     Full(usize),

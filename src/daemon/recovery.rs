@@ -10,10 +10,11 @@ use std::io;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd};
 use crate::process::end_orphans;
-use crate::run::{Ended, Host, Resumption, RunSpec};
+use crate::run::{Ended, Host, Resumption, RunSpec, millionths};
 use crate::store::{
     AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RecordFacts, RunDir, RunLock,
-    RunSummary, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail, verify,
+    RunSummary, RunTotals, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail,
+    verify,
 };
 use crate::text::redact::Redactor;
 use resumable::{resumable, resumptions, worked};
@@ -167,10 +168,13 @@ async fn recover_run(
     let events = || lines.iter().filter_map(known);
     let was_good = matches!(row.outcome, Some(Outcome::Succeeded | Outcome::Planned));
     let has_precheck = events().any(|event| matches!(event, Event::Precheck { .. }));
-    let answer = (was_good && has_precheck)
+    let precheck = (was_good && has_precheck)
         .then(|| (row.job.clone(), events().rev().find_map(Event::precheck_answer)));
+    // A run that was cut off may have cost more than its transcript says.
+    let cost = row.cost_usd.filter(|_| recovered.had_ended).map(millionths);
+    let totals = RunTotals { precheck, cost };
     let (lines, hash) = last_line(&run.transcript())?;
-    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, answer).await?;
+    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, totals).await?;
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run).await?;
     Ok(Found::Ended(recovered, lock))

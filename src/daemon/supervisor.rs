@@ -451,6 +451,12 @@ impl Supervisor {
                     "the run {run_id} could not continue ({error}); the next start of the daemon tries again"
                 ));
             }
+            Err(RunError::OverBudget(reason)) => {
+                tracing::warn!(job, %run_id, reason, "the run did not begin");
+                let runs = vec![run_id];
+                let (state, stop_reason) = (SlotState::OverBudget, StopReason::BudgetExceeded);
+                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
+            }
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
                 if !matches!(error, RunError::Panicked) {

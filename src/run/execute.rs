@@ -37,7 +37,9 @@ pub async fn execute(
 ) -> Result<Ended, RunError> {
     let (run_id, of_host) = (spec.run_id.clone(), host.clone());
     let ended = execute_new(spec, host, stop).await;
-    if let Err(error) = &ended {
+    if let Err(error) = &ended
+        && !matches!(error, RunError::OverBudget(_))
+    {
         // The run may have its first line, but nobody works on it any more.
         give_up(&run_id, &of_host, error.to_string()).await;
     }

@@ -65,6 +65,9 @@ pub enum RunError {
     /// A line that must be written before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
+    /// A daily budget has too little left, so the run did not begin.
+    #[error("{0}")]
+    OverBudget(String),
     /// The run panicked outside its session: a bug in dutyd.
     #[error("a bug in dutyd ended the run; see the log")]
     Panicked,

@@ -4,6 +4,7 @@
 
 mod apply;
 mod approvals;
+mod budget;
 mod check;
 mod documents;
 mod ended;
@@ -25,6 +26,7 @@ mod tool_context;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
+pub use budget::{millionths, over_budget, release_abandoned};
 pub use check::{CheckItem, CheckReport, check};
 pub use ended::Ended;
 pub use execute::execute;

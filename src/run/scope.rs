@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::budget::{millionths, reserve};
 use super::ended::{Ended, session_end};
 use super::host::{Host, RunError};
 use super::mcp::Servers;
@@ -26,7 +27,7 @@ use crate::domain::{
 };
 use crate::process::{Spawner, landlock_abi};
 use crate::sinks::Observed;
-use crate::store::{RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
+use crate::store::{RunDir, RunLock, RunSummary, RunTotals, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
 
@@ -68,7 +69,7 @@ impl RunScope {
     /// Creates what a run needs before its first line, or before its next line if it is resumed, and
     /// starts its MCP servers. `stop` holds a stop reason once the run must end.
     ///
-    /// *Errors*: [`RunError::State`].
+    /// *Errors*: [`RunError::State`], [`RunError::OverBudget`].
     pub(super) async fn begin(
         spec: RunSpec,
         host: Host,
@@ -86,6 +87,10 @@ impl RunScope {
             }
             None => {
                 let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
+                if let Err(error) = reserve(&spec.job, &spec.run_id, &host).await {
+                    lock.close().map_err(state_error)?;
+                    return Err(error);
+                }
                 (lock, None, Duration::ZERO, false, None)
             }
         };
@@ -276,9 +281,10 @@ async fn finish(
         }
     };
     let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
-    let answer = prechecked.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
+    let precheck = prechecked.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
+    let totals = RunTotals { precheck, cost: end.cost_usd.map(millionths) };
     let kept = match host.ledger.get().await {
-        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, answer).await,
+        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, totals).await,
         Err(error) => Err(error),
     };
     // The lock file stays until the rest is complete.

@@ -150,7 +150,7 @@ fn refused(error: CommandError) -> Problem {
 fn code_of(error: &CommandError) -> StatusCode {
     match error {
         CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
-        CommandError::Over(_) => StatusCode::CONFLICT,
+        CommandError::Over(_) | CommandError::OverBudget(_) => StatusCode::CONFLICT,
         CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
         CommandError::Stopping
         | CommandError::Full(_)

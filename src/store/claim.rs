@@ -25,6 +25,8 @@ pub enum SlotState {
     Coalesced,
     /// Not run: the job was paused.
     Paused,
+    /// Not run: a daily budget had too little left.
+    OverBudget,
     /// Its run found nothing to do.
     NotNeeded,
     /// Its run ended because the preflight checklist failed.
@@ -45,6 +47,7 @@ impl SlotState {
             Self::Missed => "missed",
             Self::Coalesced => "coalesced",
             Self::Paused => "paused",
+            Self::OverBudget => "over_budget",
             Self::NotNeeded => "not_needed",
             Self::Blocked => "blocked",
             Self::Superseded => "superseded",

@@ -4,6 +4,7 @@
 //! the transcripts, and the ledger is authoritative for what no transcript can tell. Files are
 //! created private (SEC-3). This folder does not know who reads them.
 
+mod budgets;
 mod claim;
 mod db;
 #[cfg(feature = "faults")]
@@ -25,12 +26,14 @@ mod tables;
 mod transcript;
 mod verify;
 
+pub use budgets::{DayBudget, Shortage};
 pub use claim::{Claim, EndedRuns, Slot, SlotState, Span};
 pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use pauses::{Pause, RunEnd};
+pub use queue::RunTotals;
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};

@@ -7,6 +7,7 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
+use super::budgets::release;
 use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
@@ -18,23 +19,33 @@ use crate::domain::{RunId, StopReason, Trigger};
 /// Maximum number of rows of runs that ended while they were queued; the newest are kept.
 const KEPT_ENDED: u32 = 1000;
 
+/// What the ledger keeps about a run besides the end of its record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunTotals {
+    /// The name of the job and the answer of the precheck, if the job has a precheck and the run was
+    /// good.
+    pub precheck: Option<(String, Option<String>)>,
+    /// The cost in millionths of a US dollar; `None` if it is unknown.
+    pub cost: Option<i64>,
+}
+
 impl Ledger {
-    /// Stores the end of the record of a run. `precheck` holds the name of its job and the answer of
-    /// the precheck, if the job has a precheck and the run was good.
+    /// Stores the end of the record of a run, and settles what else the ledger keeps about it.
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_record_end(
         &self,
         run_id: RunId,
         end: RecordEnd,
-        precheck: Option<(String, Option<String>)>,
+        totals: RunTotals,
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
                 .execute(params![run_id.as_str(), lines, end.hash])?;
-            match &precheck {
+            release(transaction, run_id.as_str(), totals.cost)?;
+            match &totals.precheck {
                 Some((job, Some(answer))) => transaction
                     .prepare_cached("INSERT OR REPLACE INTO prechecks VALUES (?1, ?2)")?
                     .execute(params![job, answer])?,

@@ -51,6 +51,13 @@ pub(super) const SCHEMA: Schema = Schema {
         ALTER TABLE queue ADD COLUMN request TEXT;
     ", "
         CREATE TABLE prechecks (job TEXT PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID;
+    ", "
+        CREATE TABLE budget_days (
+            scope TEXT, day TEXT, amount INTEGER NOT NULL, PRIMARY KEY (scope, day)
+        ) WITHOUT ROWID;
+        CREATE TABLE reservations (
+            run_id TEXT, scope TEXT, day TEXT NOT NULL, amount INTEGER NOT NULL, PRIMARY KEY (run_id, scope)
+        ) WITHOUT ROWID;
     "],
 };
 

@@ -10,6 +10,7 @@
 
 mod approvals;
 mod attacks;
+mod budget;
 mod builtin;
 mod cli;
 mod control;

@@ -57,20 +57,24 @@ impl JobChecker<'_> {
         duration
     }
 
-    pub(super) fn schedule(&mut self, raw: &RawJob) -> Option<Schedule> {
+    /// Returns the zone of a job.
+    pub(super) fn zone(&mut self, raw: &RawJob) -> Option<Tz> {
         let (place, name) = match (&raw.timezone, &self.ctx.defaults.timezone) {
             (Some(name), _) => ("/timezone", Some(name)),
             (None, Some(name)) => ("", Some(name)),
             (None, None) => ("", None),
         };
-        let zone = match name.map(|name| zone(name)) {
-            None => self.ctx.settings.timezone,
-            Some(Ok(zone)) => zone,
+        match name.map(|name| zone(name)) {
+            None => Some(self.ctx.settings.timezone),
+            Some(Ok(zone)) => Some(zone),
             Some(Err(message)) => {
                 self.error(place, message);
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    pub(super) fn schedule(&mut self, raw: &RawJob, zone: Tz) -> Option<Schedule> {
         let (pointer, result) = match (&raw.schedule, &raw.every) {
             (Some(_), Some(_)) => {
                 self.error("/every", "`schedule` and `every` are mutually exclusive: keep one");

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use super::JobChecker;
-use crate::config::raw::{RawCatchup, RawOverlap, RawRetry};
+use chrono_tz::Tz;
+
+use super::{JobChecker, Limits};
+use crate::argv::Diagnostic;
+use crate::config::raw::{RawCatchup, RawJob, RawOverlap, RawRetry};
 
 /// The policy for slots that the daemon could not start in time, for example because it was down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +99,50 @@ impl Retry {
     }
 }
 
+/// The largest cost of a run under a daily budget, and the budgets that it counts for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budgeted {
+    /// `limits.max_cost_usd`.
+    pub most: f64,
+    /// The daily budget of the job, if it has one.
+    pub of_job: Option<f64>,
+    /// The daily budget of the daemon, if it has one.
+    pub of_daemon: Option<f64>,
+    /// The zone of the days of the job.
+    pub zone: Tz,
+    /// The zone of the days of the daemon.
+    pub daemon_zone: Tz,
+}
+
 impl JobChecker<'_> {
+    /// Checks the daily budgets of a job. Returns `None` if it has none.
+    pub(super) fn budgets(&mut self, raw: &RawJob, limits: &Limits, zone: Tz) -> Option<Budgeted> {
+        let of_job = raw.budget.and_then(|budget| budget.max_cost_usd_per_day);
+        let of_daemon = self.ctx.settings.budget;
+        let (place, smallest) = match (of_job, of_daemon) {
+            (None, None) => return None,
+            (Some(own), other) => ("/budget", other.map_or(own, |other| own.min(other))),
+            (None, Some(other)) => ("", other),
+        };
+        let Some(most) = limits.max_cost_usd else {
+            let message =
+                "the daily budget needs the largest cost of a run: set `limits.max_cost_usd`";
+            self.error(place, message);
+            return None;
+        };
+        if most > smallest {
+            self.diagnostics.warnings.push(Diagnostic {
+                pointer: place.to_owned(),
+                message: format!(
+                    "no run can begin: `limits.max_cost_usd` ({most}) is above the daily budget ({smallest})"
+                ),
+                hint: None,
+            });
+        }
+        let daemon_zone = self.ctx.settings.timezone;
+        Some(Budgeted { most, of_job, of_daemon, zone, daemon_zone })
+    }
+
     pub(super) fn retry(&mut self, raw: Option<&RawRetry>) -> Option<Retry> {
         const MINUTE: Duration = Duration::from_secs(60);
         let raw = raw?;

@@ -71,6 +71,8 @@ pub(crate) struct RawJob {
     pub(crate) catchup_window: Option<String>,
     /// How to repeat a run that failed. By default, no run is repeated.
     pub(crate) retry: Option<RawRetry>,
+    /// Budget of the job for each day.
+    pub(crate) budget: Option<RawBudget>,
     /// A read call that decides, without a model, whether a run has anything to do.
     pub(crate) precheck: Option<RawPrecheck>,
     /// Pause the job after this number of consecutive failed runs. By default, the job is never
@@ -303,6 +305,15 @@ pub(crate) struct RawLimits {
     pub(crate) parallel_reads: Option<u64>,
     /// Rate limit of tool calls. Defaults to no limit.
     pub(crate) rate: Option<RawRate>,
+}
+
+/// A budget for each day.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawBudget {
+    /// Maximum cost in US dollars.
+    #[schemars(required, range(min = 0.000001))]
+    pub(crate) max_cost_usd_per_day: Option<f64>,
 }
 
 /// A call that decides, without a model, whether a run has anything to do.

@@ -80,6 +80,11 @@ impl Supervisor {
                 job.name
             )));
         }
+        let over_budget = crate::run::over_budget(job, &self.parts.host).await;
+        let over_budget = over_budget.map_err(|error| CommandError::Unrecorded(error.to_string()));
+        if let Some(why) = over_budget? {
+            return Err(CommandError::OverBudget(why));
+        }
         let requested = self.queue.iter().filter(|waiting| !waiting.is_slot()).count();
         if requested >= MAX_WAITING {
             return Err(CommandError::Full(requested));

@@ -1,0 +1,105 @@
+//! Tests daily budgets against a loopback provider whose replies have a price.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::routing::post;
+use serde_json::json;
+
+use crate::support::{Place, Served, serve_on_loopback, wait_until};
+
+/// Returns a provider whose replies cost 0.1 USD each at 1 USD per million tokens, and the number of
+/// its replies.
+fn provider(delay: Duration) -> (Served, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    let answer = move || {
+        let counted = counted.clone();
+        async move {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(delay).await;
+            axum::Json(json!({
+                "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "done"}}],
+                "usage": {"prompt_tokens": 100_000, "completion_tokens": 0},
+            }))
+        }
+    };
+    let router = axum::Router::new().route("/v1/chat/completions", post(answer));
+    (serve_on_loopback(router), count)
+}
+
+fn place(server: &Served, settings: &str, job: &str) -> Place {
+    let config = format!(
+        "timezone: UTC
+models:
+  m:
+    provider: openai_chat
+    model: test
+    api_key: sk-local-test
+    base_url: 'http://{}/v1'
+    stream: false
+    price: {{input: 1, output: 0}}
+{settings}",
+        server.address
+    );
+    let jobs = format!(
+        "version: 1
+jobs:
+  - {{name: j, schedule: '0 * * * *', prompt: Look., double_confirmation: false, overlap: allow_all, limits: {{max_cost_usd: 0.2}}, {job}}}
+"
+    );
+    let tools = "version: 1\ntools: []\n";
+    Place::new(&[("config.yaml", &config), ("tools.yaml", tools), ("jobs.yaml", &jobs)])
+}
+
+#[test]
+fn a_run_that_does_not_fit_into_the_day_does_not_begin() {
+    let (server, count) = provider(Duration::ZERO);
+    let place = place(&server, "", "budget: {max_cost_usd_per_day: 0.5}");
+    for _ in 0..4 {
+        let done = place.dutyd(&["run", "j"]);
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(
+        done.stderr.contains("the daily budget of the job `j` has too little left"),
+        "{done:?}"
+    );
+    assert!(done.stderr.contains("0.4 of 0.5 USD are spent or reserved"), "{done:?}");
+    let daemon = place.serve();
+    let done = place.dutyd(&["trigger", "j"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    assert!(done.stderr.contains("too little left"), "{done:?}");
+    drop(daemon);
+    assert_eq!(count.load(Ordering::SeqCst), 4);
+    assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn parallel_runs_stay_within_the_budget_of_all_jobs_also_over_a_crash() {
+    let (server, count) = provider(Duration::from_millis(300));
+    let place = place(&server, "budget: {max_cost_usd_per_day: 0.7}\n", "on_crash: fail");
+    let daemon = place.serve();
+    let period =
+        ["backfill", "j", "--from", "2025-11-01T00:00:00Z", "--to", "2025-11-01T09:00:00Z"];
+    assert_eq!(place.dutyd(&period).stdout, "10\n");
+    wait_until(|| count.load(Ordering::SeqCst) >= 1, || place.log());
+    daemon.signal(nix::sys::signal::Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    let states = || -> Vec<String> {
+        let slots = place.json(&["slots", "j", "--until", "2025-11-02"]);
+        let slots = slots.as_array().unwrap().iter();
+        slots.map(|slot| slot["state"].as_str().unwrap().to_owned()).collect()
+    };
+    let is_open = |state: &String| state == "queued" || state == "running";
+    wait_until(|| !states().iter().any(is_open), || format!("{:?}\n{}", states(), place.log()));
+    let over = states().iter().filter(|state| *state == "over_budget").count();
+    // The run that the crash cut off keeps its whole reservation: 0.2 + 4 × 0.1, and 0.2 does not fit.
+    assert_eq!((states().len(), over), (10, 5), "{:?}", states());
+    assert_eq!(count.load(Ordering::SeqCst), 5);
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
