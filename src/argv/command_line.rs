@@ -35,8 +35,8 @@ pub struct Declaration {
     pub parameters: Map<String, Value>,
 }
 
-/// A checked command line.
-#[derive(Debug, Clone)]
+/// A checked command line. Two are equal if they accept the same arguments and render them alike.
+#[derive(Debug, Clone, PartialEq)]
 pub struct CommandLine {
     parameters: Parameters,
     args: Vec<Template>,

@@ -23,6 +23,12 @@ pub struct ArgumentConditions {
 }
 
 impl ArgumentConditions {
+    /// Returns the schemas of the arguments as written.
+    #[must_use]
+    pub fn schemas(&self) -> &Map<String, Value> {
+        &self.schemas
+    }
+
     /// Compiles conditions on the parameters of a tool. Pass `None` if the parameters are not
     /// known, as for a tool of an MCP server.
     ///

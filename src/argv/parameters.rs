@@ -75,7 +75,7 @@ enum Kind {
 }
 
 /// The settings of a parameter beyond JSON Schema, and the facts that rendering needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Parameter {
     pub(crate) list: bool,
     pub(crate) optional: bool,
@@ -99,6 +99,12 @@ pub struct Parameters {
     schema: Value,
     validator: Arc<Validator>,
     list: BTreeMap<String, Parameter>,
+}
+
+impl PartialEq for Parameters {
+    fn eq(&self, other: &Self) -> bool {
+        self.schema == other.schema && self.list == other.list
+    }
 }
 
 impl Parameters {

@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
-use crate::daemon::{Parts, Supervisor, recover, repair_index, watch_signals};
+use crate::daemon::{Parts, Supervisor, recover, repair_index, watch_files, watch_signals};
 use crate::domain::RunId;
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host, release_abandoned};
@@ -61,12 +61,15 @@ async fn run(
         &context.environment,
     )
     .await?;
+    let watched = context.dirs.config.clone();
+    let watching = watch_files(watched, daemon.config.clone(), daemon.commands.clone());
     watch_signals(daemon.commands.clone())
         .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
     crate::process::return_freed();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log.note("ready");
     daemon.run().await;
+    watching.abort();
     tracing::info!("stopped");
     Ok(())
 }
@@ -95,6 +98,7 @@ fn control_groups() -> Option<ControlGroups> {
 pub(crate) struct Daemon {
     supervisor: Supervisor,
     pub(crate) commands: tokio::sync::mpsc::Sender<crate::daemon::Command>,
+    config: tokio::sync::watch::Receiver<Arc<Config>>,
     server: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
 }
@@ -188,7 +192,7 @@ impl Daemon {
             .await
             .map_err(|error| failed("cannot start the schedules", &error))?;
         let stop = CancellationToken::new();
-        let commands = handle.commands.clone();
+        let (commands, config) = (handle.commands.clone(), handle.config.clone());
         let stop_streams = stop.clone();
         let api = Api {
             approvals,
@@ -204,7 +208,7 @@ impl Daemon {
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, |key| router(api, key), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;
-        Ok(Self { supervisor, commands, server, stop })
+        Ok(Self { supervisor, commands, config, server, stop })
     }
 
     /// Runs until the supervisor stops, then stops the server.

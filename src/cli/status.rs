@@ -27,6 +27,9 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         if report.config.disk_digest.as_ref() != Some(&report.config.digest) {
             out.push_str("               the files on disk differ: `dutyd reload` loads them\n");
         }
+        for job in &report.config.widened {
+            out.push_str(&format!("               `{job}` gained rights at the last reload\n"));
+        }
         for key in &report.config.needs_restart {
             out.push_str(&format!(
                 "               the change of `{key}` takes effect at the next start\n"

@@ -92,6 +92,11 @@ impl FileSet {
         }
     }
 
+    /// Returns the paths of the files.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.config.iter().chain(&self.jobs).chain(&self.tools).map(PathBuf::as_path)
+    }
+
     /// Returns the text of a file of the set, or of a file that one of them names.
     ///
     /// *Errors*: the file cannot be read, is too large, or is not UTF-8.

@@ -75,6 +75,22 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// Tells whether both start the same program with the same arguments and the same rights.
+    #[must_use]
+    pub fn has_rights_of(&self, other: &Self) -> bool {
+        let conditions = |tool: &Self| -> Vec<_> {
+            tool.destructive_when.iter().map(|of| of.schemas().clone()).collect()
+        };
+        self.category == other.category
+            && self.program == other.program
+            && self.command == other.command
+            && self.env == other.env
+            && self.working_dir == other.working_dir
+            && self.dry_run_args == other.dry_run_args
+            && self.sandbox == other.sandbox
+            && conditions(self) == conditions(other)
+    }
+
     /// Checks `raw` and fills in the defaults. The pointers of the diagnostics are relative to the
     /// tool.
     pub(crate) fn from_raw(

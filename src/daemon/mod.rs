@@ -12,6 +12,7 @@ mod signals;
 mod supervisor;
 mod ticker;
 mod views;
+mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
@@ -22,3 +23,4 @@ pub use views::{
     JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, job_rows,
     next_rows,
 };
+pub use watch::watch_files;

@@ -172,6 +172,7 @@ impl Supervisor {
             disk_digest: None,
             loaded_at: now,
             errors: Vec::new(),
+            widened: Vec::new(),
             needs_restart: Vec::new(),
         };
         let reload = Arc::from(std::mem::replace(

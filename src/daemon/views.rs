@@ -67,6 +67,9 @@ pub struct StatusConfig {
     pub disk_digest: Option<String>,
     /// When the configuration in effect was loaded.
     pub loaded_at: DateTime<Utc>,
+    /// Jobs that gained rights when the configuration in effect was loaded.
+    #[serde(default)]
+    pub widened: Vec<String>,
     /// The errors of the last load.
     pub errors: Vec<String>,
     /// Changed keys that take effect only after a restart.

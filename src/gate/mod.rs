@@ -8,9 +8,11 @@ mod bash;
 mod decision;
 mod domain;
 mod path;
+mod widened;
 
 pub use bash::{Classification, CommandRules, Severity};
 pub use decision::{CallFacts, Decision, GateRules, Resource, Spent, decide, is_visible};
 pub use domain::{DomainRefusal, DomainRules, Target};
 pub(crate) use path::HIDDEN;
 pub use path::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
+pub use widened::widened;

@@ -15,7 +15,7 @@ use crate::process::person;
 
 /// Reloads the configuration and reports whether it changed.
 ///
-/// *Shape*: `{"digest":"38be…","changed":true,"needs_restart":[]}`
+/// *Shape*: `{"digest":"38be…","changed":true,"widened":["web"],"needs_restart":[]}`
 pub(super) async fn reload(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -28,7 +28,10 @@ pub(super) async fn reload(
     }
     let changed = config.digest != before;
     Ok(Json(json!({
-        "digest": config.digest, "changed": changed, "needs_restart": config.needs_restart,
+        "digest": config.digest,
+        "changed": changed,
+        "widened": if changed { config.widened } else { Vec::new() },
+        "needs_restart": config.needs_restart,
     })))
 }
 

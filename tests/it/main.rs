@@ -34,6 +34,7 @@ mod project;
 mod provider;
 mod readme;
 mod record;
+mod reload;
 mod resume;
 mod sandbox;
 mod shown;

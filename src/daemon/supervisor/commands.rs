@@ -12,6 +12,7 @@ use super::{Active, Command, CommandError, Held, RunRequest, SUPERSEDED, Started
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
+use crate::gate::widened;
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
@@ -287,6 +288,7 @@ impl Supervisor {
         });
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
         let needs_restart = needs_restart(&self.config.borrow(), &config);
+        let widened = widened(&self.config.borrow(), &config);
         let before = self.config.send_replace(config.clone());
         let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
         if let Err(error) = adopted {
@@ -300,6 +302,12 @@ impl Supervisor {
         self.renew_queue(stays);
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
+        }
+        if !widened.is_empty() {
+            tracing::warn!(jobs = ?widened, "the new configuration gives jobs more rights");
+        }
+        if digest != self.config_state.digest {
+            self.config_state.widened = widened;
         }
         // Keys that an earlier reload changed still wait for the restart.
         self.config_state.needs_restart.extend(needs_restart);

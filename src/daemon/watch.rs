@@ -1,0 +1,187 @@
+//! Reloads the configuration when its files change.
+//!
+//! The kernel reports changes in the directories of the files. dutyd then waits until nothing has
+//! changed for a moment, and reloads if two reads of the files agree and differ from the last ones.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode};
+use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::command::Command;
+use crate::config::{Config, FileSet};
+
+/// How long nothing may change before the files are read.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The longest wait for [`QUIET`], so that a file that changes all the time holds up nothing.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// The pause between two reads of the files.
+const BETWEEN_READS: Duration = Duration::from_millis(50);
+
+/// Directories below the configuration directory that are watched: at most this number, and at most
+/// this deep.
+const DIRECTORIES: usize = 256;
+const DEPTH: usize = 3;
+
+/// Sends a reload to `commands` whenever a file of the configuration in `directory` changes. `config`
+/// holds the configuration in effect.
+pub fn watch_files(
+    directory: PathBuf,
+    mut config: watch::Receiver<Arc<Config>>,
+    commands: mpsc::Sender<Command>,
+) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let changed = Arc::new(Notify::new());
+        let files = |config: &watch::Receiver<Arc<Config>>| Files {
+            directory: directory.clone(),
+            named: named(&config.borrow()),
+        };
+        let mut watched = files(&config);
+        let (mut _watcher, mut seen) = watched.clone().look(changed.clone()).await;
+        let mut is_valid = true;
+        loop {
+            tokio::select! {
+                () = changed.notified() => {}
+                in_effect = config.changed() => match in_effect {
+                    // The new configuration may name other files.
+                    Ok(()) if files(&config) == watched => continue,
+                    Ok(()) => {}
+                    Err(_) => return,
+                },
+                () = commands.closed() => return,
+            }
+            let began = Instant::now();
+            while began.elapsed() < LONGEST
+                && tokio::time::timeout(QUIET, changed.notified()).await.is_ok()
+            {}
+            watched = files(&config);
+            // A directory may be another one now, so watch it again before reading its files.
+            let (watcher, mut now) = watched.clone().look(changed.clone()).await;
+            _watcher = watcher;
+            loop {
+                tokio::time::sleep(BETWEEN_READS).await;
+                let again = watched.clone().fingerprint().await;
+                if std::mem::replace(&mut now, again) == now {
+                    break;
+                }
+            }
+            // A file that could not be read is not among the known ones.
+            if now == seen && is_valid {
+                continue;
+            }
+            seen = now;
+            let (reply, state) = oneshot::channel();
+            if commands.send(Command::Reload(reply)).await.is_err() {
+                return;
+            }
+            is_valid = state.await.is_ok_and(|state| state.valid);
+        }
+    })
+}
+
+/// Returns the files of a configuration besides those that the configuration directory lists.
+fn named(config: &Config) -> BTreeSet<PathBuf> {
+    config.files.files.keys().map(|name| config.files.directory.join(name)).collect()
+}
+
+/// The files to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Files {
+    /// The configuration directory.
+    directory: PathBuf,
+    /// Files that the configuration in effect was read from.
+    named: BTreeSet<PathBuf>,
+}
+
+impl Files {
+    /// Watches the directories of the files; returns the watcher and the fingerprint of the files.
+    async fn look(self, changed: Arc<Notify>) -> (Option<RecommendedWatcher>, Fingerprint) {
+        let looked = tokio::task::spawn_blocking(move || {
+            let watcher = self.watcher(changed).inspect_err(|error| {
+                tracing::warn!(%error, "cannot watch the configuration files; `dutyd reload` loads them");
+            });
+            (watcher.ok(), self.read())
+        });
+        looked.await.unwrap_or_default()
+    }
+
+    async fn fingerprint(self) -> Fingerprint {
+        tokio::task::spawn_blocking(move || self.read()).await.unwrap_or_default()
+    }
+
+    fn watcher(&self, changed: Arc<Notify>) -> notify::Result<RecommendedWatcher> {
+        let (directory, parent) = (self.directory.clone(), self.parent());
+        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            let is_ours = event.map_or(true, |event| {
+                let of_parent = |path: &PathBuf| path.parent() == parent.as_deref();
+                let ours = |path: &PathBuf| directory.starts_with(path) || !of_parent(path);
+                is_change(event.kind) && (event.paths.is_empty() || event.paths.iter().any(ours))
+            });
+            if is_ours {
+                changed.notify_one();
+            }
+        })?;
+        for directory in self.directories() {
+            // A directory that is gone is noticed in the one that contains it.
+            let _ = watcher.watch(&directory, RecursiveMode::NonRecursive);
+        }
+        Ok(watcher)
+    }
+
+    /// Returns the directory that contains the configuration directory.
+    fn parent(&self) -> Option<PathBuf> {
+        self.directory.ancestors().skip(1).find(|path| path.is_dir()).map(Path::to_path_buf)
+    }
+
+    fn directories(&self) -> BTreeSet<PathBuf> {
+        let below = walkdir::WalkDir::new(&self.directory).max_depth(DEPTH).follow_links(true);
+        let below = below.into_iter().filter_map(Result::ok);
+        let below = below.filter(|entry| entry.file_type().is_dir()).map(|entry| entry.into_path());
+        let of_files = self.named.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
+        below.take(DIRECTORIES).chain(of_files).chain(self.parent()).collect()
+    }
+
+    /// Reads the files.
+    fn read(&self) -> Fingerprint {
+        let mut paths = self.named.clone();
+        let listed = FileSet::of_directory(&self.directory);
+        match &listed {
+            Ok(set) => paths.extend(set.paths().map(Path::to_path_buf)),
+            Err(error) => drop(paths.insert(PathBuf::from(&error.message))),
+        }
+        let read = |path: PathBuf| {
+            let text = std::fs::read(&path).map(|text| Sha256::digest(text).to_vec());
+            let meta = std::fs::metadata(&path).map(|meta| (meta.mode(), meta.uid(), meta.gid()));
+            (path, text.map_err(|error| error.to_string()), meta.ok())
+        };
+        Fingerprint(paths.into_iter().map(read).collect())
+    }
+}
+
+/// Tells whether an event may change what a file contains. Reading the files causes events too.
+fn is_change(kind: EventKind) -> bool {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
+        EventKind::Access(_) => false,
+        EventKind::Any
+        | EventKind::Create(_)
+        | EventKind::Modify(_)
+        | EventKind::Remove(_)
+        | EventKind::Other => true,
+    }
+}
+
+/// What the files contain and who may change them, by path.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Fingerprint(Vec<FileFacts>);
+
+type FileFacts = (PathBuf, Result<Vec<u8>, String>, Option<(u32, u32, u32)>);

@@ -1,0 +1,163 @@
+//! Tests that the daemon reloads its configuration when the files change.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Place, wait_until};
+
+const CONFIG: &str = "default_model: m
+models: {m: {provider: scripted, script: s.yaml}, slow: {provider: scripted, script: slow.yaml}}
+security: {sandbox: off}
+shutdown_grace: 60s
+";
+const TOOLS: &str = "version: 1
+tools:
+  - {name: look, description: Looks, category: read, cmd: 'true'}
+  - {name: wait, description: Waits for a file, category: read, cmd: sh, args: [-c, 'until test -e ROOT/go; do sleep 0.1; done']}
+  - {name: change, description: Changes, category: write, cmd: 'true'}
+";
+
+fn place() -> Place {
+    let place = Place::new(&[
+        ("config.yaml", CONFIG),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("slow.yaml", "steps: [{call: {tool: wait}}, {say: done}]\n"),
+        ("jobs.yaml", &jobs(1)),
+    ]);
+    place.write("tools.yaml", &TOOLS.replace("ROOT", &place.path().display().to_string()));
+    place
+}
+
+/// Returns a jobs file with a description that tells the versions apart.
+fn jobs(version: u32) -> String {
+    format!("version: 1\njobs: [{{name: j, description: version {version}, prompt: x}}]\n")
+}
+
+fn config(place: &Place) -> Value {
+    place.json(&["status"])["config"].clone()
+}
+
+/// Tells whether the daemon works with this version of the jobs file.
+fn has(place: &Place, version: u32) -> bool {
+    let state = config(place);
+    let is_current = state["disk_digest"] == state["digest"] && state["valid"] == true;
+    let text = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap_or_default();
+    is_current && text == jobs(version)
+}
+
+fn private(path: &Path) {
+    let mode = if path.is_dir() { 0o700 } else { 0o600 };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+// proves CFG-1, CFG-2
+#[test]
+fn changed_files_are_loaded_and_broken_ones_are_not() {
+    let place = place();
+    let daemon = place.serve();
+    let first = config(&place)["digest"].clone();
+
+    place.write("jobs.yaml", &jobs(2));
+    wait_until(|| has(&place, 2), || place.log());
+    let second = config(&place)["digest"].clone();
+    assert_ne!(first, second);
+
+    let file = place.config().join("jobs.yaml");
+    for broken in ["", "version: 1\njobs: [{name: j, descr", "version: 1\njobs: [{name: 7}]\n"] {
+        place.write("jobs.yaml", broken);
+        wait_until(|| config(&place)["valid"] == false, || format!("{broken:?} {}", place.log()));
+        assert_eq!(config(&place)["digest"], second, "the old files stay in effect");
+        place.write("jobs.yaml", &jobs(2));
+        wait_until(|| has(&place, 2), || place.log());
+    }
+    std::fs::remove_file(&file).unwrap();
+    wait_until(|| config(&place)["valid"] == false, || place.log());
+    assert_eq!(config(&place)["digest"], second);
+
+    // An editor writes another file and renames it.
+    let other = place.config().join(".jobs.yaml.swp");
+    std::fs::write(&other, jobs(3)).unwrap();
+    private(&other);
+    std::fs::rename(&other, &file).unwrap();
+    wait_until(|| has(&place, 3), || place.log());
+    drop(daemon);
+}
+
+/// A ConfigMap is a directory of links into another directory, which a rename replaces.
+#[test]
+fn replaced_directories_are_loaded() {
+    let place = place();
+    let (directory, aside) = (place.config(), place.path().join("aside"));
+    let daemon = place.serve();
+    std::fs::create_dir(&aside).unwrap();
+    for entry in std::fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), aside.join(entry.file_name())).unwrap();
+    }
+    std::fs::write(aside.join("jobs.yaml"), jobs(2)).unwrap();
+    private(&aside);
+    std::fs::rename(&directory, place.path().join("old")).unwrap();
+    std::fs::rename(&aside, &directory).unwrap();
+    wait_until(|| has(&place, 2), || place.log());
+
+    // The directory is the new one, so its files are watched.
+    for version in 3..6 {
+        let data = directory.join(format!("..{version}"));
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("jobs.yaml"), jobs(version)).unwrap();
+        private(&data.join("jobs.yaml"));
+        private(&data);
+        let (link, next) = (directory.join("..data"), directory.join("..next"));
+        std::os::unix::fs::symlink(&data, &next).unwrap();
+        std::fs::rename(&next, &link).unwrap();
+        if version == 3 {
+            std::fs::remove_file(directory.join("jobs.yaml")).unwrap();
+            std::os::unix::fs::symlink("..data/jobs.yaml", directory.join("jobs.yaml")).unwrap();
+        }
+        wait_until(|| has(&place, version), || place.log());
+    }
+    drop(daemon);
+}
+
+// proves CFG-7
+#[test]
+fn a_storm_of_changes_ends_with_the_last_file_and_disturbs_no_run() {
+    let place = place();
+    let two = "version: 1\njobs: [{name: j, description: version 1, prompt: x}, {name: slow, prompt: x, model: slow, double_confirmation: false}]\n";
+    place.write("jobs.yaml", two);
+    let daemon = place.serve();
+    let run_id = place.dutyd(&["trigger", "slow"]).stdout.trim().to_owned();
+    for version in 0..300 {
+        let text = jobs(version);
+        let text = if version % 3 == 0 { &text[..text.len() / 2] } else { &text };
+        place.write("jobs.yaml", text);
+        if version % 50 == 0 {
+            daemon.signal(Signal::SIGHUP);
+        }
+    }
+    place.write("jobs.yaml", &jobs(1000));
+    wait_until(|| has(&place, 1000), || place.log());
+    assert_eq!(place.json(&["status"])["jobs"]["total"], 1);
+    std::fs::write(place.path().join("go"), "").unwrap();
+    let outcome = || place.json(&["show", &run_id])["run"]["outcome"].clone();
+    wait_until(|| outcome() == "succeeded", || place.log());
+    drop(daemon);
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
+}
+
+#[test]
+fn a_reload_says_which_jobs_gained_rights() {
+    let place = place();
+    let daemon = place.serve();
+    let wider = jobs(1).replace("prompt: x", "prompt: x, tools: {write: [change]}");
+    place.write("jobs.yaml", &wider);
+    wait_until(|| config(&place)["widened"] == json!(["j"]), || place.log());
+    assert!(place.log().contains("gives jobs more rights"), "{}", place.log());
+    assert!(place.dutyd(&["status"]).stdout.contains("`j` gained rights"));
+    place.write("jobs.yaml", &jobs(1));
+    wait_until(|| config(&place)["widened"] == json!([]), || place.log());
+    drop(daemon);
+}
