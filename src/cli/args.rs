@@ -106,6 +106,8 @@ pub(crate) enum Verb {
     Discard(PlanArgs),
     /// Rebuild the index of runs from the transcripts
     Reindex,
+    /// Remove the runs and slots that `retention` does not keep
+    Prune(PruneArgs),
     /// Reload the configuration of the daemon
     Reload,
     /// Print completions for a shell
@@ -116,6 +118,13 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Only count what would be removed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {

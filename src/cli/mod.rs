@@ -22,6 +22,7 @@ mod next;
 mod output;
 mod pause;
 mod plans;
+mod prune;
 mod reference;
 mod reindex;
 mod reload;
@@ -117,6 +118,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Man => reference::man(),
         Verb::Show(args) => context.block_on(show::show(&context, &args))?,
         Verb::Verify(args) => context.block_on(verify::verify(&context, &args))?,
+        Verb::Prune(args) => context.block_on(prune::prune(&context, &args))?,
         Verb::Reload => context.block_on(reload::reload(&context))?,
     }
 }

@@ -17,7 +17,12 @@ pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
             Some(true) => "loaded",
             _ => "unchanged",
         };
-        format!("configuration {} {what}\n", digest.get(..8).unwrap_or(digest))
+        let widened = answer.get("widened").and_then(Value::as_array).into_iter().flatten();
+        let widened: String = widened
+            .filter_map(Value::as_str)
+            .map(|job| format!("`{job}` gained rights\n"))
+            .collect();
+        format!("configuration {} {what}\n{widened}", digest.get(..8).unwrap_or(digest))
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -48,6 +48,10 @@ pub struct LogSettings {
 pub struct Settings {
     /// The time zone of schedules that do not name one.
     pub timezone: Tz,
+    /// The number of runs of each job to keep.
+    pub keep_runs: u32,
+    /// The age of runs and slots to keep, in days.
+    pub keep_days: u32,
     /// The maximum cost of all jobs together for each day, in US dollars.
     pub budget: Option<f64>,
     /// The maximum number of concurrent runs, inclusive; further runs wait.
@@ -108,6 +112,8 @@ impl Settings {
         let log = raw.telemetry.as_ref().and_then(|telemetry| telemetry.log.as_ref());
         Self {
             timezone,
+            keep_runs: raw.retention.and_then(|retention| retention.keep_runs).unwrap_or(1000),
+            keep_days: raw.retention.and_then(|retention| retention.keep_days).unwrap_or(90),
             budget: raw.budget.and_then(|budget| budget.max_cost_usd_per_day),
             max_concurrent_runs: raw.max_concurrent_runs.unwrap_or(8) as usize,
             shutdown_grace,

@@ -11,6 +11,7 @@ mod ends;
 mod pauses;
 mod queue;
 mod resumed;
+mod retention;
 mod retries;
 mod slots;
 mod spans;
@@ -32,11 +33,11 @@ use super::recovery::Resumable;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{Outcome, RunId, Stop, StopReason};
+use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
-use retries::Failed;
+use retention::Pruning;
 use slots::{DueFacts, Dues};
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
@@ -126,6 +127,8 @@ pub struct Supervisor {
     pauses: BTreeSet<String>,
     /// Attempts that wait for their time, by that time and their run.
     retries: BTreeMap<(DateTime<Utc>, RunId), Waiting>,
+    pruning: Pruning,
+    ticked_at: Instant,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     /// Whether the last run of each job since the start of the daemon succeeded, by job.
@@ -189,6 +192,8 @@ impl Supervisor {
             queue: Queue::default(),
             retries: BTreeMap::new(),
             pauses: pauses.into_iter().map(|pause| pause.job).collect(),
+            pruning: Pruning::default(),
+            ticked_at: Instant::now(),
             active: HashMap::new(),
             tasks: JoinSet::new(),
             last_outcomes: HashMap::new(),
@@ -250,7 +255,8 @@ impl Supervisor {
         let retry = self.retries.first_key_value().map(|((at, _), _)| *at);
         let next = held.into_iter().chain(retry).min();
         let next = next.map(|at| (at - now).to_std().unwrap_or_default());
-        let mut wake = Instant::now() + next.unwrap_or(LOOK).min(LOOK);
+        let look = self.ticked_at + LOOK;
+        let mut wake = next.map_or(look, |next| look.min(Instant::now() + next));
         if let Some(not_before) = self.not_before {
             wake = wake.max(not_before);
         }
@@ -265,6 +271,7 @@ impl Supervisor {
             }
             return;
         }
+        self.ticked_at = Instant::now();
         let now = self.parts.host.clock.now();
         if let Err(error) = self.look_at_clock(now).await {
             self.disk_failed(&format!("the ledger: {error}"));
@@ -281,6 +288,7 @@ impl Supervisor {
             self.begin_due(cause, now).await;
             self.begin_retries(now);
             self.fill().await;
+            self.prune_daily(now);
         }
     }
 
@@ -382,99 +390,6 @@ impl Supervisor {
             let run = AssertUnwindSafe(execute(spec, host, stopped)).catch_unwind().await;
             (run_id, run.unwrap_or(Err(RunError::Panicked)))
         });
-    }
-
-    async fn on_ended(
-        &mut self,
-        joined: Result<(RunId, Result<Ended, RunError>), tokio::task::JoinError>,
-    ) {
-        let (run_id, result) = match joined {
-            Ok(ended) => ended,
-            Err(error) => {
-                // `catch_unwind` catches a panic of the run itself, so the code around it panicked.
-                tracing::error!(%error, "the task of a run panicked");
-                return;
-            }
-        };
-        let active = self.active.remove(&run_id);
-        if let Some(active) = &active {
-            self.queue.ended(&active.job, active.is_caught_up);
-        }
-        let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
-        let (job, started) = match active {
-            Some(Active { job, facts, request, .. }) => (job, Some((facts, request))),
-            None => (String::new(), None),
-        };
-        let now = self.parts.host.clock.now();
-        match result {
-            // Its slot stays `running`, and the next start continues it.
-            Ok(ended) if ended.is_suspended => {
-                tracing::info!(job, %run_id, "run suspended");
-            }
-            Ok(ended) => {
-                let end = &ended.end;
-                let (outcome, stop_reason, duration_ms) =
-                    (end.outcome, end.stop_reason, end.duration_ms);
-                let is_good = match outcome {
-                    Outcome::Succeeded | Outcome::Planned | Outcome::Skipped => true,
-                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
-                };
-                match outcome {
-                    Outcome::Failed | Outcome::Interrupted => {
-                        let error = end.error.as_deref();
-                        tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
-                    }
-                    _ => {
-                        tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
-                    }
-                }
-                if stop_reason == StopReason::RecordFailed || !ended.recorded {
-                    let error = end.error.as_deref().unwrap_or("unknown error");
-                    self.disk_failed(&format!("the record of a run: {error}"));
-                }
-                self.last_outcomes.insert(job.clone(), is_good);
-                let may_retry = outcome == Outcome::Failed && !ended.has_acted && ended.recorded;
-                let is_repeated = match started.filter(|_| may_retry) {
-                    Some((facts, request)) => {
-                        let failed = Failed { facts, request, stop_reason };
-                        self.retry(&job, &run_id, failed, now).await
-                    }
-                    None => false,
-                };
-                if !is_repeated {
-                    self.record_end(job, run_id, (outcome, stop_reason), now).await;
-                }
-            }
-            // It has begun before, so its slot stays `running`, and the next start tries again.
-            Err(error) if is_resumed => {
-                tracing::error!(job, %run_id, %error, "failed to continue a run");
-                self.parts.degraded.push(format!(
-                    "the run {run_id} could not continue ({error}); the next start of the daemon tries again"
-                ));
-            }
-            Err(RunError::OverBudget(reason)) => {
-                tracing::warn!(job, %run_id, reason, "the run did not begin");
-                let runs = vec![run_id];
-                let (state, stop_reason) = (SlotState::OverBudget, StopReason::BudgetExceeded);
-                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
-            }
-            Err(error) => {
-                tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
-                if !matches!(error, RunError::Panicked) {
-                    self.disk_failed(&error);
-                }
-                self.last_outcomes.insert(job, false);
-                let state = if matches!(error, RunError::Panicked) {
-                    SlotState::Ran
-                } else {
-                    SlotState::Missed
-                };
-                let reason = format!("did not run to its end: {error}");
-                let (runs, stop_reason) = (vec![run_id], StopReason::RecordFailed);
-                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
-            }
-        }
-        self.fill().await;
     }
 }
 

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
+use super::beyond::{IndexedRun, beyond};
 use super::db::{Db, DbError, Schema, in_memory, read_only};
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
@@ -20,6 +22,8 @@ const SCHEMA: Schema = Schema {
         CREATE INDEX runs_by_job ON runs (job, run_id DESC);
     ", "
         ALTER TABLE runs ADD COLUMN refused_calls INTEGER NOT NULL DEFAULT 0;
+    ", "
+        ALTER TABLE runs ADD COLUMN config_digest TEXT;
     "],
 };
 
@@ -116,6 +120,63 @@ impl Index {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
+    /// Returns the runs that are beyond the limits of retention ([`beyond`]).
+    ///
+    /// *Errors*: [`DbError`].
+    pub(super) async fn beyond(
+        &self,
+        keep_runs: usize,
+        oldest: DateTime<Utc>,
+    ) -> Result<Vec<RunId>, DbError> {
+        self.db
+            .write(move |transaction| {
+                let mut query = transaction.prepare(
+                    "SELECT job, run_id, outcome, started_at FROM runs ORDER BY job, run_id DESC",
+                )?;
+                let mut rows = query.query([])?;
+                let (mut found, mut job, mut runs) = (Vec::new(), String::new(), Vec::new());
+                while let Some(row) = rows.next()? {
+                    let of: String = row.get(0)?;
+                    if of != job {
+                        let gone = beyond(&runs, keep_runs, oldest);
+                        found.extend(gone.map(|run| run.run_id.clone()));
+                        (job, runs) = (of, Vec::new());
+                    }
+                    runs.extend(IndexedRun::of(row)?);
+                }
+                let gone = beyond(&runs, keep_runs, oldest);
+                found.extend(gone.map(|run| run.run_id.clone()));
+                Ok(found)
+            })
+            .await
+    }
+
+    /// Removes the row of a run.
+    ///
+    /// *Errors*: [`DbError`].
+    pub(super) async fn forget(&self, run_id: RunId) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                transaction.execute("DELETE FROM runs WHERE run_id = ?1", [run_id.as_str()])
+            })
+            .await
+            .map(drop)
+    }
+
+    /// Returns the digests of the configurations of the runs.
+    ///
+    /// *Errors*: [`DbError`].
+    pub(super) async fn config_digests(&self) -> Result<HashSet<String>, DbError> {
+        self.db
+            .write(|transaction| {
+                let mut query = transaction.prepare(
+                    "SELECT DISTINCT config_digest FROM runs WHERE config_digest IS NOT NULL",
+                )?;
+                query.query_map([], |row| row.get(0))?.collect()
+            })
+            .await
+    }
+
     /// Returns the latest ended run of each job.
     ///
     /// *Errors*: [`DbError`].
@@ -210,7 +271,7 @@ fn insert(connection: &Connection, row: &RunSummary) -> rusqlite::Result<()> {
     let json = serde_json::to_string(row)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     connection
-        .prepare_cached("INSERT OR REPLACE INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)")?
+        .prepare_cached("INSERT OR REPLACE INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?
         .execute(params![
             row.run_id,
             row.job,
@@ -218,7 +279,8 @@ fn insert(connection: &Connection, row: &RunSummary) -> rusqlite::Result<()> {
             row.outcome.map(Outcome::as_str),
             row.verdict,
             json,
-            i64::try_from(row.refused_calls).unwrap_or(i64::MAX)
+            i64::try_from(row.refused_calls).unwrap_or(i64::MAX),
+            row.config_digest
         ])
         .map(drop)
 }

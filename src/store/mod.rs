@@ -4,6 +4,7 @@
 //! the transcripts, and the ledger is authoritative for what no transcript can tell. Files are
 //! created private (SEC-3). This folder does not know who reads them.
 
+mod beyond;
 mod budgets;
 mod claim;
 mod db;
@@ -19,6 +20,7 @@ mod queue;
 mod reader;
 mod remove;
 mod reserve;
+mod retention;
 mod run_dir;
 mod run_summary;
 mod shared;
@@ -35,6 +37,7 @@ pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use pauses::{Pause, RunEnd};
 pub use queue::RunTotals;
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
+pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};
 pub use shared::{SharedIndex, SharedLedger};

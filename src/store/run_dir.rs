@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
 use nix::fcntl::{Flock, FlockArg};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 
 use super::files::{append_private, create_private_dir, make_private, write_atomic};
 use super::measure::disk_bytes;
@@ -56,8 +57,10 @@ impl StateDir {
     /// *Errors*: any I/O error.
     pub fn keep_config(&self, digest: &str, content: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let path = self.config_file(digest);
-        if path.exists() {
-            return Ok(());
+        if let Ok(kept) = File::options().append(true).open(&path) {
+            // Retention removes a configuration that nobody has used for some time.
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            return Ok(futimens(&kept, &Timestamps { last_access: now, last_modification: now })?);
         }
         create_private_dir(&self.root.join("configs"))?;
         write_atomic(&path, &content())
@@ -263,7 +266,7 @@ impl StateDir {
     }
 }
 
-fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
+pub(super) fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
     let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
     names.filter_map(Result::transpose).collect()
 }

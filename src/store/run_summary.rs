@@ -53,6 +53,9 @@ pub struct RunSummary {
     pub model: String,
     /// The error text, if there is one.
     pub error: Option<String>,
+    /// The digest of the configuration. Only the index of the runs keeps it, in a column of its own.
+    #[serde(skip)]
+    pub config_digest: Option<String>,
 }
 
 /// A run in the queue, or one that ended while it was there.
@@ -140,6 +143,7 @@ impl RunSummary {
             cost_usd: None,
             model: start.model.clone(),
             error: None,
+            config_digest: Some(start.config_digest.clone()),
         }
     }
 
@@ -166,6 +170,7 @@ impl RunSummary {
             cost_usd: None,
             model: String::new(),
             error: ended.map(|(.., why)| why.clone()),
+            config_digest: None,
         }
     }
 

@@ -36,6 +36,7 @@ mod readme;
 mod record;
 mod reload;
 mod resume;
+mod retention;
 mod sandbox;
 mod shown;
 mod support;

@@ -177,7 +177,7 @@ fn a_later_key_is_never_read_and_ignored() {
             "version: 1\njobs:\n  - {name: a, prompt: x, verify_retries: 1}\n",
             "verify_retries",
         ),
-        ("config.yaml", "retention: {keep_runs: 1}\n", "retention"),
+        ("config.yaml", "notifications: {}\n", "notifications"),
         (
             "tools.yaml",
             "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, output_lines: 9}\n",

@@ -1,12 +1,108 @@
-//! Records in the ledger how runs and their slots end.
+//! Handles the ends of runs, and records them in the ledger.
 
 use chrono::{DateTime, Utc};
 
-use super::Supervisor;
+use super::retries::Failed;
+use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, StopReason};
+use crate::run::{Ended, RunError};
 use crate::store::{DbError, EndedRuns, Pause, RunEnd, SlotState};
 
 impl Supervisor {
+    /// Handles the end of the task of a run, and starts queued runs.
+    pub(super) async fn on_ended(
+        &mut self,
+        joined: Result<(RunId, Result<Ended, RunError>), tokio::task::JoinError>,
+    ) {
+        let (run_id, result) = match joined {
+            Ok(ended) => ended,
+            Err(error) => {
+                // `catch_unwind` catches a panic of the run itself, so the code around it panicked.
+                tracing::error!(%error, "the task of a run panicked");
+                return;
+            }
+        };
+        let active = self.active.remove(&run_id);
+        if let Some(active) = &active {
+            self.queue.ended(&active.job, active.is_caught_up);
+        }
+        let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
+        let (job, started) = match active {
+            Some(Active { job, facts, request, .. }) => (job, Some((facts, request))),
+            None => (String::new(), None),
+        };
+        let now = self.parts.host.clock.now();
+        match result {
+            // Its slot stays `running`, and the next start continues it.
+            Ok(ended) if ended.is_suspended => {
+                tracing::info!(job, %run_id, "run suspended");
+            }
+            Ok(ended) => {
+                let end = &ended.end;
+                let (outcome, stop_reason, duration_ms) =
+                    (end.outcome, end.stop_reason, end.duration_ms);
+                let is_good = match outcome {
+                    Outcome::Succeeded | Outcome::Planned | Outcome::Skipped => true,
+                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
+                };
+                match outcome {
+                    Outcome::Failed | Outcome::Interrupted => {
+                        let error = end.error.as_deref();
+                        tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
+                    }
+                    _ => {
+                        tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
+                    }
+                }
+                if stop_reason == StopReason::RecordFailed || !ended.recorded {
+                    let error = end.error.as_deref().unwrap_or("unknown error");
+                    self.disk_failed(&format!("the record of a run: {error}"));
+                }
+                self.last_outcomes.insert(job.clone(), is_good);
+                let may_retry = outcome == Outcome::Failed && !ended.has_acted && ended.recorded;
+                let is_repeated = match started.filter(|_| may_retry) {
+                    Some((facts, request)) => {
+                        let failed = Failed { facts, request, stop_reason };
+                        self.retry(&job, &run_id, failed, now).await
+                    }
+                    None => false,
+                };
+                if !is_repeated {
+                    self.record_end(job, run_id, (outcome, stop_reason), now).await;
+                }
+            }
+            // It has begun before, so its slot stays `running`, and the next start tries again.
+            Err(error) if is_resumed => {
+                tracing::error!(job, %run_id, %error, "failed to continue a run");
+                self.parts.degraded.push(format!(
+                    "the run {run_id} could not continue ({error}); the next start of the daemon tries again"
+                ));
+            }
+            Err(RunError::OverBudget(reason)) => {
+                tracing::warn!(job, %run_id, reason, "the run did not begin");
+                let runs = vec![run_id];
+                let (state, stop_reason) = (SlotState::OverBudget, StopReason::BudgetExceeded);
+                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
+            }
+            Err(error) => {
+                tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
+                if !matches!(error, RunError::Panicked) {
+                    self.disk_failed(&error);
+                }
+                self.last_outcomes.insert(job, false);
+                let state = if matches!(error, RunError::Panicked) {
+                    SlotState::Ran
+                } else {
+                    SlotState::Missed
+                };
+                let reason = format!("did not run to its end: {error}");
+                let (runs, stop_reason) = (vec![run_id], StopReason::RecordFailed);
+                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
+            }
+        }
+        self.fill().await;
+    }
+
     /// Records the end of a run in the ledger, which may pause its job.
     pub(super) async fn record_end(
         &mut self,

@@ -599,7 +599,7 @@ async fn consecutive_failures_pause_a_job() {
         bench.supervisor.record_end("j".into(), run_id, (outcome, stop_reason), now).await;
         bench.supervisor.pauses.contains("j")
     };
-    use Outcome::{Failed, Interrupted, Succeeded};
+    use crate::domain::Outcome::{Failed, Interrupted, Succeeded};
     let failed = StopReason::MaxIterations;
     assert!(!ended(&mut first, Failed, failed).await);
     assert!(!ended(&mut first, Succeeded, StopReason::Completed).await);
