@@ -208,6 +208,8 @@ fn is_of_loop(event: &Event) -> bool {
         Event::SessionStart(_)
         | Event::SessionSuspended { .. }
         | Event::SessionResumed { .. }
+        | Event::McpServerStart { .. }
+        | Event::McpServerReady { .. }
         | Event::Precheck { .. }
         | Event::Probe { .. }
         | Event::ApprovalRequested { .. }

@@ -155,6 +155,9 @@ pub(crate) struct SlotsArgs {
     /// Show slots due at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<String>,
+    /// Show only the newest slots, at most this number
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
 }
 
 #[derive(Debug, Args)]

@@ -19,7 +19,7 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
     let query =
         SlotsQuery { job: args.job.clone(), since: at(&args.since)?, until: at(&args.until)? };
     let source = source::find(context, Wanted::Record).await?;
-    let rows: Vec<SlotRow> = match &source {
+    let mut rows: Vec<SlotRow> = match &source {
         Source::Daemon(daemon) => daemon.client.list("/slots", &query).await?,
         Source::Files(state) => {
             let read = Ledger::read_file(state, |reader| {
@@ -32,6 +32,9 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
             rows
         }
     };
+    if let Some(limit) = args.limit {
+        rows.drain(..rows.len().saturating_sub(limit));
+    }
     output::value(context.form, &rows, || {
         output::table(
             &["job", "due (UTC)", "state", "run", "reason"],

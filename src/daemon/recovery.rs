@@ -113,9 +113,15 @@ async fn recover_run(
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
     let Some(run) = host.state.find_run(run_id).filter(|run| run.transcript().exists()) else {
+        host.state.remove_run(run_id).await?;
         return Ok(Found::Ended(nothing, lock));
     };
     let cut_bytes = repair_tail(&run.transcript())?;
+    if run.transcript().metadata()?.len() == 0 {
+        // The run had not begun. Without its directory, its slot can run under the same id.
+        host.state.remove_run(run_id).await?;
+        return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
+    }
     let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
     let report = verify(&run, &facts)?;
     if !report.ok {

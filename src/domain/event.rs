@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use super::call::{ErrorKind, Truncated};
 use super::category::Category;
 use super::ids::{CallId, RunId};
-use super::outcome::{Outcome, StopReason};
 use super::plan::PlanStep;
-use super::session_start::{Person, SessionStart};
+use super::session_end::SessionEnd;
+use super::session_start::SessionStart;
 use super::turn::{FinishReason, Usage};
 
 /// The version of the line format.
@@ -203,39 +203,6 @@ pub struct PreflightItem {
     pub detail: String,
 }
 
-/// Fields of `session_end`.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct SessionEnd {
-    /// How the run ended, for the operator.
-    pub outcome: Outcome,
-    /// Why the loop stopped.
-    pub stop_reason: StopReason,
-    /// The last text of the run, usually the final answer: a JSON object if the text is one,
-    /// otherwise the text.
-    pub result: Option<Value>,
-    /// The `status` of the final answer, if it has one.
-    pub verdict: Option<String>,
-    /// Number of model responses.
-    pub iterations: u64,
-    /// Number of calls for which the gate decided `allow` or `ask`.
-    pub tool_calls: u64,
-    /// Tools with at least one call that `tool_calls` counts.
-    pub tools_used: Vec<String>,
-    /// Token counts of the run.
-    pub usage: Usage,
-    /// Cost of the run; null if a price is unknown.
-    pub cost_usd: Option<f64>,
-    /// Milliseconds since `session_start`.
-    pub duration_ms: u64,
-    /// Number of processes of the run that survived an attempt to kill them.
-    pub survivors: u64,
-    /// The person who cancelled the run.
-    #[serde(default)]
-    pub by: Option<Person>,
-    /// What went wrong, for the operator.
-    pub error: Option<String>,
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
@@ -260,6 +227,30 @@ pub enum Event {
         count: u64,
         /// Number of processes of the dead daemon that were killed.
         killed: u64,
+    },
+    /// An MCP server is about to start.
+    McpServerStart {
+        /// The name of the server.
+        server: String,
+        /// The program and its arguments, if the server is a process.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        argv: Option<Vec<String>>,
+        /// The address, if the server speaks HTTP.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        url: Option<String>,
+        /// The highest category that the run may use on the server.
+        category: Category,
+        /// Whether the process is sandboxed.
+        sandboxed: bool,
+    },
+    /// An MCP server has started, or cannot be used.
+    McpServerReady {
+        /// The name of the server.
+        server: String,
+        /// The names of its accepted tools.
+        tools: Vec<String>,
+        /// Why the server cannot be used.
+        error: Option<String>,
     },
     /// The system prompt, as sent to the model.
     SystemPrompt {
@@ -441,6 +432,8 @@ impl Event {
         "session_start",
         "session_suspended",
         "session_resumed",
+        "mcp_server_start",
+        "mcp_server_ready",
         "system_prompt",
         "user_input",
         "assistant_text_end",

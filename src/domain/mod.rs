@@ -9,6 +9,7 @@ mod event;
 mod ids;
 mod outcome;
 mod plan;
+mod session_end;
 mod session_start;
 mod turn;
 
@@ -16,10 +17,11 @@ pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
 pub use event::{
     CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
-    LiveEvent, PolicyDecision, PreflightItem, SessionEnd,
+    LiveEvent, PolicyDecision, PreflightItem,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
+pub use session_end::SessionEnd;
 pub use session_start::{Overrides, Person, ProjectDocument, SandboxFacts, SessionStart, Trigger};
 pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn, Usage};

@@ -89,6 +89,12 @@ pub struct SessionStart {
     pub trigger: Trigger,
     /// The due time of the slot that started the run, if any.
     pub scheduled_for: Option<DateTime<Utc>>,
+    /// The epoch of that slot.
+    #[serde(default)]
+    pub epoch: Option<i64>,
+    /// The plan that the run applies; null for every other run.
+    #[serde(default)]
+    pub plan_id: Option<String>,
     /// The number of this attempt to run the slot or the request, from 1.
     pub attempt: u32,
     /// `act` or `plan`; empty in transcripts of earlier versions.
@@ -112,7 +118,7 @@ pub struct SessionStart {
     pub provider: String,
     /// The name of the profile.
     pub profile: String,
-    /// The tools that the model sees, by their own names.
+    /// The tools that the model sees, by their own names, without those of MCP servers.
     pub tools: Vec<String>,
     /// The job's effective policy.
     pub policy: Value,

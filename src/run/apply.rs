@@ -50,12 +50,12 @@ pub async fn apply(
     only: Option<u64>,
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Applied, RunError> {
-    let spec = RunSpec { mode: Mode::Act, ..spec };
+    let spec = RunSpec { mode: Mode::Act, plan_id: Some(plan.plan_id.clone()), ..spec };
     let mut scope = RunScope::begin(spec, host, stop, None).await?;
+    scope.record_start(None).await?;
+    scope.start_servers().await?;
     // If the execution target is unreachable, the steps report it.
     let _ = scope.connect().await;
-    scope.record_start(None).await?;
-    scope.record_server_warnings().await?;
     let text = scope.spec.task.clone();
     scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
     let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.access.paths.clone());

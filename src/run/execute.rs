@@ -60,7 +60,7 @@ async fn execute_new(
     for message in change_warnings(&scope.spec, &scope.host, &documents.found).await {
         scope.record(Event::warning("project_document", message)).await?;
     }
-    scope.record_server_warnings().await?;
+    scope.start_servers().await?;
     if let (SandboxMode::BestEffort, Err(error)) =
         (scope.spec.job.sandbox, crate::process::sandbox_support())
     {

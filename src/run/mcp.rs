@@ -22,6 +22,29 @@ pub struct Servers {
     pub tools: Vec<Arc<dyn AgentTool>>,
     /// The warnings about them, for the transcript.
     pub warnings: Vec<McpWarning>,
+    /// What became of each server that was to start.
+    pub(super) ready: Vec<ServerReady>,
+}
+
+/// What became of a server that was to start.
+pub(super) struct ServerReady {
+    pub(super) server: String,
+    /// The names of its accepted tools.
+    pub(super) tools: Vec<String>,
+    /// Why it cannot be used.
+    pub(super) error: Option<String>,
+}
+
+/// Returns the servers whose tools the job may use, with the rights that each gets.
+pub(super) fn wanted<'a>(
+    config: &'a Config,
+    job: &Job,
+    (mode, has_person): (Mode, bool),
+) -> Vec<(&'a McpServer, Category)> {
+    let servers = config.mcp_servers.values();
+    servers
+        .filter_map(|server| Some((server.as_ref(), rights(job, mode, has_person, server)?)))
+        .collect()
 }
 
 impl Servers {
@@ -30,15 +53,12 @@ impl Servers {
     pub async fn start(
         config: &Config,
         job: &Job,
-        (mode, has_person): (Mode, bool),
+        modes: (Mode, bool),
         host: &Host,
         ctx: &Arc<ToolContext>,
     ) -> Self {
         let mut servers = Self::default();
-        let wanted = config
-            .mcp_servers
-            .values()
-            .filter_map(|server| Some((server, rights(job, mode, has_person, server)?)));
+        let wanted = wanted(config, job, modes).into_iter();
         let starting = wanted.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
             (server, RunningServer::start(server, ctx, rights, lifetime).await)
@@ -46,7 +66,14 @@ impl Servers {
         for (server, started) in futures_util::future::join_all(starting).await {
             match started {
                 Ok(running) => servers.take(server, running, host, ctx).await,
-                Err(error) => servers.warnings.push(McpWarning::unavailable(&error)),
+                Err(error) => {
+                    servers.ready.push(ServerReady {
+                        server: server.name.clone(),
+                        tools: Vec::new(),
+                        error: Some(error.to_string()),
+                    });
+                    servers.warnings.push(McpWarning::unavailable(&error));
+                }
             }
         }
         servers
@@ -74,19 +101,23 @@ impl Servers {
         host: &Host,
         ctx: &Arc<ToolContext>,
     ) {
+        let name = server.name.clone();
         match pins(host, &running).await {
             Ok(pins) => {
                 let (tools, warnings) = running.tools(server, Some(&pins), ctx);
+                let names = tools.iter().map(|tool| tool.definition().name.clone()).collect();
+                self.ready.push(ServerReady { server: name, tools: names, error: None });
                 self.tools.extend(tools);
                 self.warnings.extend(warnings);
             }
-            Err(error) => self.warnings.push(McpWarning {
-                code: "mcp_pin",
-                message: format!(
-                    "cannot read the pins of the MCP server `{}`, so its tools are not offered: {error}",
-                    server.name
-                ),
-            }),
+            Err(error) => {
+                let message = format!(
+                    "cannot read the pins of the MCP server `{name}`, so its tools are not offered: {error}"
+                );
+                let error = Some(message.clone());
+                self.ready.push(ServerReady { server: name, tools: Vec::new(), error });
+                self.warnings.push(McpWarning { code: "mcp_pin", message });
+            }
         }
         self.running.push(running);
     }

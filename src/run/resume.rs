@@ -66,7 +66,7 @@ pub async fn resume(
         scope.record(Event::warning("torn_tail", message)).await?;
     }
     leave_queue(&scope.spec.run_id, &scope.host).await;
-    scope.record_server_warnings().await?;
+    scope.start_servers().await?;
     if let Some(todos) = todos(&events) {
         scope.ctx.set_todos(todos);
     }

@@ -14,13 +14,14 @@ use tokio_util::task::AbortOnDropHandle;
 use super::budget::{millionths, reserve};
 use super::ended::{Ended, session_end};
 use super::host::{Host, RunError};
-use super::mcp::Servers;
+use super::mcp::{ServerReady, Servers, wanted};
 use super::preflight::connect;
 use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::temporary::TemporaryWatch;
 use super::tool_context::{tool_context, toolbox};
 use crate::agent::{EventSink as _, SessionResult, StopSignal, Toolbox};
+use crate::config::McpTransport;
 use crate::domain::{
     Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
     Stop, StopReason,
@@ -66,8 +67,7 @@ pub(super) struct RunScope {
 }
 
 impl RunScope {
-    /// Creates what a run needs before its first line, or before its next line if it is resumed, and
-    /// starts its MCP servers. `stop` holds a stop reason once the run must end.
+    /// Creates what a run needs before its first line, or before its next line if it is resumed. `stop` holds a stop reason once the run must end.
     ///
     /// *Errors*: [`RunError::State`], [`RunError::OverBudget`].
     pub(super) async fn begin(
@@ -133,14 +133,7 @@ impl RunScope {
             watch.stop.clone(),
             started + limits.max_duration.saturating_sub(worked),
         );
-        let modes = (spec.mode, spec.person_can_allow());
-        let mut servers = tokio::select! {
-            servers = Servers::start(&spec.config, &spec.job, modes, &host, &ctx) => servers,
-            // The caller notices that the run must end.
-            _ = stop.reason() => Servers::default(),
-        };
-        let of_servers = std::mem::take(&mut servers.tools);
-        let toolbox = toolbox(&spec.config, &spec.job, &ctx, of_servers, spec.person_can_allow());
+        let toolbox = toolbox(&spec.config, &spec.job, &ctx, Vec::new(), spec.person_can_allow());
         Ok(Self {
             toolbox: Arc::new(toolbox),
             connection: None,
@@ -155,7 +148,7 @@ impl RunScope {
             started,
             stop,
             lock,
-            servers,
+            servers: Servers::default(),
         })
     }
 
@@ -177,10 +170,41 @@ impl RunScope {
         self.record(Event::SessionStart(Box::new(start))).await
     }
 
-    /// Records the warnings about MCP servers.
+    /// Starts the MCP servers of the run and adds their tools. Records each server before it starts,
+    /// and what became of it. Gives up once the run must end.
     ///
     /// *Errors*: [`RunError::Record`].
-    pub(super) async fn record_server_warnings(&self) -> Result<(), RunError> {
+    pub(super) async fn start_servers(&mut self) -> Result<(), RunError> {
+        let (spec, ctx) = (&self.spec, &self.ctx);
+        let modes = (spec.mode, spec.person_can_allow());
+        let wanted = wanted(&spec.config, &spec.job, modes);
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        for (server, category) in wanted {
+            let (argv, url) = match &server.transport {
+                McpTransport::Stdio { program, args, .. } => {
+                    let written = std::iter::once(&program.written).chain(args);
+                    (Some(written.cloned().collect()), None)
+                }
+                McpTransport::Http { url, .. } => (None, Some(url.clone())),
+            };
+            let sandboxed = argv.is_some() && ctx.programs.sandboxes.are_on();
+            let server = server.name.clone();
+            self.record(Event::McpServerStart { server, argv, url, category, sandboxed }).await?;
+        }
+        let mut servers = tokio::select! {
+            servers = Servers::start(&spec.config, &spec.job, modes, &self.host, ctx) => servers,
+            // The caller notices that the run must end.
+            _ = self.stop.reason() => Servers::default(),
+        };
+        for ServerReady { server, tools, error } in std::mem::take(&mut servers.ready) {
+            self.record(Event::McpServerReady { server, tools, error }).await?;
+        }
+        let tools = std::mem::take(&mut servers.tools);
+        let toolbox = toolbox(&spec.config, &spec.job, ctx, tools, spec.person_can_allow());
+        self.toolbox = Arc::new(toolbox);
+        self.servers = servers;
         for warning in &self.servers.warnings {
             self.record(Event::warning(warning.code, warning.message.clone())).await?;
         }
@@ -371,6 +395,8 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> Sessio
         job: spec.job.name.to_string(),
         trigger: spec.trigger.trigger,
         scheduled_for: spec.trigger.scheduled_for,
+        epoch: spec.trigger.epoch,
+        plan_id: spec.plan_id.clone(),
         attempt: spec.trigger.attempt,
         mode: spec.mode.as_str().to_owned(),
         vars: spec.vars.clone(),

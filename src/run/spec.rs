@@ -15,6 +15,8 @@ pub struct TriggerFacts {
     pub trigger: Trigger,
     /// The due time of the slot, if a schedule started the run.
     pub scheduled_for: Option<DateTime<Utc>>,
+    /// The epoch of the slot, if a schedule started the run.
+    pub epoch: Option<i64>,
     /// The number of the attempt, counted from 1.
     pub attempt: u32,
     /// The person who started the run; `None` if a schedule did, or if the person is
@@ -26,7 +28,7 @@ impl TriggerFacts {
     /// Returns the facts of a run that a person starts.
     #[must_use]
     pub fn manual(by: Option<Person>) -> Self {
-        Self { trigger: Trigger::Manual, scheduled_for: None, attempt: 1, by }
+        Self { trigger: Trigger::Manual, scheduled_for: None, epoch: None, attempt: 1, by }
     }
 }
 
@@ -45,6 +47,8 @@ pub struct RunSpec {
     pub overrides: Overrides,
     /// The values of the variables.
     pub vars: BTreeMap<String, String>,
+    /// The plan that the run applies.
+    pub plan_id: Option<String>,
     /// Whether changes are made or only planned.
     pub mode: Mode,
     /// Whether a person is attached.
@@ -117,6 +121,7 @@ impl RunSpec {
             task,
             overrides,
             vars,
+            plan_id: None,
             mode,
             has_person,
             is_queued,

@@ -171,7 +171,7 @@ impl StateDir {
     /// empty. A run without a directory is not an error.
     ///
     /// *Errors*: as [`remove_tree`].
-    async fn remove_run(&self, run_id: &RunId) -> io::Result<()> {
+    pub async fn remove_run(&self, run_id: &RunId) -> io::Result<()> {
         let Some(run) = self.find_run(run_id) else { return Ok(()) };
         let removed = tokio::task::spawn_blocking(move || {
             remove_tree(run.path())?;

@@ -54,6 +54,7 @@ pub(super) fn resumable(
     let trigger = TriggerFacts {
         trigger: start.trigger,
         scheduled_for: start.scheduled_for,
+        epoch: start.epoch,
         attempt: start.attempt,
         by: start.by.clone(),
     };

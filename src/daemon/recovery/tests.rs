@@ -153,17 +153,6 @@ async fn a_run_that_had_ended_gets_no_second_end() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_first_line_is_closed_without_an_end() {
-    for transcript in [&b""[..], b"{\"v\":1,\"seq\":0"] {
-        let crashed = Crashed::new(&recorded()[0], transcript);
-        let recovered = crashed.recover().await;
-        assert!(!recovered.began);
-        assert_eq!(recovered.cut_bytes, transcript.len() as u64);
-        assert_eq!(crashed.transcript(), "");
-    }
-}
-
-#[tokio::test]
 async fn a_run_whose_transcript_is_broken_keeps_it_as_it_is() {
     let path = &recorded()[0];
     let whole = std::fs::read_to_string(path).unwrap();
@@ -185,4 +174,16 @@ async fn a_run_that_a_process_holds_is_left_alone() {
     let _held = crashed.state().lock_run(&crashed.run_id).unwrap();
     assert_eq!(recover(&crashed.host(), &Redactor::default()).await.unwrap().ended, []);
     assert_eq!(crashed.transcript(), before);
+}
+
+#[tokio::test]
+async fn a_run_that_had_not_begun_leaves_no_directory() {
+    for transcript in [&b""[..], b"{\"v\":1,\"seq\":0"] {
+        let crashed = Crashed::new(&recorded()[0], transcript);
+        let recovered = recover(&crashed.host(), &Redactor::default()).await.unwrap().ended;
+        assert!(!recovered[0].began);
+        assert_eq!(recovered[0].cut_bytes, transcript.len() as u64);
+        assert!(crashed.state().abandoned().unwrap().is_empty());
+        assert!(crashed.state().find_run(&crashed.run_id).is_none());
+    }
 }

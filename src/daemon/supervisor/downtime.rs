@@ -244,8 +244,8 @@ fn has_acted(lines: &[ReadLine]) -> bool {
 /// Returns why a run began, by its first line.
 fn first_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
     let Some(Event::SessionStart(start)) = lines.first().and_then(known) else { return None };
-    let &SessionStart { trigger, scheduled_for, attempt, .. } = start.as_ref();
-    Some(TriggerFacts { trigger, scheduled_for, attempt, by: None })
+    let &SessionStart { trigger, scheduled_for, epoch, attempt, .. } = start.as_ref();
+    Some(TriggerFacts { trigger, scheduled_for, epoch, attempt, by: None })
 }
 
 /// Removes the due times that have a row or lie in a span. Both lists are sorted by due time.

@@ -82,7 +82,8 @@ impl Supervisor {
 
     /// Loads the attempts that the previous daemon left.
     pub(super) async fn load_retries(&mut self) -> Result<(), DbError> {
-        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
+        let rows = self.parts.ledger.read(|reader| Ok((reader.queue()?, reader.open_slots()?)));
+        let (queue, slots) = rows.await?;
         let left =
             queue.into_iter().filter(|run| run.trigger == Trigger::Retry && run.ended.is_none());
         for run in left {
@@ -94,9 +95,12 @@ impl Supervisor {
                 continue;
             }
             let request = run.request.as_deref().and_then(|text| serde_json::from_str(text).ok());
+            let slot =
+                slots.iter().find(|slot| slot.run_id.as_deref() == Some(run.run_id.as_str()));
             let facts = TriggerFacts {
                 trigger: Trigger::Retry,
                 scheduled_for: run.scheduled_for,
+                epoch: slot.map(|slot| slot.epoch),
                 attempt: run.attempt,
                 by: None,
             };

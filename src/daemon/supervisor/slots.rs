@@ -160,7 +160,7 @@ impl Supervisor {
             let state_dir = &self.parts.host.state;
             let kept = left.clone().filter(|left| state_dir.find_run(left).is_none());
             let id = id.map(|id| kept.unwrap_or(id));
-            let run = id.and_then(|id| of_slot(job, *due_at, disposition, id));
+            let run = id.and_then(|id| of_slot(job, (epoch, *due_at), disposition, id));
             let run = run.map(|run| Waiting {
                 facts: TriggerFacts { by: facts.by.clone(), ..run.facts },
                 ..run
@@ -366,7 +366,7 @@ impl Supervisor {
 /// Returns the run for a due time, or `None` if its disposition starts no run.
 fn of_slot(
     job: &Job,
-    due_at: DateTime<Utc>,
+    (epoch, due_at): (i64, DateTime<Utc>),
     disposition: Disposition,
     run_id: RunId,
 ) -> Option<Waiting> {
@@ -380,7 +380,13 @@ fn of_slot(
     Some(Waiting {
         run_id,
         job: job.name.to_string(),
-        facts: TriggerFacts { trigger, scheduled_for: Some(due_at), attempt: 1, by: None },
+        facts: TriggerFacts {
+            trigger,
+            scheduled_for: Some(due_at),
+            epoch: Some(epoch),
+            attempt: 1,
+            by: None,
+        },
         request: RunRequest::default(),
         waits_for: waits_for(job, trigger, is_caught_up),
         is_caught_up,
