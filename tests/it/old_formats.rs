@@ -10,15 +10,16 @@ const PLANNED: &str = "01m8266a6bdtqp42bjvv982dj6";
 const SCHEDULED: [&str; 3] =
     ["01m8266940e7rjz4ck9cv24d00", "01m826675gvzvkdxrdhkzetb53", "01m8266571vx19bbd2518qy1hm"];
 
-/// Returns a place whose state directory is a copy of the fixture of format version 1.
-fn old_state() -> Place {
+/// Returns a place whose state directory is a copy of a fixture.
+fn old_state(version: &str) -> Place {
     let place = Place::new(&[
         ("config.yaml", "models: {main: {provider: scripted, script: s.yaml}}\n"),
         ("s.yaml", "steps: [{say: done}]\n"),
         ("tools.yaml", "version: 1\ntools: []\n"),
         ("jobs.yaml", "version: 1\njobs: [{name: hand, prompt: x}]\n"),
     ]);
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/formats/v1");
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/formats").join(version);
     copy(&fixture, &place.state());
     place
 }
@@ -73,12 +74,12 @@ fn assert_all_is_there(place: &Place) {
 
 #[test]
 fn a_state_directory_of_the_first_version_is_read() {
-    assert_all_is_there(&old_state());
+    assert_all_is_there(&old_state("v1"));
 }
 
 #[test]
 fn a_state_directory_of_the_first_version_is_taken_over_by_a_daemon() {
-    let place = old_state();
+    let place = old_state("v1");
     let daemon = place.serve();
     assert_all_is_there(&place);
     // The daemon keeps a copy of each database that it migrates.
@@ -94,4 +95,41 @@ fn a_state_directory_of_the_first_version_is_taken_over_by_a_daemon() {
     let reindexed = place.dutyd(&["reindex"]);
     assert_eq!(reindexed.code, 0, "{reindexed:?}");
     assert_all_is_there(&place);
+}
+
+/// Checks what the state directory of ledger format 11 holds.
+fn assert_v11_is_there(place: &Place) {
+    let runs = place.json(&["runs", "--limit", "100"]);
+    let outcomes = |job: &str| -> Vec<Value> {
+        let runs = runs.as_array().unwrap().iter().filter(|run| run["job"] == job);
+        runs.map(|run| run["outcome"].clone()).collect()
+    };
+    assert_eq!(outcomes("checked"), ["skipped", "succeeded"]);
+    assert_eq!(outcomes("failing"), [Value::Null, json!("failed")]);
+    assert_eq!(outcomes("planner"), ["planned"]);
+    let often = outcomes("often");
+    assert!(often.len() > 5 && often.iter().all(|outcome| outcome == "succeeded"), "{often:?}");
+    let slots = place.json(&["slots", "failing"]);
+    assert_eq!((&slots[0]["state"], slots.as_array().unwrap().len()), (&json!("queued"), 1));
+    assert_eq!(field(&place.json(&["plans"]), "state"), ["waiting"]);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
+    let jobs = place.json(&["jobs"]);
+    let paused = jobs.as_array().unwrap().iter().find(|job| job["name"] == "paused").unwrap();
+    assert_eq!(paused["paused"], true, "{paused}");
+}
+
+#[test]
+fn a_state_directory_with_ledger_format_11_is_taken_over() {
+    let place = old_state("v11");
+    place.write(
+        "jobs.yaml",
+        "version: 1\njobs: [{name: paused, prompt: x}, {name: failing, prompt: x, retry: {max_attempts: 2}}]\n",
+    );
+    assert_v11_is_there(&place);
+    let daemon = place.serve();
+    assert_v11_is_there(&place);
+    drop(daemon);
+    assert_eq!(place.dutyd(&["reindex"]).code, 0);
+    assert_v11_is_there(&place);
 }

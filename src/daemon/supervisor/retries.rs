@@ -56,7 +56,7 @@ impl Supervisor {
             "attempt {} failed ({stop_reason}); attempt {} begins at {}",
             facts.attempt,
             facts.attempt + 1,
-            begins.format("%H:%M:%S UTC")
+            begins.format("%Y-%m-%d %H:%M:%S UTC")
         );
         tracing::info!(job, %run_id, next = %waiting.run_id, reason, "the run is repeated");
         match self.parts.ledger.retry(run_id.clone(), queued, reason, now).await {
