@@ -403,7 +403,9 @@ fn watch(
         if kill_at.is_none() && (timed_out || stopped) {
             kill_at = Some(now + grace);
             // The leader was not reaped yet, so the group is still its own.
-            let _ = killpg(leader, Signal::SIGTERM);
+            if !grace.is_zero() {
+                let _ = killpg(leader, Signal::SIGTERM);
+            }
             continue;
         }
         match wait(kill_at.or(deadline), lifeline, signals, &mut hold, kill_at.is_none()) {
