@@ -1,3 +1,6 @@
+mod oracle;
+mod years;
+
 use std::sync::Mutex;
 
 use super::*;
