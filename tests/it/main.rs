@@ -13,6 +13,7 @@ mod attacks;
 mod budget;
 mod builtin;
 mod cli;
+mod clock;
 mod control;
 mod crash;
 mod cron;

@@ -1,0 +1,131 @@
+//! Tests the real daemon under libfaketime: changes to and from summer time, a clock that is set
+//! back.
+
+use chrono::{DateTime, Utc};
+
+use crate::support::{Place, wait_until};
+
+const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+const JOBS: &str = "version: 1
+jobs:
+  - {name: fixed, schedule: '30 2 * * *', timezone: Europe/Berlin, prompt: x}
+  - {name: hourly, schedule: '0 * * * *', timezone: Europe/Berlin, prompt: x}
+";
+
+/// A place whose commands all read the clock of the place.
+struct Clocked {
+    place: Place,
+}
+
+impl Clocked {
+    fn new(now: &str) -> Self {
+        assert!(std::path::Path::new(LIBRARY).exists(), "please install libfaketime");
+        let place = Place::new(&[
+            ("config.yaml", "models: {m: {provider: scripted, script: s.yaml}}\n"),
+            ("s.yaml", "steps: [{say: done}]\n"),
+            ("tools.yaml", "version: 1\ntools: []\n"),
+            ("jobs.yaml", JOBS),
+        ]);
+        let file = place.path().join("clock").display().to_string();
+        let place = place
+            .with_env("LD_PRELOAD", LIBRARY)
+            .with_env("FAKETIME_TIMESTAMP_FILE", &file)
+            .with_env("FAKETIME_NO_CACHE", "1")
+            .with_env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+            .with_env("NO_FAKE_STAT", "1");
+        let clocked = Self { place };
+        clocked.set(now);
+        clocked
+    }
+
+    /// Sets the clock, which then goes on.
+    fn set(&self, now: &str) {
+        let now = DateTime::parse_from_rfc3339(now).unwrap().to_utc();
+        let offset = (now - Utc::now()).num_milliseconds();
+        let (seconds, milliseconds) = (offset.abs() / 1000, offset.abs() % 1000);
+        let sign = if offset < 0 { '-' } else { '+' };
+        let new = self.place.path().join("clock.new");
+        std::fs::write(&new, format!("{sign}{seconds}.{milliseconds:03}\n")).unwrap();
+        std::fs::rename(new, self.place.path().join("clock")).unwrap();
+    }
+
+    /// Returns the slots of a job as `EPOCH DUE STATE`, the oldest first.
+    fn slots(&self, job: &str) -> Vec<String> {
+        let rows = self.place.json(&["slots", job]);
+        let row = |row: &serde_json::Value| {
+            format!(
+                "{} {} {}",
+                row["epoch"],
+                row["due_at"].as_str().unwrap(),
+                row["state"].as_str().unwrap()
+            )
+        };
+        let mut rows: Vec<String> = rows.as_array().unwrap().iter().map(row).collect();
+        rows.sort();
+        rows
+    }
+
+    /// Sets the clock to two seconds before `due` and waits for this slot of `job`.
+    fn goes_to(&self, due: &str, (job, epoch, state): (&str, i64, &str)) {
+        let before = DateTime::parse_from_rfc3339(due).unwrap() - chrono::TimeDelta::seconds(2);
+        self.set(&before.to_rfc3339());
+        let row = format!("{epoch} {due} {state}");
+        wait_until(
+            || self.slots(job).contains(&row),
+            || format!("{row}: {:?}\n{}", self.slots(job), self.place.log()),
+        );
+    }
+
+    /// Sets the clock back and waits until the daemon notices.
+    fn set_back(&self, now: &str, epoch: i64) {
+        self.set(now);
+        let notice = format!("epoch={epoch} ");
+        wait_until(|| self.place.log().contains(&notice), || self.place.log());
+    }
+
+    fn is_sound(&self) -> bool {
+        self.place.json(&["audit"])["ok"] == true
+    }
+}
+
+// proves CRON-2
+#[test]
+fn summer_time_begins_and_no_slot_is_lost_or_doubled() {
+    let clocked = Clocked::new("2026-03-28T23:45:00Z");
+    let _daemon = clocked.place.serve();
+    clocked.goes_to("2026-03-29T00:00:00Z", ("hourly", 0, "ran"));
+    // 02:00 does not exist on this day: 02:30 is due at 03:00, which is 01:00 UTC.
+    clocked.goes_to("2026-03-29T01:00:00Z", ("hourly", 0, "ran"));
+    clocked.goes_to("2026-03-29T02:00:00Z", ("hourly", 0, "ran"));
+    clocked.goes_to("2026-03-30T00:30:00Z", ("fixed", 0, "ran"));
+    let fixed = ["0 2026-03-29T01:00:00Z ran", "0 2026-03-30T00:30:00Z ran"];
+    assert_eq!(clocked.slots("fixed"), fixed);
+    let first =
+        ["0 2026-03-29T00:00:00Z ran", "0 2026-03-29T01:00:00Z ran", "0 2026-03-29T02:00:00Z ran"];
+    assert_eq!(clocked.slots("hourly")[..3], first);
+    assert!(clocked.is_sound());
+}
+
+// proves CRON-2, CRON-3
+#[test]
+fn summer_time_ends_and_the_clock_is_set_back() {
+    let clocked = Clocked::new("2026-10-24T23:45:00Z");
+    let _daemon = clocked.place.serve();
+    clocked.goes_to("2026-10-25T00:00:00Z", ("hourly", 0, "ran"));
+    clocked.goes_to("2026-10-25T00:30:00Z", ("fixed", 0, "ran"));
+    // 02:00 comes again. An hourly job runs at both, 02:30 is due once.
+    clocked.goes_to("2026-10-25T01:00:00Z", ("hourly", 0, "ran"));
+    clocked.goes_to("2026-10-25T02:00:00Z", ("hourly", 0, "ran"));
+    assert_eq!(clocked.slots("fixed"), ["0 2026-10-25T00:30:00Z ran"]);
+    // Two hours back: 02:30 does not run again, the hourly job continues at once.
+    clocked.set_back("2026-10-25T00:00:01Z", 1);
+    clocked.goes_to("2026-10-25T00:30:00Z", ("fixed", 1, "skipped"));
+    clocked.goes_to("2026-10-25T01:00:00Z", ("hourly", 1, "ran"));
+    clocked.goes_to("2026-10-25T05:00:00Z", ("hourly", 1, "ran"));
+    // Five hours back: the new time counts.
+    clocked.set_back("2026-10-25T00:00:01Z", 2);
+    clocked.goes_to("2026-10-25T00:30:00Z", ("fixed", 2, "ran"));
+    assert_eq!(clocked.slots("fixed").len(), 3);
+    assert!(clocked.is_sound());
+}
