@@ -179,7 +179,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     }
 }
 
-/// Tells whether an event is a step of the loop. The others say what happened around it.
+/// Tells whether an event belongs to the call of the precheck.
 fn is_of_precheck(event: &Event) -> bool {
     let call_id = match event {
         Event::PolicyDecision(decision) => &decision.call_id,
@@ -190,6 +190,7 @@ fn is_of_precheck(event: &Event) -> bool {
     call_id.as_str() == CallId::PRECHECK
 }
 
+/// Tells whether an event is a step of the loop. The others say what happened around it.
 fn is_of_loop(event: &Event) -> bool {
     match event {
         Event::SystemPrompt { .. }

@@ -106,7 +106,7 @@ pub(crate) enum Verb {
     Discard(PlanArgs),
     /// Rebuild the index of runs from the transcripts
     Reindex,
-    /// Remove the runs and slots that `retention` does not keep
+    /// Remove old runs and merge old slots, as `retention` in config.yaml says
     Prune(PruneArgs),
     /// Reload the configuration of the daemon
     Reload,
@@ -121,7 +121,7 @@ pub(crate) struct ServeArgs {}
 
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Only count what would be removed
+    /// Count the runs and slots, but do not remove them
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -155,7 +155,7 @@ pub(crate) struct SlotsArgs {
     /// Show slots due at this time or earlier
     #[arg(long, value_name = "TIME")]
     pub(crate) until: Option<String>,
-    /// Show only the newest slots, at most this number
+    /// Limit the number of slots; the newest are shown
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
 }

@@ -291,7 +291,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         pause_after_failures: None,
         retry: None,
         precheck: None,
-        budgeted: None,
+        daily_budgets: None,
         is_resumed: false,
         catchup_window: std::time::Duration::ZERO,
         prompt: Template::parse("-").map_err(|error| failed(&error))?,

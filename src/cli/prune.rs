@@ -1,4 +1,4 @@
-//! `dutyd prune`: removes the runs and slots that `retention` does not keep.
+//! `dutyd prune`: removes old runs and merges old slots, as `retention` says.
 
 use std::process::ExitCode;
 
@@ -22,9 +22,10 @@ pub(crate) async fn prune(context: &Context, args: &PruneArgs) -> Result<ExitCod
     let pruned = prune_state(&state, (ledger, index), retention, now, args.dry_run).await;
     let pruned = pruned.map_err(|error| failed(&error))?;
     output::value(context.form, &pruned, || {
-        let verb = if args.dry_run { "would be removed" } else { "removed" };
+        let (remove, merge) =
+            if args.dry_run { ("would remove", "would merge") } else { ("removed", "merged") };
         format!(
-            "{} runs ({} bytes) and {} rows of slots {verb}\n",
+            "{remove} {} runs ({} bytes) and {merge} {} rows of slots\n",
             pruned.runs, pruned.bytes, pruned.slots
         )
     })?;

@@ -25,7 +25,7 @@ use crate::schedule::{Expression, Schedule, ScheduleError};
 use crate::text::template::Template;
 
 pub use precheck::{Precheck, RunWhen};
-pub use slots::{Budgeted, Catchup, Overlap, Retry};
+pub use slots::{Catchup, DailyBudgets, Overlap, Retry};
 
 /// The smallest `max_output_bytes`.
 const LEAST_OUTPUT_BYTES: u64 = 4096;
@@ -197,10 +197,10 @@ pub struct Job {
     pub catchup: Catchup,
     /// The maximum age of a slot to catch up.
     pub catchup_window: Duration,
-    /// How a failed run is repeated; `None` if it is not.
+    /// The limits on the attempts of a failed run; `None` if failed runs are not repeated.
     pub retry: Option<Retry>,
     /// The daily budgets of the job, if it has any.
-    pub budgeted: Option<Budgeted>,
+    pub daily_budgets: Option<DailyBudgets>,
     /// The call that decides whether a run has anything to do, if the job has one.
     pub precheck: Option<Precheck>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
@@ -336,7 +336,7 @@ impl Job {
         };
         let environment = check.environment(raw, working_dir.is_some());
         let limits = check.limits(raw.limits.as_ref());
-        let budgeted = zone.and_then(|zone| check.budgets(raw, &limits, zone));
+        let daily_budgets = zone.and_then(|zone| check.budgets(raw, &limits, zone));
         let detection = raw.loop_detection.as_ref();
         let built = || {
             Some(Self {
@@ -351,7 +351,7 @@ impl Job {
                 is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
                 retry,
                 precheck,
-                budgeted,
+                daily_budgets,
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
                 vars,

@@ -43,8 +43,8 @@ pub use expect::Expect;
 pub use files::{FileSet, Trust};
 pub use interpolate::{SecretsMode, Unread};
 pub use job::{
-    Approval, Autonomy, Budgeted, Catchup, Job, Limits, Listed, Mode, Overlap, Policy, Precheck,
-    Rate, ReadPolicy, Retry, RunWhen,
+    Approval, Autonomy, Catchup, DailyBudgets, Job, Limits, Listed, Mode, Overlap, Policy,
+    Precheck, Rate, ReadPolicy, Retry, RunWhen,
 };
 pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};

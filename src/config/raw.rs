@@ -28,14 +28,14 @@ pub(crate) const SIZE: &str = r"^[0-9]+ ?(B|KB|MB|GB|KiB|MiB|GiB)$";
 pub(crate) const JOB_NAME: &str = r"^[a-z0-9][a-z0-9_-]{0,62}$";
 pub(crate) const TOOL_NAME: &str = r"^[a-zA-Z0-9_-]{1,64}$";
 
-/// What to keep of the past of each job. A run that is beyond either limit is removed once a day.
+/// Limits on the runs and slots that dutyd keeps of each job. The daemon applies them once a day.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawRetention {
-    /// Number of runs of a job. Defaults to 1000.
+    /// Maximum number of runs of a job; older ones are removed. Defaults to 1000.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub(crate) keep_runs: Option<u32>,
-    /// Age of runs and slots in days. Defaults to 90.
+    /// Maximum age in days; older runs are removed, older slots are merged. Defaults to 90.
     #[schemars(range(min = 1, max = 36_500))]
     pub(crate) keep_days: Option<u32>,
 }
@@ -50,9 +50,9 @@ pub(crate) struct RawSettings {
     pub(crate) _version: Option<u32>,
     /// Default time zone of schedules: an IANA name, or `local`. Defaults to local.
     pub(crate) timezone: Option<String>,
-    /// What to keep of the past.
+    /// Limits on the runs and slots that dutyd keeps.
     pub(crate) retention: Option<RawRetention>,
-    /// Budget of all jobs together for each day.
+    /// Daily budget of all jobs together.
     pub(crate) budget: Option<RawBudget>,
     /// Maximum number of concurrent runs; further runs wait in the queue, oldest first. Defaults to
     /// 8.

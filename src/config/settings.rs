@@ -52,8 +52,8 @@ pub struct Settings {
     pub keep_runs: u32,
     /// The age of runs and slots to keep, in days.
     pub keep_days: u32,
-    /// The maximum cost of all jobs together for each day, in US dollars.
-    pub budget: Option<f64>,
+    /// The maximum cost of all jobs together per day, in US dollars; `None` for no limit.
+    pub max_cost_usd_per_day: Option<f64>,
     /// The maximum number of concurrent runs, inclusive; further runs wait.
     pub max_concurrent_runs: usize,
     /// How long runs may take to finish when the daemon stops.
@@ -114,7 +114,7 @@ impl Settings {
             timezone,
             keep_runs: raw.retention.and_then(|retention| retention.keep_runs).unwrap_or(1000),
             keep_days: raw.retention.and_then(|retention| retention.keep_days).unwrap_or(90),
-            budget: raw.budget.and_then(|budget| budget.max_cost_usd_per_day),
+            max_cost_usd_per_day: raw.budget.and_then(|budget| budget.max_cost_usd_per_day),
             max_concurrent_runs: raw.max_concurrent_runs.unwrap_or(8) as usize,
             shutdown_grace,
             default_model: raw.default_model.clone(),

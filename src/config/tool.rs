@@ -75,7 +75,7 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Tells whether both start the same program with the same arguments and the same rights.
+    /// Tells whether this tool and `other` start the same program with the same arguments and rights.
     #[must_use]
     pub fn has_rights_of(&self, other: &Self) -> bool {
         let conditions = |tool: &Self| -> Vec<_> {

@@ -12,9 +12,8 @@ use crate::domain::{Event, Outcome, RunId, SessionEnd};
 use crate::process::end_orphans;
 use crate::run::{Ended, Host, Resumption, RunSpec, millionths};
 use crate::store::{
-    AppendError, DbError, ReadLine, ReadProblem, RecordEnd, RecordFacts, RunDir, RunLock,
-    RunSummary, RunTotals, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail,
-    verify,
+    AppendError, DbError, EndFacts, ReadLine, ReadProblem, RecordEnd, RecordFacts, RunDir, RunLock,
+    RunSummary, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail, verify,
 };
 use crate::text::redact::Redactor;
 use resumable::{resumable, resumptions, worked};
@@ -178,9 +177,9 @@ async fn recover_run(
         .then(|| (row.job.clone(), events().rev().find_map(Event::precheck_answer)));
     // A run that was cut off may have cost more than its transcript says.
     let cost = row.cost_usd.filter(|_| recovered.had_ended).map(millionths);
-    let totals = RunTotals { precheck, cost };
+    let facts = EndFacts { precheck, cost_micro_usd: cost };
     let (lines, hash) = last_line(&run.transcript())?;
-    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, totals).await?;
+    ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, facts).await?;
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run).await?;
     Ok(Found::Ended(recovered, lock))

@@ -125,7 +125,7 @@ pub struct Supervisor {
     queue: Queue,
     /// The names of the paused jobs.
     pauses: BTreeSet<String>,
-    /// Attempts that wait for their time, by that time and their run.
+    /// Waiting attempts, by the time at which each may begin and by its run id.
     retries: BTreeMap<(DateTime<Utc>, RunId), Waiting>,
     pruning: Pruning,
     ticked_at: Instant,
@@ -353,7 +353,7 @@ impl Supervisor {
             return;
         }
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
-        let (of_facts, of_request) = (facts.clone(), request.clone());
+        let (active_facts, active_request) = (facts.clone(), request.clone());
         let trigger = facts.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job was removed from the configuration".to_owned()),
@@ -382,7 +382,7 @@ impl Supervisor {
         self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
-        let (facts, request) = (of_facts, of_request);
+        let (facts, request) = (active_facts, active_request);
         let active = Active { job: name, is_caught_up, is_resumed: false, facts, request, stop };
         self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();

@@ -21,16 +21,17 @@ use crate::config::{Config, FileSet};
 /// How long nothing may change before the files are read.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The longest wait for [`QUIET`], so that a file that changes all the time holds up nothing.
+/// The longest total wait for [`QUIET`]: a file that keeps changing must not delay the reload forever.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// The pause between two reads of the files.
 const BETWEEN_READS: Duration = Duration::from_millis(50);
 
-/// Directories below the configuration directory that are watched: at most this number, and at most
-/// this deep.
-const DIRECTORIES: usize = 256;
-const DEPTH: usize = 3;
+/// The most directories below the configuration directory to watch.
+const MAX_DIRECTORIES: usize = 256;
+
+/// Levels below the configuration directory to watch.
+const MAX_DEPTH: usize = 3;
 
 /// Sends a reload to `commands` whenever a file of the configuration in `directory` changes. `config`
 /// holds the configuration in effect.
@@ -46,7 +47,7 @@ pub fn watch_files(
             named: named(&config.borrow()),
         };
         let mut watched = files(&config);
-        let (mut _watcher, mut seen) = watched.clone().look(changed.clone()).await;
+        let (mut _watcher, mut seen) = watched.clone().watch(changed.clone()).await;
         let mut is_valid = true;
         loop {
             tokio::select! {
@@ -65,20 +66,20 @@ pub fn watch_files(
             {}
             watched = files(&config);
             // A directory may be another one now, so watch it again before reading its files.
-            let (watcher, mut now) = watched.clone().look(changed.clone()).await;
+            let (watcher, mut current) = watched.clone().watch(changed.clone()).await;
             _watcher = watcher;
             loop {
                 tokio::time::sleep(BETWEEN_READS).await;
                 let again = watched.clone().fingerprint().await;
-                if std::mem::replace(&mut now, again) == now {
+                if std::mem::replace(&mut current, again) == current {
                     break;
                 }
             }
-            // A file that could not be read is not among the known ones.
-            if now == seen && is_valid {
+            // After an invalid load, reload in any case: the fingerprint may lack a file that could not be read.
+            if current == seen && is_valid {
                 continue;
             }
-            seen = now;
+            seen = current;
             let (reply, state) = oneshot::channel();
             if commands.send(Command::Reload(reply)).await.is_err() {
                 return;
@@ -88,7 +89,7 @@ pub fn watch_files(
     })
 }
 
-/// Returns the files of a configuration besides those that the configuration directory lists.
+/// Returns the paths of the files that the configuration was read from.
 fn named(config: &Config) -> BTreeSet<PathBuf> {
     config.files.files.keys().map(|name| config.files.directory.join(name)).collect()
 }
@@ -104,14 +105,14 @@ struct Files {
 
 impl Files {
     /// Watches the directories of the files; returns the watcher and the fingerprint of the files.
-    async fn look(self, changed: Arc<Notify>) -> (Option<RecommendedWatcher>, Fingerprint) {
-        let looked = tokio::task::spawn_blocking(move || {
+    async fn watch(self, changed: Arc<Notify>) -> (Option<RecommendedWatcher>, Fingerprint) {
+        let watched = tokio::task::spawn_blocking(move || {
             let watcher = self.watcher(changed).inspect_err(|error| {
-                tracing::warn!(%error, "cannot watch the configuration files; `dutyd reload` loads them");
+                tracing::warn!(%error, "failed to watch the configuration files; run `dutyd reload` after each change");
             });
             (watcher.ok(), self.read())
         });
-        looked.await.unwrap_or_default()
+        watched.await.unwrap_or_default()
     }
 
     async fn fingerprint(self) -> Fingerprint {
@@ -131,7 +132,7 @@ impl Files {
             }
         })?;
         for directory in self.directories() {
-            // A directory that is gone is noticed in the one that contains it.
+            // If the directory is gone, the watch on its parent reports when it returns.
             let _ = watcher.watch(&directory, RecursiveMode::NonRecursive);
         }
         Ok(watcher)
@@ -143,11 +144,11 @@ impl Files {
     }
 
     fn directories(&self) -> BTreeSet<PathBuf> {
-        let below = walkdir::WalkDir::new(&self.directory).max_depth(DEPTH).follow_links(true);
+        let below = walkdir::WalkDir::new(&self.directory).max_depth(MAX_DEPTH).follow_links(true);
         let below = below.into_iter().filter_map(Result::ok);
         let below = below.filter(|entry| entry.file_type().is_dir()).map(|entry| entry.into_path());
         let of_files = self.named.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
-        below.take(DIRECTORIES).chain(of_files).chain(self.parent()).collect()
+        below.take(MAX_DIRECTORIES).chain(of_files).chain(self.parent()).collect()
     }
 
     /// Reads the files.
@@ -167,7 +168,7 @@ impl Files {
     }
 }
 
-/// Tells whether an event may change what a file contains. Reading the files causes events too.
+/// Tells whether an event may change what a file contains. Our own reads cause events that do not.
 fn is_change(kind: EventKind) -> bool {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => true,
@@ -180,7 +181,7 @@ fn is_change(kind: EventKind) -> bool {
     }
 }
 
-/// What the files contain and who may change them, by path.
+/// The digest, the mode and the owner of each file, by path.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Fingerprint(Vec<FileFacts>);
 

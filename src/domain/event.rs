@@ -306,7 +306,7 @@ pub enum Event {
     ToolCallEnd(Box<CallEnd>),
     /// The precheck of the run has an answer.
     Precheck {
-        /// The id of its call, where the output is.
+        /// The id of the call; its `tool_call_end` has the output.
         call_id: CallId,
         /// The name of the tool.
         tool: String,
@@ -414,7 +414,7 @@ pub enum Event {
 impl Event {
     /// Tells whether the event is the start of a write or admin call.
     #[must_use]
-    pub fn is_act(&self) -> bool {
+    pub fn starts_change(&self) -> bool {
         matches!(self, Self::ToolCallStart(start) if start.category != Category::Read)
     }
 

@@ -109,7 +109,7 @@ impl CallId {
     /// The id of the precheck of a run, as text.
     pub const PRECHECK: &str = "precheck_1";
 
-    /// Tells whether only calls that dutyd itself makes have such an id.
+    /// Tells whether the id has a prefix that is reserved for the calls that dutyd itself makes.
     #[must_use]
     pub fn is_reserved(&self) -> bool {
         ["precheck_", "verify_", "probe_"].iter().any(|prefix| self.0.starts_with(prefix))

@@ -129,9 +129,10 @@ stop_reasons! {
     Interrupted = "interrupted" => Interrupted,
     /// The precheck found nothing to do, so no model was called.
     NotNeeded = "not_needed" => Skipped,
-    /// A read of a plan answers differently, or the gate refuses a step; nothing was done.
+    /// A check before the first step failed, for example because a read call has another result or
+    /// the gate denies a step; no step was made.
     ApplyRefused = "apply_refused" => Failed,
-    /// A step of a plan did not work.
+    /// A step of a plan failed.
     ApplyFailed = "apply_failed" => Failed,
     /// A fault in dutyd.
     InternalError = "internal_error" => Failed,

@@ -89,7 +89,7 @@ pub struct SessionStart {
     pub trigger: Trigger,
     /// The due time of the slot that started the run, if any.
     pub scheduled_for: Option<DateTime<Utc>>,
-    /// The epoch of that slot.
+    /// The epoch of the slot that started the run, if any.
     #[serde(default)]
     pub epoch: Option<i64>,
     /// The plan that the run applies; null for every other run.

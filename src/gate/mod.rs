@@ -15,4 +15,4 @@ pub use decision::{CallFacts, Decision, GateRules, Resource, Spent, decide, is_v
 pub use domain::{DomainRefusal, DomainRules, Target};
 pub(crate) use path::HIDDEN;
 pub use path::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
-pub use widened::widened;
+pub use widened::jobs_with_more_rights;

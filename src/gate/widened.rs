@@ -1,5 +1,5 @@
-//! Finds the jobs that gained rights by a change of the configuration: some call that the old
-//! configuration refused could pass now.
+//! Finds the jobs that gained rights through a change of the configuration. A job gained rights if
+//! some call that the old configuration refused could pass now.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use crate::config::{
 };
 use crate::domain::Category;
 
-/// Returns the names of the jobs of `new` that gained rights, sorted. Where this cannot be determined,
-/// as for a tool whose command line changed, the job counts as one that did.
+/// Returns the names of the jobs of `new` that gained rights, sorted. If this cannot be determined, for
+/// example because the command line of a tool changed, the list contains the job.
 #[must_use]
-pub fn widened(old: &Config, new: &Config) -> Vec<String> {
+pub fn jobs_with_more_rights(old: &Config, new: &Config) -> Vec<String> {
     let is_wider = has_wider_settings(old, new);
     let jobs = new.jobs.iter().filter(|(name, job)| match old.jobs.get(name.as_str()) {
         // The old configuration refused each of its calls.
@@ -146,8 +146,14 @@ tools:
         let load =
             |(settings, tools, keys): (&str, &str, &str)| config(settings, tools, &job(keys));
         let (old, new) = (load(old), load(new));
-        assert!(widened(&old, &old).is_empty() && widened(&new, &new).is_empty());
-        (!widened(&old, &new).is_empty(), !widened(&new, &old).is_empty())
+        assert!(
+            jobs_with_more_rights(&old, &old).is_empty()
+                && jobs_with_more_rights(&new, &new).is_empty()
+        );
+        (
+            !jobs_with_more_rights(&old, &new).is_empty(),
+            !jobs_with_more_rights(&new, &old).is_empty(),
+        )
     }
 
     #[test]
@@ -203,6 +209,6 @@ tools:
         assert_eq!(changed(("", TOOLS, keys), ("", &described, keys)), (false, false));
         let (old, new) =
             (config("", TOOLS, &job("")), config("", TOOLS, "  - {name: k, prompt: x}\n"));
-        assert_eq!(widened(&old, &new), ["k"], "a new job");
+        assert_eq!(jobs_with_more_rights(&old, &new), ["k"], "a new job");
     }
 }

@@ -409,9 +409,9 @@ fn watch(
             continue;
         }
         match wait(kill_at.or(deadline), lifeline, signals, &mut hold, kill_at.is_none()) {
-            Told::Nothing => {}
-            Told::End => stopped = true,
-            Told::KillAtOnce => (stopped, grace) = (true, Duration::ZERO),
+            StopOrder::None => {}
+            StopOrder::End => stopped = true,
+            StopOrder::KillAtOnce => (stopped, grace) = (true, Duration::ZERO),
         }
     }
     if status.is_none() {
@@ -435,9 +435,9 @@ fn watch(
     Report { end, timed_out, stopped, survivors }
 }
 
-/// What [`wait`] was told to do with the call.
-enum Told {
-    Nothing,
+/// The order that [`wait`] received.
+enum StopOrder {
+    None,
     End,
     KillAtOnce,
 }
@@ -450,7 +450,7 @@ fn wait(
     signals: &SignalFd,
     hold: &mut Option<GroupHold>,
     with_lifeline: bool,
-) -> Told {
+) -> StopOrder {
     /// The longest single wait, because the timeout of `poll` is bounded. If `until` is later, the
     /// caller waits again.
     const LONGEST: Duration = Duration::from_secs(30);
@@ -485,12 +485,12 @@ fn wait(
         let mut order = [0];
         // The lifeline is ready, so this does not block.
         match (&mut &*lifeline).read(&mut order) {
-            Ok(1) if order == [KILL_AT_ONCE] => Told::KillAtOnce,
-            _ => Told::End,
+            Ok(1) if order == [KILL_AT_ONCE] => StopOrder::KillAtOnce,
+            _ => StopOrder::End,
         }
     } else if told {
-        Told::End
+        StopOrder::End
     } else {
-        Told::Nothing
+        StopOrder::None
     }
 }

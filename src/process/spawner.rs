@@ -195,8 +195,8 @@ impl Spawner {
         }
     }
 
-    /// Ends a shim that is gone or does not answer: kills it and the processes that it left, which
-    /// are now below us. Returns how many processes survive.
+    /// Kills a shim that ended without a report or does not answer, and the processes that it left,
+    /// which are now our descendants. Returns how many processes survive.
     async fn end_lost(&self, shim: &Shim) -> u64 {
         shim.kill().await;
         sweep(&self.server).await

@@ -2,9 +2,9 @@
 //! the length of the JSON that follows (4 bytes, big-endian), and the JSON.
 //!
 //! The daemon sends one [`Order`]. If the daemon then closes its side of the lifeline, the shim
-//! ends the tool; if it sends [`KILL_AT_ONCE`] before, without a grace period. The shim sends one
-//! [`Report`]. The descriptors that belong to an order travel in
-//! the request to the fork server ([`super::fork_server`]).
+//! ends the tool. If the daemon sends [`KILL_AT_ONCE`] first, the shim does so without a grace
+//! period. The shim sends one [`Report`]. The descriptors that belong to an order travel in the
+//! request to the fork server ([`super::fork_server`]).
 
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt as _;

@@ -19,34 +19,36 @@ pub fn millionths(usd: f64) -> i64 {
 /// Returns the daily budgets that a run of `job` counts for if it begins at `now`, and its largest
 /// cost; `None` if there are none.
 fn budgets_of(job: &Job, now: DateTime<Utc>) -> Option<(Vec<DayBudget>, i64)> {
-    let budgeted = job.budgeted?;
+    let daily_budgets = job.daily_budgets?;
     let day = |zone: Tz| now.with_timezone(&zone).date_naive();
     let of_job = DayBudget {
         job: Some(job.name.to_string()),
-        day: day(budgeted.zone),
-        limit: budgeted.of_job.map(millionths),
+        day: day(daily_budgets.job_zone),
+        limit_micro_usd: daily_budgets.job_usd.map(millionths),
     };
     let of_daemon = DayBudget {
         job: None,
-        day: day(budgeted.daemon_zone),
-        limit: budgeted.of_daemon.map(millionths),
+        day: day(daily_budgets.daemon_zone),
+        limit_micro_usd: daily_budgets.daemon_usd.map(millionths),
     };
-    Some((vec![of_job, of_daemon], millionths(budgeted.most)))
+    Some((vec![of_job, of_daemon], millionths(daily_budgets.max_run_cost_usd)))
 }
 
 /// Reserves the largest cost of a run in its daily budgets.
 ///
-/// *Errors*: [`RunError::OverBudget`] or [`RunError::Record`]; nothing is then reserved.
+/// *Errors*: [`RunError::OverBudget`] or [`RunError::Ledger`]; nothing is then reserved.
 pub(super) async fn reserve(job: &Job, run_id: &RunId, host: &Host) -> Result<(), RunError> {
-    let Some((budgets, most)) = budgets_of(job, host.clock.now()) else { return Ok(()) };
+    let Some((budgets, max_run_cost_usd)) = budgets_of(job, host.clock.now()) else {
+        return Ok(());
+    };
     let reserved = match host.ledger.get().await {
-        Ok(ledger) => ledger.reserve(run_id.clone(), budgets, most).await,
+        Ok(ledger) => ledger.reserve(run_id.clone(), budgets, max_run_cost_usd).await,
         Err(error) => Err(error),
     };
     match reserved {
         Ok(None) => Ok(()),
-        Ok(Some(shortage)) => Err(RunError::OverBudget(words(&shortage, most))),
-        Err(error) => Err(RunError::Record(format!("cannot reserve its budget: {error}"))),
+        Ok(Some(shortage)) => Err(RunError::OverBudget(shortage_text(&shortage, max_run_cost_usd))),
+        Err(error) => Err(RunError::Ledger(error)),
     }
 }
 
@@ -54,9 +56,11 @@ pub(super) async fn reserve(job: &Job, run_id: &RunId, host: &Host) -> Result<()
 ///
 /// *Errors*: [`DbError`].
 pub async fn over_budget(job: &Job, host: &Host) -> Result<Option<String>, DbError> {
-    let Some((budgets, most)) = budgets_of(job, host.clock.now()) else { return Ok(None) };
-    let shortage = host.ledger.get().await?.shortage(budgets, most).await?;
-    Ok(shortage.map(|shortage| words(&shortage, most)))
+    let Some((budgets, max_run_cost_usd)) = budgets_of(job, host.clock.now()) else {
+        return Ok(None);
+    };
+    let shortage = host.ledger.get().await?.shortage(budgets, max_run_cost_usd).await?;
+    Ok(shortage.map(|shortage| shortage_text(&shortage, max_run_cost_usd)))
 }
 
 /// Ends the reservations of runs that are over although their end did not reach the ledger. The
@@ -78,7 +82,7 @@ pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
     Ok(())
 }
 
-fn words(Shortage { budget, taken }: &Shortage, most: i64) -> String {
+fn shortage_text(Shortage { budget, taken_micro_usd }: &Shortage, max_run_cost_usd: i64) -> String {
     let usd = |amount: i64| {
         let text = format!("{}.{:06}", amount / 1_000_000, amount % 1_000_000);
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -88,11 +92,11 @@ fn words(Shortage { budget, taken }: &Shortage, most: i64) -> String {
         None => "the daily budget of all jobs".to_owned(),
     };
     format!(
-        "{whose} has too little left on {}: {} of {} USD are spent or reserved, and a run reserves {} USD",
+        "{whose} has too little left on {}: {} of {} USD are spent or reserved, and a run reserves {} USD; raise `max_cost_usd_per_day` or wait for the next day",
         budget.day,
-        usd(*taken),
-        usd(budget.limit.unwrap_or_default()),
-        usd(most)
+        usd(*taken_micro_usd),
+        usd(budget.limit_micro_usd.unwrap_or_default()),
+        usd(max_run_cost_usd)
     )
 }
 

@@ -24,7 +24,7 @@ pub struct Ended {
     /// Whether the run did not end, but continues at the next start of the daemon.
     pub is_suspended: bool,
     /// Whether the run has started a write or admin call.
-    pub has_acted: bool,
+    pub has_started_change: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
 }

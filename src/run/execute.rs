@@ -164,7 +164,9 @@ async fn check_and_run(scope: &RunScope, documents: &str, events: &[Event]) -> S
         Err(result) => return result,
     };
     match precheck(scope, &marker, events).await {
-        Ok(Prechecked::Run(said)) => run_session(scope, documents, (&marker, said)).await,
+        Ok(Prechecked::Run(precheck_text)) => {
+            run_session(scope, documents, (&marker, precheck_text)).await
+        }
         Ok(Prechecked::NotNeeded) => {
             let ended = ended_early(StopReason::NotNeeded, String::new());
             SessionResult { end: End { error: None, ..ended.end }, ..ended }
@@ -177,7 +179,7 @@ async fn check_and_run(scope: &RunScope, documents: &str, events: &[Event]) -> S
 async fn run_session(
     scope: &RunScope,
     documents: &str,
-    (marker, prechecked): (&Marker, Option<String>),
+    (marker, precheck_text): (&Marker, Option<String>),
 ) -> SessionResult {
     let Some(configured) = scope.spec.config.model_of(&scope.spec.job) else {
         return no_model();
@@ -188,14 +190,14 @@ async fn run_session(
         Ok(parts) => parts,
         Err(result) => return result,
     };
-    let task = task(scope, prechecked);
+    let task = task(scope, precheck_text);
     run_apart(scope, Session::new(parts).run(task)).await
 }
 
 /// Returns the task of a run, with the text about its precheck.
-pub(super) fn task(scope: &RunScope, prechecked: Option<String>) -> String {
+pub(super) fn task(scope: &RunScope, precheck_text: Option<String>) -> String {
     let task = scope.spec.task.clone();
-    prechecked.into_iter().fold(task, |task, said| format!("{task}\n\n{said}"))
+    precheck_text.into_iter().fold(task, |task, precheck_text| format!("{task}\n\n{precheck_text}"))
 }
 
 /// Returns the result of a run that the stop of the daemon suspends before its session begins.

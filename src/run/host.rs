@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::config::Environment;
 use crate::process::{ControlGroups, ForkServer};
 use crate::sinks::Observers;
-use crate::store::{SharedIndex, SharedLedger, StateDir};
+use crate::store::{DbError, SharedIndex, SharedLedger, StateDir};
 
 /// The resources that all runs of this process share.
 #[derive(Clone)]
@@ -65,6 +65,9 @@ pub enum RunError {
     /// A line that must be written before the work starts cannot be written.
     #[error("the transcript cannot be written: {0}")]
     Record(String),
+    /// The ledger cannot be read or written, so the run did not begin.
+    #[error("failed to reserve the daily budget: {0}")]
+    Ledger(DbError),
     /// A daily budget has too little left, so the run did not begin.
     #[error("{0}")]
     OverBudget(String),

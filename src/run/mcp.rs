@@ -22,11 +22,11 @@ pub struct Servers {
     pub tools: Vec<Arc<dyn AgentTool>>,
     /// The warnings about them, for the transcript.
     pub warnings: Vec<McpWarning>,
-    /// What became of each server that was to start.
+    /// The fields of `mcp_server_ready`, one entry per server that was to start.
     pub(super) ready: Vec<ServerReady>,
 }
 
-/// What became of a server that was to start.
+/// The fields of `mcp_server_ready`: a server that started, or the reason why it cannot be used.
 pub(super) struct ServerReady {
     pub(super) server: String,
     /// The names of its accepted tools.
@@ -36,7 +36,7 @@ pub(super) struct ServerReady {
 }
 
 /// Returns the servers whose tools the job may use, with the rights that each gets.
-pub(super) fn wanted<'a>(
+pub(super) fn usable_servers<'a>(
     config: &'a Config,
     job: &Job,
     (mode, has_person): (Mode, bool),
@@ -58,8 +58,8 @@ impl Servers {
         ctx: &Arc<ToolContext>,
     ) -> Self {
         let mut servers = Self::default();
-        let wanted = wanted(config, job, modes).into_iter();
-        let starting = wanted.map(|(server, rights)| async move {
+        let usable_servers = usable_servers(config, job, modes).into_iter();
+        let starting = usable_servers.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
             (server, RunningServer::start(server, ctx, rights, lifetime).await)
         });

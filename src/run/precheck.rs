@@ -12,7 +12,7 @@ use crate::gate::{CallFacts, GateRules, Spent, decide};
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
 
-/// What the precheck of a run decided.
+/// The decision of the precheck of a run.
 pub(super) enum Prechecked {
     /// The run continues. The text, if any, follows the prompt.
     Run(Option<String>),
@@ -62,7 +62,11 @@ pub(super) async fn precheck(
             ok
         }
     };
-    Ok(if ok { Prechecked::Run(Some(said(precheck, marker, &end))) } else { Prechecked::NotNeeded })
+    Ok(if ok {
+        Prechecked::Run(Some(prompt_text(precheck, marker, &end)))
+    } else {
+        Prechecked::NotNeeded
+    })
 }
 
 /// Returns the text about the recorded precheck of a run that follows the prompt; `None` if the
@@ -70,7 +74,7 @@ pub(super) async fn precheck(
 pub(super) fn recorded_text(scope: &RunScope, marker: &Marker, events: &[Event]) -> Option<String> {
     let precheck = scope.spec.job.precheck.as_ref()?;
     events.iter().find(|event| matches!(event, Event::Precheck { .. }))?;
-    Some(said(precheck, marker, recorded_end(events)?))
+    Some(prompt_text(precheck, marker, recorded_end(events)?))
 }
 
 fn recorded_end(events: &[Event]) -> Option<&CallEnd> {
@@ -80,11 +84,14 @@ fn recorded_end(events: &[Event]) -> Option<&CallEnd> {
     })
 }
 
-fn said(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
+fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
     let shown = end.view.as_ref().or(end.output.as_ref()).map_or("", String::as_str);
-    let code = end.exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
     let output = marker.wrap(&end.call_id, shown);
-    format!("Output of `{}`, which ran before you were asked{code}:\n{output}", precheck.tool)
+    format!(
+        "Output of the precheck `{}`{code}, which ran before this task:\n{output}",
+        precheck.tool
+    )
 }
 
 /// Tells whether the run is needed, and why.
@@ -123,10 +130,10 @@ async fn judge(
             match before {
                 Ok(Some(before)) => detail(
                     before != answer,
-                    "the answer differs from the one before the last good run",
-                    "the answer is the one before the last good run",
+                    "the exit code or the output differs from the last run that succeeded or was planned",
+                    "the exit code and the output are the same as in the last run that succeeded or was planned",
                 ),
-                Ok(None) => (true, "no good run has had an answer yet".to_owned()),
+                Ok(None) => (true, "there is no earlier answer to compare with".to_owned()),
                 Err(error) => (true, format!("the earlier answer cannot be read: {error}")),
             }
         }
@@ -134,7 +141,7 @@ async fn judge(
 }
 
 /// Makes the call of a precheck and records it. Returns its end; `None` if the stop of the daemon
-/// suspends the run. If the run must end for another reason, the call is cut off.
+/// suspends the run. If the run must end for another reason, the call ends as interrupted.
 async fn call(scope: &RunScope, precheck: &Precheck) -> Result<Option<CallEnd>, RecordError> {
     let executor = CallExecutor::new(scope.sink.clone(), CancellationToken::new());
     let open = executor.open(&CallId::precheck(), precheck.tool.as_str());

@@ -56,9 +56,9 @@ pub async fn resume(
     resumption: Resumption,
 ) -> Result<Ended, RunError> {
     let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
-    let has_acted = events.iter().any(Event::is_act);
+    let has_started_change = events.iter().any(Event::starts_change);
     let precheck = events.iter().rev().find_map(Event::precheck_answer);
-    let continued = Continued { lock, row: row.clone(), worked, has_acted, precheck };
+    let continued = Continued { lock, row: row.clone(), worked, has_started_change, precheck };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
     if cut_bytes > 0 {

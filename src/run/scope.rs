@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::budget::{millionths, reserve};
 use super::ended::{Ended, session_end};
 use super::host::{Host, RunError};
-use super::mcp::{ServerReady, Servers, wanted};
+use super::mcp::{ServerReady, Servers, usable_servers};
 use super::preflight::connect;
 use super::sink::RunSink;
 use super::spec::RunSpec;
@@ -28,7 +28,7 @@ use crate::domain::{
 };
 use crate::process::{Spawner, landlock_abi};
 use crate::sinks::Observed;
-use crate::store::{RunDir, RunLock, RunSummary, RunTotals, Transcript, TranscriptFacts};
+use crate::store::{EndFacts, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
 
@@ -40,7 +40,7 @@ pub(super) struct Continued {
     /// How long it has worked.
     pub(super) worked: Duration,
     /// Whether it has started a write or admin call.
-    pub(super) has_acted: bool,
+    pub(super) has_started_change: bool,
     /// The answer of its precheck.
     pub(super) precheck: Option<String>,
 }
@@ -67,9 +67,10 @@ pub(super) struct RunScope {
 }
 
 impl RunScope {
-    /// Creates what a run needs before its first line, or before its next line if it is resumed. `stop` holds a stop reason once the run must end.
+    /// Creates what a run needs before its first line, or before its next line if it is resumed.
+    /// `stop` holds a stop reason once the run must end.
     ///
-    /// *Errors*: [`RunError::State`], [`RunError::OverBudget`].
+    /// *Errors*: [`RunError::State`], [`RunError::OverBudget`], [`RunError::Ledger`].
     pub(super) async fn begin(
         spec: RunSpec,
         host: Host,
@@ -81,9 +82,9 @@ impl RunScope {
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
-        let (lock, row, worked, has_acted, answer) = match continued {
-            Some(Continued { lock, row, worked, has_acted, precheck }) => {
-                (lock, Some(row), worked, has_acted, precheck)
+        let (lock, row, worked, has_started_change, answer) = match continued {
+            Some(Continued { lock, row, worked, has_started_change, precheck }) => {
+                (lock, Some(row), worked, has_started_change, precheck)
             }
             None => {
                 let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
@@ -108,7 +109,7 @@ impl RunScope {
             run_id: spec.run_id.clone(),
             deltas: Mutex::new(redactor.stream()),
             redactor: redactor.clone(),
-            has_acted: AtomicBool::new(has_acted),
+            has_started_change: AtomicBool::new(has_started_change),
             precheck: Mutex::new(answer),
             row: Mutex::new(row),
         });
@@ -177,11 +178,11 @@ impl RunScope {
     pub(super) async fn start_servers(&mut self) -> Result<(), RunError> {
         let (spec, ctx) = (&self.spec, &self.ctx);
         let modes = (spec.mode, spec.person_can_allow());
-        let wanted = wanted(&spec.config, &spec.job, modes);
-        if wanted.is_empty() {
+        let usable_servers = usable_servers(&spec.config, &spec.job, modes);
+        if usable_servers.is_empty() {
             return Ok(());
         }
-        for (server, category) in wanted {
+        for (server, category) in usable_servers {
             let (argv, url) = match &server.transport {
                 McpTransport::Stdio { program, args, .. } => {
                     let written = std::iter::once(&program.written).chain(args);
@@ -253,7 +254,7 @@ impl RunScope {
                 end,
                 recorded,
                 is_suspended: true,
-                has_acted: self.sink.has_acted.load(Ordering::Relaxed),
+                has_started_change: self.sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
             };
         }
@@ -279,7 +280,7 @@ fn kill_at_once(
 /// the row into the index, then removes the lock file. If one of these fails, the lock file stays,
 /// and the next start of the daemon fills in what is missing.
 async fn finish(
-    (run_id, prechecked): (&RunId, Option<String>),
+    (run_id, precheck_job): (&RunId, Option<String>),
     host: &Host,
     sink: &RunSink,
     lock: RunLock,
@@ -299,16 +300,16 @@ async fn finish(
                 end,
                 recorded: false,
                 is_suspended: false,
-                has_acted: sink.has_acted.load(Ordering::Relaxed),
+                has_started_change: sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
             };
         }
     };
     let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
-    let precheck = prechecked.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
-    let totals = RunTotals { precheck, cost: end.cost_usd.map(millionths) };
+    let precheck = precheck_job.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
+    let facts = EndFacts { precheck, cost_micro_usd: end.cost_usd.map(millionths) };
     let kept = match host.ledger.get().await {
-        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, totals).await,
+        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, facts).await,
         Err(error) => Err(error),
     };
     // The lock file stays until the rest is complete.
@@ -334,7 +335,7 @@ async fn finish(
         end,
         recorded: true,
         is_suspended: false,
-        has_acted: sink.has_acted.load(Ordering::Relaxed),
+        has_started_change: sink.has_started_change.load(Ordering::Relaxed),
         row,
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct RunSink {
     /// Redacts the answer that is being streamed.
     pub(super) deltas: Mutex<StreamRedactor>,
     /// Whether a write or admin call has started.
-    pub(super) has_acted: AtomicBool,
+    pub(super) has_started_change: AtomicBool,
     /// The answer of the precheck, if it has one.
     pub(super) precheck: Mutex<Option<String>>,
     /// The summary of the run; `None` until its first line is written.
@@ -32,8 +32,8 @@ pub(super) struct RunSink {
 #[async_trait]
 impl EventSink for RunSink {
     async fn record(&self, event: Event) -> Result<(), RecordError> {
-        if event.is_act() {
-            self.has_acted.store(true, Ordering::Relaxed);
+        if event.starts_change() {
+            self.has_started_change.store(true, Ordering::Relaxed);
         }
         if let Some(answer) = event.precheck_answer() {
             *self.answer() = Some(answer);

@@ -20,7 +20,7 @@ pub struct DayBudget {
     /// The day, in the zone of the budget.
     pub day: NaiveDate,
     /// The limit in millionths of a US dollar; `None` if only the amount is kept.
-    pub limit: Option<i64>,
+    pub limit_micro_usd: Option<i64>,
 }
 
 /// A daily budget that has too little left.
@@ -28,8 +28,8 @@ pub struct DayBudget {
 pub struct Shortage {
     /// The budget.
     pub budget: DayBudget,
-    /// What is spent or reserved, in millionths of a US dollar.
-    pub taken: i64,
+    /// The amount spent or reserved, in millionths of a US dollar.
+    pub taken_micro_usd: i64,
 }
 
 impl DayBudget {
@@ -53,8 +53,9 @@ impl Ledger {
         self.write(move |transaction| {
             for budget in &budgets {
                 let taken = taken(transaction, budget)?;
-                if budget.limit.is_some_and(|limit| taken.saturating_add(amount) > limit) {
-                    return Ok(Some(Shortage { budget: budget.clone(), taken }));
+                if budget.limit_micro_usd.is_some_and(|limit| taken.saturating_add(amount) > limit)
+                {
+                    return Ok(Some(Shortage { budget: budget.clone(), taken_micro_usd: taken }));
                 }
             }
             for budget in &budgets {
@@ -90,8 +91,9 @@ impl Ledger {
         self.read(move |reader| {
             for budget in budgets {
                 let taken = taken(reader.connection(), &budget)?;
-                if budget.limit.is_some_and(|limit| taken.saturating_add(amount) > limit) {
-                    return Ok(Some(Shortage { budget, taken }));
+                if budget.limit_micro_usd.is_some_and(|limit| taken.saturating_add(amount) > limit)
+                {
+                    return Ok(Some(Shortage { budget, taken_micro_usd: taken }));
                 }
             }
             Ok(None)
@@ -160,8 +162,8 @@ mod tests {
 
     fn budgets(job: &str, limit: Option<i64>) -> Vec<DayBudget> {
         let day = NaiveDate::from_ymd_opt(2026, 5, 4).unwrap();
-        let of_job = DayBudget { job: Some(job.to_owned()), day, limit };
-        vec![of_job, DayBudget { job: None, day, limit: Some(100) }]
+        let of_job = DayBudget { job: Some(job.to_owned()), day, limit_micro_usd: limit };
+        vec![of_job, DayBudget { job: None, day, limit_micro_usd: Some(100) }]
     }
 
     fn id() -> RunId {
@@ -176,9 +178,13 @@ mod tests {
         let (one, two) = (id(), id());
         assert_eq!(ledger.reserve(one.clone(), budgets("a", Some(50)), 40).await.unwrap(), None);
         let short = ledger.reserve(two.clone(), budgets("a", Some(50)), 11).await.unwrap().unwrap();
-        assert_eq!((short.taken, short.budget.job.as_deref()), (40, Some("a")));
+        assert_eq!((short.taken_micro_usd, short.budget.job.as_deref()), (40, Some("a")));
         let short = ledger.reserve(two.clone(), budgets("b", None), 61).await.unwrap().unwrap();
-        assert_eq!((short.taken, short.budget.job), (40, None), "nothing of the failed ones stays");
+        assert_eq!(
+            (short.taken_micro_usd, short.budget.job),
+            (40, None),
+            "nothing of the failed ones stays"
+        );
         assert_eq!(ledger.reserved().await.unwrap(), BTreeSet::from([one.clone()]));
         ledger.release(one.clone(), Some(5)).await.unwrap();
         ledger.release(one, Some(0)).await.unwrap();
@@ -186,7 +192,7 @@ mod tests {
         ledger.release(two, None).await.unwrap();
         assert!(ledger.reserved().await.unwrap().is_empty());
         let short = ledger.shortage(budgets("a", Some(50)), 1).await.unwrap().unwrap();
-        assert_eq!(short.taken, 50, "an unknown cost is the whole reservation");
+        assert_eq!(short.taken_micro_usd, 50, "an unknown cost is the whole reservation");
     }
 
     /// What happens next: a run begins, with its job and the amount to reserve, or the active run at
@@ -214,8 +220,12 @@ mod tests {
             match step {
                 Step::Begin(job, amount) => {
                     let budgets = vec![
-                        DayBudget { job: Some(NAMES[job].to_owned()), day, limit: LIMITS[job] },
-                        DayBudget { job: None, day, limit: Some(100) },
+                        DayBudget {
+                            job: Some(NAMES[job].to_owned()),
+                            day,
+                            limit_micro_usd: LIMITS[job],
+                        },
+                        DayBudget { job: None, day, limit_micro_usd: Some(100) },
                     ];
                     let run_id = id();
                     let short = ledger.reserve(run_id.clone(), budgets, amount).await.unwrap();

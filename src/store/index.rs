@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
-use super::beyond::{IndexedRun, beyond};
 use super::db::{Db, DbError, Schema, in_memory, read_only};
+use super::expired_runs::{IndexedRun, expired};
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
 use super::run_summary::{QueuedRun, RunState, RunSummary};
@@ -120,10 +120,10 @@ impl Index {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
-    /// Returns the runs that are beyond the limits of retention ([`beyond`]).
+    /// Returns the runs that are expired the limits of retention ([`expired`]).
     ///
     /// *Errors*: [`DbError`].
-    pub(super) async fn beyond(
+    pub(super) async fn expired(
         &self,
         keep_runs: usize,
         oldest: DateTime<Utc>,
@@ -138,13 +138,13 @@ impl Index {
                 while let Some(row) = rows.next()? {
                     let of: String = row.get(0)?;
                     if of != job {
-                        let gone = beyond(&runs, keep_runs, oldest);
+                        let gone = expired(&runs, keep_runs, oldest);
                         found.extend(gone.map(|run| run.run_id.clone()));
                         (job, runs) = (of, Vec::new());
                     }
                     runs.extend(IndexedRun::of(row)?);
                 }
-                let gone = beyond(&runs, keep_runs, oldest);
+                let gone = expired(&runs, keep_runs, oldest);
                 found.extend(gone.map(|run| run.run_id.clone()));
                 Ok(found)
             })

@@ -4,10 +4,10 @@
 //! the transcripts, and the ledger is authoritative for what no transcript can tell. Files are
 //! created private (SEC-3). This folder does not know who reads them.
 
-mod beyond;
 mod budgets;
 mod claim;
 mod db;
+mod expired_runs;
 #[cfg(feature = "faults")]
 mod faults;
 mod files;
@@ -35,7 +35,7 @@ pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use pauses::{Pause, RunEnd};
-pub use queue::RunTotals;
+pub use queue::EndFacts;
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};

@@ -19,14 +19,14 @@ use crate::domain::{RunId, StopReason, Trigger};
 /// Maximum number of rows of runs that ended while they were queued; the newest are kept.
 const KEPT_ENDED: u32 = 1000;
 
-/// What the ledger keeps about a run besides the end of its record.
+/// The facts about an ended run that the ledger settles together with the end of its record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunTotals {
-    /// The name of the job and the answer of the precheck, if the job has a precheck and the run was
-    /// good.
+pub struct EndFacts {
+    /// The name of the job and the answer of the precheck, if the job has a precheck and the run
+    /// succeeded or was planned.
     pub precheck: Option<(String, Option<String>)>,
     /// The cost in millionths of a US dollar; `None` if it is unknown.
-    pub cost: Option<i64>,
+    pub cost_micro_usd: Option<i64>,
 }
 
 impl Ledger {
@@ -37,15 +37,15 @@ impl Ledger {
         &self,
         run_id: RunId,
         end: RecordEnd,
-        totals: RunTotals,
+        facts: EndFacts,
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
                 .execute(params![run_id.as_str(), lines, end.hash])?;
-            release(transaction, run_id.as_str(), totals.cost)?;
-            match &totals.precheck {
+            release(transaction, run_id.as_str(), facts.cost_micro_usd)?;
+            match &facts.precheck {
                 Some((job, Some(answer))) => transaction
                     .prepare_cached("INSERT OR REPLACE INTO prechecks VALUES (?1, ?2)")?
                     .execute(params![job, answer])?,
@@ -172,7 +172,7 @@ fn prune_ended(transaction: &Connection) -> rusqlite::Result<()> {
 }
 
 impl LedgerReader<'_> {
-    /// Returns the answer of the precheck of a job before its last good run.
+    /// Returns the answer of the precheck in the last run of a job that succeeded or was planned.
     ///
     /// *Errors*: SQLite's.
     pub fn precheck(&self, job: &str) -> rusqlite::Result<Option<String>> {

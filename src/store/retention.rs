@@ -17,13 +17,13 @@ use super::remove::remove_tree;
 use super::run_dir::{StateDir, names};
 use crate::domain::{Event, PlanState, RunId};
 
-/// How long a configuration stays although no run names it: a run that is about to begin may.
+/// How long a configuration stays although no run names it: a run that is about to begin may use it.
 const CONFIG_GRACE: TimeDelta = TimeDelta::hours(1);
 
 /// Rows of slots that one transaction looks at.
 const SLOT_BATCH: u32 = 10_000;
 
-/// What to keep of each job; what is beyond either limit is removed.
+/// The limits on what to keep of each job. [`prune`] removes the runs and merges the slots beyond them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
     /// The number of runs.
@@ -32,7 +32,7 @@ pub struct Retention {
     pub keep_days: u32,
 }
 
-/// What [`prune`] removed.
+/// The amounts that [`prune`] removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Pruned {
     /// Runs that are gone.
@@ -43,7 +43,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// Why something could not be removed.
+/// The error that stopped [`prune`].
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
     #[error(transparent)]
@@ -52,10 +52,10 @@ pub enum PruneError {
     Read(io::Error),
 }
 
-/// Removes what `retention` does not keep; only counts it if `is_dry`. A run directory that cannot be
-/// removed is logged, and stays.
+/// Removes the runs and merges the slots beyond `retention`; only counts them if `is_dry`. Logs a run
+/// directory that it cannot remove, and keeps it.
 ///
-/// *Errors*: [`PruneError`]; everything before it is done.
+/// *Errors*: [`PruneError`]; the changes before the error remain.
 pub async fn prune(
     state: &StateDir,
     (ledger, index): (&Ledger, &Index),
@@ -73,7 +73,7 @@ pub async fn prune(
     });
     let waiting = waiting.await?;
     let keep_runs = usize::try_from(retention.keep_runs).unwrap_or(usize::MAX);
-    let old = index.beyond(keep_runs, oldest).await?;
+    let old = index.expired(keep_runs, oldest).await?;
     let mut pruned = Pruned::default();
     for run_id in old {
         if waiting.contains(run_id.as_str()) || state.is_open(&run_id) {
@@ -81,7 +81,7 @@ pub async fn prune(
         }
         let bytes = state.run_bytes(&run_id).await;
         if !is_dry {
-            // A crash after each step leaves a run that the next time removes.
+            // After a crash between these steps, the next call removes the rest of the run.
             ledger.forget_run(run_id.clone()).await?;
             if let Err(error) = state.remove_run(&run_id).await {
                 tracing::warn!(%run_id, %error, "failed to remove the directory of an old run");
@@ -176,7 +176,7 @@ impl StateDir {
         let removed = tokio::task::spawn_blocking(move || {
             remove_tree(run.path())?;
             for above in run.path().ancestors().skip(1).take(3) {
-                // It is not empty.
+                // The directory still holds other runs.
                 if std::fs::remove_dir(above).is_err() {
                     break;
                 }
@@ -203,7 +203,7 @@ impl Ledger {
     /// Merges consecutive rows of a job that were due before `until` and have the same final state into
     /// spans. Returns how many rows are gone; changes nothing if `is_dry`.
     async fn merge_slots(&self, until: DateTime<Utc>, is_dry: bool) -> Result<u64, DbError> {
-        let (mut after, mut merged) = (Place::default(), 0);
+        let (mut after, mut merged) = (SlotKey::default(), 0);
         loop {
             let from = after.clone();
             let batch = move |transaction: &rusqlite::Transaction<'_>| {
@@ -221,7 +221,7 @@ impl Ledger {
 
 /// The key of a row of slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct SlotKey {
     job: String,
     epoch: i64,
     due_at: i64,
@@ -229,7 +229,7 @@ struct Place {
 
 /// A row of slots that may become part of a span.
 struct Row {
-    place: Place,
+    key: SlotKey,
     state: String,
     zone: String,
     until: i64,
@@ -241,10 +241,10 @@ struct Row {
 /// how many rows are gone.
 fn merge_batch(
     connection: &Connection,
-    from: &Place,
+    from: &SlotKey,
     until: DateTime<Utc>,
     is_dry: bool,
-) -> rusqlite::Result<(Option<Place>, u64)> {
+) -> rusqlite::Result<(Option<SlotKey>, u64)> {
     let rows: Vec<Row> = connection
         .prepare_cached(
             "SELECT job, epoch, due_at, state, zone, COALESCE(until, due_at), count, is_backfill FROM slots
@@ -257,7 +257,7 @@ fn merge_batch(
                 let state: String = row.get(3)?;
                 let is_final = !matches!(state.as_str(), "queued" | "running");
                 Ok(Row {
-                    place: Place { job: row.get(0)?, epoch: row.get(1)?, due_at: row.get(2)? },
+                    key: SlotKey { job: row.get(0)?, epoch: row.get(1)?, due_at: row.get(2)? },
                     zone: row.get(4)?,
                     until: row.get(5)?,
                     count: row.get(6)?,
@@ -268,9 +268,8 @@ fn merge_batch(
         )?
         .collect::<rusqlite::Result<_>>()?;
     let is_alike = |one: &Row, next: &Row| {
-        let of = |row: &Row| {
-            (row.place.job.clone(), row.place.epoch, row.state.clone(), row.zone.clone())
-        };
+        let of =
+            |row: &Row| (row.key.job.clone(), row.key.epoch, row.state.clone(), row.zone.clone());
         one.is_mergeable && next.is_mergeable && of(one) == of(next)
     };
     let is_full = rows.len() == SLOT_BATCH as usize;
@@ -290,19 +289,19 @@ fn merge_batch(
             continue;
         }
         let count: i64 = group.iter().map(|row| row.count).sum();
-        let Place { job, epoch, due_at } = &first.place;
+        let SlotKey { job, epoch, due_at } = &first.key;
         connection
             .prepare_cached(
                 "DELETE FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at > ?3 AND due_at <= ?4",
             )?
-            .execute(params![job, epoch, due_at, last.place.due_at])?;
+            .execute(params![job, epoch, due_at, last.key.due_at])?;
         connection
             .prepare_cached(
                 "UPDATE slots SET until = ?4, count = ?5, run_id = NULL WHERE job = ?1 AND epoch = ?2 AND due_at = ?3",
             )?
             .execute(params![job, epoch, due_at, last.until, count])?;
     }
-    Ok((next.map(|row| row.place.clone()), merged))
+    Ok((next.map(|row| row.key.clone()), merged))
 }
 
 #[cfg(test)]

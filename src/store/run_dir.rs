@@ -58,7 +58,7 @@ impl StateDir {
     pub fn keep_config(&self, digest: &str, content: impl FnOnce() -> Vec<u8>) -> io::Result<()> {
         let path = self.config_file(digest);
         if let Ok(kept) = File::options().append(true).open(&path) {
-            // Retention removes a configuration that nobody has used for some time.
+            // Retention removes a configuration that was not used recently, so record this use.
             let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
             return Ok(futimens(&kept, &Timestamps { last_access: now, last_modification: now })?);
         }

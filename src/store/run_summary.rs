@@ -73,7 +73,7 @@ pub struct QueuedRun {
     pub attempt: u32,
     /// When the attempt begins, if it waits for its time.
     pub not_before: Option<DateTime<Utc>>,
-    /// What the person requested, as JSON, if the run repeats a request.
+    /// The request that the run repeats, as JSON, if any.
     pub request: Option<String>,
     /// When, how and why the run ended before it began; `None` while it waits.
     pub ended: Option<(DateTime<Utc>, StopReason, String)>,

@@ -155,7 +155,7 @@ fn a_reload_says_which_jobs_gained_rights() {
     let wider = jobs(1).replace("prompt: x", "prompt: x, tools: {write: [change]}");
     place.write("jobs.yaml", &wider);
     wait_until(|| config(&place)["widened"] == json!(["j"]), || place.log());
-    assert!(place.log().contains("gives jobs more rights"), "{}", place.log());
+    assert!(place.log().contains("jobs gained rights"), "{}", place.log());
     assert!(place.dutyd(&["status"]).stdout.contains("`j` gained rights"));
     place.write("jobs.yaml", &jobs(1));
     wait_until(|| config(&place)["widened"] == json!([]), || place.log());

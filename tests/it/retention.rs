@@ -65,7 +65,7 @@ fn old_runs_go_and_unfinished_ones_stay_and_links_are_not_followed() {
     let bad = run(&place, "bad");
     let good: Vec<String> = (0..5).map(|_| run(&place, "good")).collect();
     let plans: Vec<String> = (0..4).map(|_| run(&place, "planner")).collect();
-    // An open run, and a link to a file of someone else.
+    // An open run, and a link to a directory outside the state directory.
     std::fs::write(place.state().join("runs/open").join(&good[0]), "").unwrap();
     let outside = place.path().join("outside");
     std::fs::create_dir(&outside).unwrap();

@@ -20,10 +20,10 @@ pub struct Precheck {
     pub run_when: RunWhen,
 }
 
-/// The answer of a precheck for which there is something to do.
+/// The condition under which the answer of a precheck makes the run continue.
 #[derive(Debug, Clone)]
 pub enum RunWhen {
-    /// The exit code or the output differs from the answer before the last good run.
+    /// The exit code or the output differs from that in the last run that succeeded or was planned.
     Changed,
     /// The exit code is not 0.
     ExitNonzero,

@@ -1,4 +1,4 @@
-//! What becomes of the slots of a job, and whether a failed run is repeated.
+//! The policies of a job for its slots, its failed runs and its daily budgets.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::config::raw::{RawCatchup, RawJob, RawOverlap, RawRetry};
 pub enum Catchup {
     /// Such slots are recorded as missed.
     None,
-    /// The latest of these slots runs, if it is at most `catchup_window` old.
+    /// The latest of these slots runs, if it is at max_run_cost_usd `catchup_window` old.
     Latest,
-    /// Each of these slots runs, one after another, if it is at most `catchup_window` old.
+    /// Each of these slots runs, one after another, if it is at max_run_cost_usd `catchup_window` old.
     All,
 }
 
@@ -80,67 +80,71 @@ impl Overlap {
     }
 }
 
-/// How a failed run is repeated.
+/// The limits on the attempts of a failed run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// The maximum number of attempts, the first included.
     pub max_attempts: u32,
-    /// The pause before the second attempt.
+    /// The delay before the second attempt.
     pub backoff: Duration,
 }
 
 impl Retry {
-    /// Returns the pause before the attempt that follows attempt number `attempt`, counted from 1.
+    /// Returns the delay before the attempt that follows attempt number `attempt`, counted from 1.
     #[must_use]
-    pub fn pause_after(self, attempt: u32) -> Duration {
+    pub fn delay_after(self, attempt: u32) -> Duration {
         const LONGEST: Duration = Duration::from_secs(3600);
         let doublings = attempt.saturating_sub(1).min(20);
         self.backoff.saturating_mul(1 << doublings).min(LONGEST.max(self.backoff))
     }
 }
 
-/// The largest cost of a run under a daily budget, and the budgets that it counts for.
+/// The daily budgets that apply to a run of a job, and the amount that it reserves in each.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Budgeted {
+pub struct DailyBudgets {
     /// `limits.max_cost_usd`.
-    pub most: f64,
+    pub max_run_cost_usd: f64,
     /// The daily budget of the job, if it has one.
-    pub of_job: Option<f64>,
+    pub job_usd: Option<f64>,
     /// The daily budget of the daemon, if it has one.
-    pub of_daemon: Option<f64>,
+    pub daemon_usd: Option<f64>,
     /// The zone of the days of the job.
-    pub zone: Tz,
+    pub job_zone: Tz,
     /// The zone of the days of the daemon.
     pub daemon_zone: Tz,
 }
 
 impl JobChecker<'_> {
     /// Checks the daily budgets of a job. Returns `None` if it has none.
-    pub(super) fn budgets(&mut self, raw: &RawJob, limits: &Limits, zone: Tz) -> Option<Budgeted> {
-        let of_job = raw.budget.and_then(|budget| budget.max_cost_usd_per_day);
-        let of_daemon = self.ctx.settings.budget;
-        let (place, smallest) = match (of_job, of_daemon) {
+    pub(super) fn budgets(
+        &mut self,
+        raw: &RawJob,
+        limits: &Limits,
+        zone: Tz,
+    ) -> Option<DailyBudgets> {
+        let job_usd = raw.budget.and_then(|budget| budget.max_cost_usd_per_day);
+        let daemon_usd = self.ctx.settings.max_cost_usd_per_day;
+        let (place, smallest) = match (job_usd, daemon_usd) {
             (None, None) => return None,
             (Some(own), other) => ("/budget", other.map_or(own, |other| own.min(other))),
             (None, Some(other)) => ("", other),
         };
-        let Some(most) = limits.max_cost_usd else {
-            let message =
-                "the daily budget needs the largest cost of a run: set `limits.max_cost_usd`";
+        let Some(max_run_cost_usd) = limits.max_cost_usd else {
+            let message = "a daily budget applies (`budget` of the job or of config.yaml): set `limits.max_cost_usd`";
             self.error(place, message);
             return None;
         };
-        if most > smallest {
+        if max_run_cost_usd > smallest {
             self.diagnostics.warnings.push(Diagnostic {
                 pointer: place.to_owned(),
                 message: format!(
-                    "no run can begin: `limits.max_cost_usd` ({most}) is above the daily budget ({smallest})"
+                    "runs cannot begin: `limits.max_cost_usd` ({max_run_cost_usd}) exceeds the daily budget ({smallest}): lower the limit or raise the budget"
                 ),
                 hint: None,
             });
         }
         let daemon_zone = self.ctx.settings.timezone;
-        Some(Budgeted { most, of_job, of_daemon, zone, daemon_zone })
+        Some(DailyBudgets { max_run_cost_usd, job_usd, daemon_usd, job_zone: zone, daemon_zone })
     }
 
     pub(super) fn retry(&mut self, raw: Option<&RawRetry>) -> Option<Retry> {
@@ -156,12 +160,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_before_an_attempt_doubles_up_to_an_hour() {
-        let pauses = |backoff: u64| {
+    fn the_delay_before_an_attempt_doubles_up_to_an_hour() {
+        let delays = |backoff: u64| {
             let retry = Retry { max_attempts: 100, backoff: Duration::from_secs(backoff) };
-            [1, 2, 3, 8, 99].map(|attempt| retry.pause_after(attempt).as_secs())
+            [1, 2, 3, 8, 99].map(|attempt| retry.delay_after(attempt).as_secs())
         };
-        assert_eq!(pauses(60), [60, 120, 240, 3600, 3600]);
-        assert_eq!(pauses(7200), [7200; 5], "the operator asked for more than an hour");
+        assert_eq!(delays(60), [60, 120, 240, 3600, 3600]);
+        assert_eq!(delays(7200), [7200; 5], "the operator asked for more than an hour");
     }
 }

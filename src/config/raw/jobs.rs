@@ -69,9 +69,9 @@ pub(crate) struct RawJob {
     /// Maximum age of a slot to catch up. Defaults to 1h.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) catchup_window: Option<String>,
-    /// How to repeat a run that failed. By default, no run is repeated.
+    /// How to repeat a run that failed. By default, failed runs are not repeated.
     pub(crate) retry: Option<RawRetry>,
-    /// Budget of the job for each day.
+    /// Daily budget of the job.
     pub(crate) budget: Option<RawBudget>,
     /// A read call that decides, without a model, whether a run has anything to do.
     pub(crate) precheck: Option<RawPrecheck>,
@@ -272,7 +272,7 @@ pub(crate) struct RawLimits {
     /// Maximum number of input and output tokens, all model calls together. Defaults to no limit.
     #[schemars(range(min = 1))]
     pub(crate) max_tokens: Option<u64>,
-    /// Maximum cost in US dollars. Defaults to no limit.
+    /// Maximum cost per day in US dollars. Defaults to no limit.
     #[schemars(range(min = 0.000001))]
     pub(crate) max_cost_usd: Option<f64>,
     /// Maximum number of changed files. Defaults to 50.
@@ -307,7 +307,7 @@ pub(crate) struct RawLimits {
     pub(crate) rate: Option<RawRate>,
 }
 
-/// A budget for each day.
+/// A daily budget.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawBudget {
@@ -323,14 +323,14 @@ pub(crate) struct RawPrecheck {
     /// Name of a read tool in tools.yaml.
     #[schemars(required)]
     pub(crate) tool: Option<String>,
-    /// Arguments of the call. `{{name}}` in a text is an entry of `vars`. Defaults to none.
+    /// Arguments of the call. In a string, `{{name}}` expands to that entry of `vars`. Defaults to none.
     pub(crate) args: Option<Map<String, Value>>,
-    /// The answer for which there is something to do.
+    /// Condition under which the run continues.
     #[schemars(required)]
     pub(crate) run_when: Option<RawRunWhen>,
 }
 
-/// The answer of a precheck for which there is something to do.
+/// The condition under which the answer of a precheck makes the run continue.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub(crate) enum RawRunWhen {
@@ -341,7 +341,7 @@ pub(crate) enum RawRunWhen {
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawRunWhenWord {
-    /// The exit code or the output differs from the answer before the last run that succeeded or planned.
+    /// The exit code or the output differs from the last run that succeeded or was planned.
     Changed,
     /// The exit code is not 0.
     ExitNonzero,
@@ -363,7 +363,7 @@ pub(crate) struct RawRetry {
     /// Maximum number of attempts, the first included.
     #[schemars(required, range(min = 2, max = 100))]
     pub(crate) max_attempts: Option<u32>,
-    /// Pause before the second attempt. It doubles with each further attempt, up to 1h. Defaults to
+    /// Delay before the second attempt. It doubles with each further attempt, up to 1h. Defaults to
     /// 1m.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) backoff: Option<String>,

@@ -12,7 +12,7 @@ use super::{Active, Command, CommandError, Held, RunRequest, SUPERSEDED, Started
 use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
-use crate::gate::widened;
+use crate::gate::jobs_with_more_rights;
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
@@ -288,7 +288,7 @@ impl Supervisor {
         });
         let (digest, jobs) = (config.digest.clone(), config.jobs.len());
         let needs_restart = needs_restart(&self.config.borrow(), &config);
-        let widened = widened(&self.config.borrow(), &config);
+        let widened = jobs_with_more_rights(&self.config.borrow(), &config);
         let before = self.config.send_replace(config.clone());
         let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
         if let Err(error) = adopted {
@@ -304,7 +304,7 @@ impl Supervisor {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
         if !widened.is_empty() {
-            tracing::warn!(jobs = ?widened, "the new configuration gives jobs more rights");
+            tracing::warn!(jobs = ?widened, "jobs gained rights through the reload");
         }
         if digest != self.config_state.digest {
             self.config_state.widened = widened;
@@ -354,10 +354,11 @@ impl Supervisor {
         self.stopping = Some(Instant::now() + grace);
         let now = self.parts.host.clock.now();
         // The slots stay queued: the next start of the daemon decides them again. The runs that
-        // have not continued yet stay open.
+        // have not continued yet stay open, and the waiting attempts stay queued.
         let is_requested = |waiting: &Waiting| {
-            let is_first = waiting.resumed.is_none() && waiting.facts.trigger != Trigger::Retry;
-            !waiting.is_slot() && is_first
+            let has_not_begun =
+                waiting.resumed.is_none() && waiting.facts.trigger != Trigger::Retry;
+            !waiting.is_slot() && has_not_begun
         };
         let requested = self.queue.take(None, is_requested);
         let ended = EndedRuns {

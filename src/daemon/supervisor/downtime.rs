@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::retries::Failed;
+use super::retries::FailedRun;
 use super::slots::{DueFacts, Dues};
 use super::spans::merge;
 use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
@@ -171,7 +171,7 @@ impl Supervisor {
                 continue;
             }
             match self.end_of(&run_id) {
-                Some(LastRun { outcome, stop_reason, reason, failed }) => {
+                Some(RecordedEnd { outcome, stop_reason, reason, failed }) => {
                     if let Some(failed) = failed
                         && self.retry(&slot.job, &run_id, failed, now).await
                     {
@@ -192,13 +192,13 @@ impl Supervisor {
 
     /// Returns how the run of an open slot ended; `None` if its transcript does not exist or is empty,
     /// so that the run had not begun.
-    fn end_of(&self, run_id: &RunId) -> Option<LastRun> {
+    fn end_of(&self, run_id: &RunId) -> Option<RecordedEnd> {
         let transcript = self.parts.host.state.find_run(run_id)?.transcript();
         let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
             let reason = format!("{interrupted} (its transcript cannot be read: {why})");
             let stop_reason = StopReason::Interrupted;
-            Some(LastRun { outcome: interrupted, stop_reason, reason, failed: None })
+            Some(RecordedEnd { outcome: interrupted, stop_reason, reason, failed: None })
         };
         let lines = match read_lines(&transcript) {
             Ok(lines) => lines,
@@ -212,12 +212,12 @@ impl Supervisor {
             (Some(row), _) => {
                 let outcome = row.outcome.unwrap_or(interrupted);
                 let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                let failed = (outcome == Outcome::Failed && !has_acted(&lines))
-                    .then(|| first_facts(&lines))
+                let failed = (outcome == Outcome::Failed && !has_started_change(&lines))
+                    .then(|| trigger_facts(&lines))
                     .flatten()
-                    .map(|facts| Failed { facts, request: RunRequest::default(), stop_reason });
+                    .map(|facts| FailedRun { facts, request: RunRequest::default(), stop_reason });
                 let reason = format!("{outcome} ({stop_reason})");
-                Some(LastRun { outcome, stop_reason, reason, failed })
+                Some(RecordedEnd { outcome, stop_reason, reason, failed })
             }
             (None, Some(problem)) => unreadable(&problem),
             (None, None) if lines.is_empty() => None,
@@ -227,22 +227,22 @@ impl Supervisor {
 }
 
 /// How the run of an open slot ended.
-struct LastRun {
+struct RecordedEnd {
     outcome: Outcome,
     stop_reason: StopReason,
     /// The reason for the row of the slot.
     reason: String,
-    /// What its job may repeat; `None` if the run must not be repeated.
-    failed: Option<Failed>,
+    /// The run, if its job may repeat it.
+    failed: Option<FailedRun>,
 }
 
 /// Tells whether a run has started a write or admin call.
-fn has_acted(lines: &[ReadLine]) -> bool {
-    lines.iter().filter_map(known).any(Event::is_act)
+fn has_started_change(lines: &[ReadLine]) -> bool {
+    lines.iter().filter_map(known).any(Event::starts_change)
 }
 
 /// Returns why a run began, by its first line.
-fn first_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
+fn trigger_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
     let Some(Event::SessionStart(start)) = lines.first().and_then(known) else { return None };
     let &SessionStart { trigger, scheduled_for, epoch, attempt, .. } = start.as_ref();
     Some(TriggerFacts { trigger, scheduled_for, epoch, attempt, by: None })

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::retries::Failed;
+use super::retries::FailedRun;
 use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, StopReason};
 use crate::run::{Ended, RunError};
@@ -59,10 +59,11 @@ impl Supervisor {
                     self.disk_failed(&format!("the record of a run: {error}"));
                 }
                 self.last_outcomes.insert(job.clone(), is_good);
-                let may_retry = outcome == Outcome::Failed && !ended.has_acted && ended.recorded;
+                let may_retry =
+                    outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;
                 let is_repeated = match started.filter(|_| may_retry) {
                     Some((facts, request)) => {
-                        let failed = Failed { facts, request, stop_reason };
+                        let failed = FailedRun { facts, request, stop_reason };
                         self.retry(&job, &run_id, failed, now).await
                     }
                     None => false,

@@ -7,19 +7,19 @@ use super::Supervisor;
 use crate::run::Host;
 use crate::store::{PruneError, Pruned, Retention, prune};
 
-/// The fact in the ledger that tells when `retention` was last applied.
+/// The key in the table `meta` of the ledger for the time when the daemon last applied `retention`.
 const LAST_PRUNED: &str = "last_pruned";
 
-/// The application of `retention`.
+/// The state of the daily pruning.
 #[derive(Default)]
 pub(super) struct Pruning {
-    /// When this daemon last looked whether it is due.
+    /// When this daemon last checked whether pruning is due.
     looked_at: Option<DateTime<Utc>>,
     task: Option<AbortOnDropHandle<()>>,
 }
 
 impl Supervisor {
-    /// Begins to prune, unless that happened in the last day or is still in progress.
+    /// Starts pruning, unless it is in progress or this daemon checked within the last day.
     pub(super) fn prune_daily(&mut self, now: DateTime<Utc>) {
         let is_due = |last: DateTime<Utc>| now < last || now - last >= TimeDelta::days(1);
         let is_active = self.pruning.task.as_ref().is_some_and(|task| !task.is_finished());
@@ -34,7 +34,7 @@ impl Supervisor {
             match prune_host(&host, retention, now).await {
                 Ok(Pruned { runs: 0, slots: 0, .. }) => {}
                 Ok(Pruned { runs, slots, bytes }) => {
-                    tracing::info!(runs, slots, bytes, "removed what `retention` does not keep");
+                    tracing::info!(runs, slots, bytes, "removed old runs and merged old slots");
                 }
                 Err(error) => tracing::error!(%error, "failed to apply `retention`"),
             }

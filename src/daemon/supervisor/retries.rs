@@ -11,7 +11,7 @@ use crate::run::TriggerFacts;
 use crate::store::{DbError, QueuedRun};
 
 /// A run that failed before it changed anything.
-pub(super) struct Failed {
+pub(super) struct FailedRun {
     pub(super) facts: TriggerFacts,
     pub(super) request: RunRequest,
     pub(super) stop_reason: StopReason,
@@ -24,7 +24,7 @@ impl Supervisor {
         &mut self,
         job: &str,
         run_id: &RunId,
-        Failed { facts, request, stop_reason }: Failed,
+        FailedRun { facts, request, stop_reason }: FailedRun,
         now: DateTime<Utc>,
     ) -> bool {
         let retry = self.config.borrow().jobs.get(job).and_then(|job| job.retry);
@@ -32,8 +32,8 @@ impl Supervisor {
         if facts.attempt >= retry.max_attempts {
             return false;
         }
-        let pause = retry.pause_after(facts.attempt);
-        let begins = now + TimeDelta::from_std(pause).unwrap_or_default();
+        let delay = retry.delay_after(facts.attempt);
+        let begins_at = now + TimeDelta::from_std(delay).unwrap_or_default();
         let waiting = Waiting {
             run_id: new_run_id(),
             job: job.to_owned(),
@@ -48,7 +48,7 @@ impl Supervisor {
             resumed: None,
         };
         let queued = QueuedRun {
-            not_before: Some(begins),
+            not_before: Some(begins_at),
             request: serde_json::to_string(&waiting.request).ok(),
             ..waiting.as_queued()
         };
@@ -56,12 +56,12 @@ impl Supervisor {
             "attempt {} failed ({stop_reason}); attempt {} begins at {}",
             facts.attempt,
             facts.attempt + 1,
-            begins.format("%Y-%m-%d %H:%M:%S UTC")
+            begins_at.format("%Y-%m-%d %H:%M:%S UTC")
         );
-        tracing::info!(job, %run_id, next = %waiting.run_id, reason, "the run is repeated");
+        tracing::info!(job, %run_id, next = %waiting.run_id, reason, "queued the next attempt of a run");
         match self.parts.ledger.retry(run_id.clone(), queued, reason, now).await {
             Ok(()) => {
-                self.retries.insert((begins, waiting.run_id.clone()), waiting);
+                self.retries.insert((begins_at, waiting.run_id.clone()), waiting);
                 true
             }
             Err(error) => {
@@ -113,8 +113,8 @@ impl Supervisor {
                 is_caught_up: true,
                 resumed: None,
             };
-            let begins = run.not_before.unwrap_or_default();
-            self.retries.insert((begins, run.run_id), waiting);
+            let begins_at = run.not_before.unwrap_or_default();
+            self.retries.insert((begins_at, run.run_id), waiting);
         }
         Ok(())
     }

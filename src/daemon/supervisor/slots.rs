@@ -203,8 +203,8 @@ impl Supervisor {
         let replacing = runs.iter().filter(|run| self.is_replacing(run));
         let jobs: BTreeSet<&str> = replacing.map(|run| run.job.as_str()).collect();
         for job in jobs {
-            let of_job = self.config.borrow().jobs.get(job).map(|job| job.overlap);
-            let at_once = of_job == Some(Overlap::TerminateOther);
+            let overlap = self.config.borrow().jobs.get(job).map(|job| job.overlap);
+            let at_once = overlap == Some(Overlap::TerminateOther);
             let own = self.active.values().filter(|of| of.job == job && !of.is_caught_up);
             for active in own {
                 active.stop.send_if_modified(|stop| {

@@ -1,4 +1,4 @@
-//! Decides which runs of a job are beyond the limits of retention.
+//! Decides which runs of a job are expired the limits of retention.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use rusqlite::Row;
 
 use crate::domain::{Outcome, RunId};
 
-/// What retention needs to know about a run.
+/// The facts about a run that retention uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct IndexedRun {
     pub(super) run_id: RunId,
@@ -30,9 +30,9 @@ impl IndexedRun {
     }
 }
 
-/// Returns which of the ended runs of a job are beyond the limits. `runs` is sorted, newest first. The
+/// Returns which of the ended runs of a job are expired the limits. `runs` is sorted, newest first. The
 /// newest run, the newest that succeeded and the newest that failed always stay.
-pub(super) fn beyond(
+pub(super) fn expired(
     runs: &[IndexedRun],
     keep_runs: usize,
     oldest: DateTime<Utc>,
@@ -79,7 +79,7 @@ mod tests {
                 })
                 .collect();
             let gone: HashSet<&str> =
-                beyond(&runs, keep_runs, at(100 - keep_days)).map(|run| run.run_id.as_str()).collect();
+                expired(&runs, keep_runs, at(100 - keep_days)).map(|run| run.run_id.as_str()).collect();
             let is_first = |place: usize, wanted: Outcome| {
                 outcomes.iter().position(|outcome| *outcome == wanted) == Some(place)
             };
