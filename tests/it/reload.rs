@@ -86,6 +86,24 @@ fn changed_files_are_loaded_and_broken_ones_are_not() {
     drop(daemon);
 }
 
+// proves CFG-2
+#[test]
+fn a_file_is_loaded_only_after_its_writer_has_closed_it() {
+    use std::io::Write as _;
+    let place = place();
+    let daemon = place.serve();
+    let first = config(&place)["digest"].clone();
+    let mut file = std::fs::File::create(place.config().join("jobs.yaml")).unwrap();
+    // What is there so far is a valid file.
+    file.write_all(b"version: 1\njobs:\n  - {name: j, prompt: x}\n").unwrap();
+    wait_until(|| place.log().contains("has not closed it"), || place.log());
+    assert_eq!(config(&place)["digest"], first);
+    file.write_all(b"  - {name: k, prompt: x}\n").unwrap();
+    drop(file);
+    wait_until(|| place.json(&["status"])["jobs"]["total"] == 2, || place.log());
+    drop(daemon);
+}
+
 /// A ConfigMap is a directory of links into another directory, which a rename replaces.
 #[test]
 fn replaced_directories_are_loaded() {
