@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::{
-    Autonomy, Config, Job, Listed, MCP_SEPARATOR, Mode, Policy, ReadPolicy, SandboxMode,
+    Autonomy, Builtin, Config, Job, Listed, MCP_SEPARATOR, Mode, Policy, ReadPolicy, SandboxMode,
 };
-use crate::domain::Category;
+use crate::domain::{Category, ToolName};
 
 /// Returns the names of the jobs of `new` that gained rights, sorted. If this cannot be determined, for
 /// example because the command line of a tool changed, the list contains the job.
@@ -108,7 +108,22 @@ fn has_other_tools(old: &Config, new: &Config, job: &Job) -> bool {
         reads_all || named.iter().any(|name| name.starts_with(&prefix))
     });
     let mut servers = servers.map(|(name, server)| (old.mcp_servers.get(name), server));
+    // A declared tool hid the built-in tool of the same name.
+    let may_read = |name: &str| {
+        reads_all && Builtin::find(name).is_some_and(|tool| tool.category == Category::Read)
+    };
+    let mut gone = old.tools.keys().map(ToolName::as_str);
+    let uncovers = gone.any(|name| {
+        !new.tools.contains_key(name)
+            && (may_read(name) || named.contains(name) && Builtin::find(name).is_some())
+    });
+    let searches = reads_all || named.contains("web_search");
+    let service =
+        |config: &Config| config.settings.web_search.as_ref().map(|of| of.base_url.clone());
+    let has_other_search = service(new).is_some() && service(new) != service(old);
     tools.any(|(before, tool)| before.is_none_or(|before| !before.has_rights_of(tool)))
+        || uncovers
+        || searches && has_other_search
         || servers.any(|(before, server)| before != Some(server))
 }
 
@@ -192,6 +207,16 @@ tools:
             let found = changed((less, TOOLS, keys), (more, TOOLS, keys));
             assert_eq!(found, (true, false), "{less} -> {more}");
         }
+        let search = "web_search: {base_url: 'https://search.example.org', api_key: k}\n";
+        let found = changed(("", TOOLS, "network: true"), (search, TOOLS, "network: true"));
+        assert_eq!(found, (true, false), "web_search");
+        // Without the declared tool, the built-in one of the same name is there.
+        let hidden = format!(
+            "{TOOLS}  - {{name: bash, description: Nothing, category: write, cmd: 'true', override: true}}\n"
+        );
+        let keys = "tools: {write: [bash]}";
+        assert!(changed(("", &hidden, keys), ("", TOOLS, keys)).0, "bash");
+        let keys = "tools: {write: [scale]}";
         for (from, to) in [
             ("cmd: 'true'", "cmd: 'false'"),
             ("args: ['{{n}}']", "args: ['--force', '{{n}}']"),
