@@ -1,6 +1,9 @@
 //! Applies `retention` once a day.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Supervisor;
@@ -10,12 +13,41 @@ use crate::store::{PruneError, Pruned, Retention, prune};
 /// The key in the table `meta` of the ledger for the time when the daemon last applied `retention`.
 const LAST_PRUNED: &str = "last_pruned";
 
+/// If the clock is set forward by more than this, nothing is pruned for [`DISTRUST`].
+const STEP_FORWARD: TimeDelta = TimeDelta::hours(1);
+
+/// How long the clock is not trusted after it was set forward: a wrong date must not remove runs.
+const DISTRUST: Duration = Duration::from_hours(24);
+
 /// The state of the daily pruning.
 #[derive(Default)]
 pub(super) struct Pruning {
     /// When this daemon last checked whether pruning is due.
     looked_at: Option<DateTime<Utc>>,
     task: Option<AbortOnDropHandle<()>>,
+    /// When the machine started, by the clock at the last check.
+    booted_at: Option<DateTime<Utc>>,
+    /// Until when the clock is not trusted.
+    not_before: Option<Instant>,
+}
+
+impl Pruning {
+    /// Tells whether the clock was not set forward lately.
+    fn trusts_clock(&mut self, now: DateTime<Utc>) -> bool {
+        let booted_at = now - uptime();
+        let before = self.booted_at.replace(booted_at);
+        if before.is_some_and(|before| booted_at - before > STEP_FORWARD) {
+            tracing::warn!(%now, "the clock was set forward; old runs are kept for another day");
+            self.not_before = Some(Instant::now() + DISTRUST);
+        }
+        self.not_before.is_none_or(|not_before| Instant::now() >= not_before)
+    }
+}
+
+/// Returns how long the machine has been up, with the time that it was suspended.
+fn uptime() -> TimeDelta {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    TimeDelta::seconds(time.tv_sec) + TimeDelta::nanoseconds(time.tv_nsec)
 }
 
 impl Supervisor {
@@ -23,7 +55,10 @@ impl Supervisor {
     pub(super) fn prune_daily(&mut self, now: DateTime<Utc>) {
         let is_due = |last: DateTime<Utc>| now < last || now - last >= TimeDelta::days(1);
         let is_active = self.pruning.task.as_ref().is_some_and(|task| !task.is_finished());
-        if is_active || !self.pruning.looked_at.is_none_or(is_due) {
+        if !self.pruning.trusts_clock(now)
+            || is_active
+            || !self.pruning.looked_at.is_none_or(is_due)
+        {
             return;
         }
         self.pruning.looked_at = Some(now);
@@ -57,4 +92,22 @@ async fn prune_host(
     let pruned = prune(&host.state, (ledger, index), retention, now, false).await?;
     ledger.set_meta(LAST_PRUNED, now.timestamp_millis()).await?;
     Ok(pruned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_set_forward_removes_nothing_for_a_day() {
+        let (mut pruning, now) = (Pruning::default(), SystemClock.now());
+        assert!(pruning.trusts_clock(now));
+        assert!(pruning.trusts_clock(now + TimeDelta::minutes(50)));
+        let later = now + TimeDelta::days(400);
+        assert!(!pruning.trusts_clock(later));
+        assert!(!pruning.trusts_clock(now), "the clock was corrected");
+        tokio::time::advance(DISTRUST).await;
+        assert!(pruning.trusts_clock(now));
+    }
 }
