@@ -211,7 +211,7 @@ impl Supervisor {
         for run in std::mem::take(&mut supervisor.parts.resumable) {
             supervisor.queue.push(Waiting::resumed(run));
         }
-        supervisor.load_retries().await?;
+        supervisor.load_retries(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;

@@ -140,6 +140,24 @@ impl Ledger {
         .await
     }
 
+    /// Changes when waiting attempts may begin.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn set_not_before(
+        &self,
+        attempts: Vec<(DateTime<Utc>, RunId)>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            let mut update =
+                transaction.prepare_cached("UPDATE queue SET not_before = ?2 WHERE run_id = ?1")?;
+            for (not_before, run_id) in &attempts {
+                update.execute(params![run_id.as_str(), not_before.timestamp_millis()])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Ends the queued runs that do not belong to an open slot, except for attempts that wait.
     ///
     /// *Errors*: [`DbError`]; no run is then ended.

@@ -41,10 +41,16 @@ impl Supervisor {
                 let end = &ended.end;
                 let (outcome, stop_reason, duration_ms) =
                     (end.outcome, end.stop_reason, end.duration_ms);
-                let is_good = match outcome {
-                    Outcome::Succeeded | Outcome::Planned | Outcome::Skipped => true,
-                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
-                };
+                // A run that was not needed leaves the state of its job as it was.
+                match outcome {
+                    Outcome::Succeeded | Outcome::Planned => {
+                        self.last_outcomes.insert(job.clone(), true);
+                    }
+                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => {
+                        self.last_outcomes.insert(job.clone(), false);
+                    }
+                    Outcome::Skipped => {}
+                }
                 match outcome {
                     Outcome::Failed | Outcome::Interrupted => {
                         let error = end.error.as_deref();
@@ -58,7 +64,6 @@ impl Supervisor {
                     let error = end.error.as_deref().unwrap_or("unknown error");
                     self.disk_failed(&format!("the record of a run: {error}"));
                 }
-                self.last_outcomes.insert(job.clone(), is_good);
                 let may_retry =
                     outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;
                 let is_repeated = match started.filter(|_| may_retry) {

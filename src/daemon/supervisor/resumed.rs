@@ -1,5 +1,6 @@
 //! Continues runs that the death or the stop of the previous daemon cut off.
 
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
@@ -12,7 +13,7 @@ use crate::config::Mode;
 use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
 use crate::domain::Stop;
-use crate::run::{RunError, resume};
+use crate::run::{RunError, RunSpec, resume};
 use crate::store::SlotState;
 
 impl Waiting {
@@ -30,6 +31,13 @@ impl Waiting {
     }
 }
 
+/// Returns the entries of `vars` in which a run differs from its job: those that a person requested.
+fn requested_vars(spec: &RunSpec) -> BTreeMap<String, String> {
+    let of_job = &spec.job.vars;
+    let requested = spec.vars.iter().filter(|(name, value)| of_job.get(*name) != Some(value));
+    requested.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 impl Supervisor {
     /// Continues a run. `stop` ends it at once, for a run that was cancelled while it waited.
     pub(super) async fn start_again(&mut self, waiting: Waiting, stop: Option<Stop>) {
@@ -41,7 +49,7 @@ impl Supervisor {
         let (stop, stopped) = watch::channel(stop);
         let facts = run.spec.trigger.clone();
         let request = RunRequest {
-            vars: run.spec.vars.clone(),
+            vars: requested_vars(&run.spec),
             prompt: run.spec.overrides.prompt.clone(),
             plan: run.spec.mode == Mode::Plan,
             ..RunRequest::default()

@@ -1,14 +1,18 @@
 //! Repeats runs that failed before they changed anything.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::new_run_id;
+use crate::config::Catchup;
 use crate::daemon::command::RunRequest;
+use crate::daemon::disposition::ON_TIME;
 use crate::domain::{RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
-use crate::store::{DbError, QueuedRun};
+use crate::store::{DbError, EndedRuns, QueuedRun, SlotState};
 
 /// A run that failed before it changed anything.
 pub(super) struct FailedRun {
@@ -80,8 +84,24 @@ impl Supervisor {
         }
     }
 
-    /// Loads the attempts that the previous daemon left.
-    pub(super) async fn load_retries(&mut self) -> Result<(), DbError> {
+    /// Keeps the delay of each waiting attempt when the clock is set back from `before` to `now`.
+    pub(super) async fn move_retries(
+        &mut self,
+        before: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        let waiting = std::mem::take(&mut self.retries).into_iter();
+        let moved = waiting.map(|((begins_at, run_id), waiting)| {
+            let delay = (begins_at - before).max(TimeDelta::zero());
+            ((begins_at.min(now + delay), run_id), waiting)
+        });
+        self.retries = moved.collect();
+        self.parts.ledger.set_not_before(self.retries.keys().cloned().collect()).await
+    }
+
+    /// Loads the attempts that the previous daemon left. An attempt that should have begun while the
+    /// daemon was down begins now, unless it is too late by the rule for slots (CRON-4).
+    pub(super) async fn load_retries(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let rows = self.parts.ledger.read(|reader| Ok((reader.queue()?, reader.open_slots()?)));
         let (queue, slots) = rows.await?;
         let left =
@@ -92,6 +112,14 @@ impl Supervisor {
             let transcript = directory.and_then(|run| run.transcript().metadata().ok());
             if transcript.is_some_and(|file| file.len() > 0) {
                 self.parts.ledger.dequeue(run.run_id).await?;
+                continue;
+            }
+            let begins_at = run.not_before.unwrap_or_default();
+            if let Some(reason) = self.is_too_late(&run.job, begins_at, now) {
+                let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+                let reason = format!("attempt {} did not begin: {reason}", run.attempt);
+                let ended = EndedRuns { runs: vec![run.run_id], state, stop_reason, reason };
+                self.parts.ledger.end_waiting(ended, now).await?;
                 continue;
             }
             let request = run.request.as_deref().and_then(|text| serde_json::from_str(text).ok());
@@ -113,10 +141,36 @@ impl Supervisor {
                 is_caught_up: true,
                 resumed: None,
             };
-            let begins_at = run.not_before.unwrap_or_default();
             self.retries.insert((begins_at, run.run_id), waiting);
         }
         Ok(())
+    }
+
+    /// Tells why an attempt of `job` that should have begun at `begins_at` is too late; `None` if it
+    /// is not.
+    fn is_too_late(
+        &self,
+        job: &str,
+        begins_at: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Option<String> {
+        let config = self.config.borrow();
+        let job = config.jobs.get(job)?;
+        let late = (now - begins_at).to_std().unwrap_or_default();
+        let window = match job.catchup {
+            Catchup::None => ON_TIME,
+            Catchup::Latest | Catchup::All => job.catchup_window.max(ON_TIME),
+        };
+        let text = |of: Duration| humantime::format_duration(Duration::from_secs(of.as_secs()));
+        (late > window).then(|| {
+            let rule = match job.catchup {
+                Catchup::None => "and the job does not catch up".to_owned(),
+                Catchup::Latest | Catchup::All => {
+                    format!("outside the catch-up window of {}", text(window))
+                }
+            };
+            format!("the daemon was down; decided {} late, {rule}", text(late))
+        })
     }
 
     /// Removes an attempt that waits for its time; returns whether it did.

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::queue::{Waiting, WaitsFor};
 use super::spans::merge;
-use super::{CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
+use super::{Active, CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
@@ -205,7 +205,10 @@ impl Supervisor {
         for job in jobs {
             let overlap = self.config.borrow().jobs.get(job).map(|job| job.overlap);
             let at_once = overlap == Some(Overlap::TerminateOther);
-            let own = self.active.values().filter(|of| of.job == job && !of.is_caught_up);
+            // A backfill and `catchup: all` run beside the schedule.
+            let is_of_schedule =
+                |of: &&Active| !of.is_caught_up || of.facts.trigger == Trigger::Retry;
+            let own = self.active.values().filter(|of| of.job == job).filter(is_of_schedule);
             for active in own {
                 active.stop.send_if_modified(|stop| {
                     let before = stop.clone();
@@ -339,6 +342,7 @@ impl Supervisor {
             self.last_seen = now;
             self.ticker.set(schedules, now);
             self.last_kept = now;
+            self.move_retries(ended, now).await?;
         } else {
             if (now - self.last_kept).abs() >= KEEP_CLOCK {
                 self.parts.ledger.set_meta("last_seen", now.timestamp_millis()).await?;

@@ -591,6 +591,43 @@ async fn a_pause_stops_the_schedule_until_it_ends() {
     assert_eq!(unknown, Err(CommandError::NoJob("nobody".into())));
 }
 
+// proves CRON-4
+#[tokio::test]
+async fn a_waiting_attempt_survives_a_restart_unless_it_is_too_late() {
+    const JOBS: &str = "version: 1
+jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, prompt: x}]
+";
+    let temp = temp();
+    let mut first = bench(JOBS, "2026-05-04T00:30:00Z", temp.clone()).await;
+    first.claims("2026-05-04T01:00:00Z").await;
+    let run = first.supervisor.queue.start().unwrap();
+    let now = at("2026-05-04T01:00:00Z");
+    let failed = retries::FailedRun {
+        facts: run.facts,
+        request: run.request,
+        stop_reason: StopReason::MaxIterations,
+    };
+    assert!(first.supervisor.retry("j", &run.run_id, failed, now).await);
+    let begins_at = |bench: &Bench| -> Vec<String> {
+        let waiting = bench.supervisor.retries.keys();
+        waiting.map(|(at, _)| at.format("%H:%M").to_string()).collect()
+    };
+    assert_eq!(begins_at(&first), ["01:10"]);
+    // The clock is set back by 50 minutes: the attempt waits for 10 minutes, not for an hour.
+    first.claims("2026-05-04T00:10:00Z").await;
+    assert_eq!(begins_at(&first), ["00:20"]);
+    drop(first);
+    let second = bench(JOBS, "2026-05-04T00:40:00Z", temp.clone()).await;
+    assert_eq!(begins_at(&second), ["00:20"]);
+    drop(second);
+    let third = bench(JOBS, "2026-05-04T04:20:00Z", temp).await;
+    assert!(third.supervisor.retries.is_empty());
+    let slots = third.supervisor.parts.ledger.read(|reader| reader.slots(None, None, None)).await;
+    let slot = slots.unwrap().into_iter().find(|slot| slot.epoch == 0).unwrap();
+    let reason = "attempt 2 did not begin: the daemon was down; decided 4h late, outside the catch-up window of 1h";
+    assert_eq!((slot.state, slot.reason.as_str()), (SlotState::Missed, reason));
+}
+
 #[tokio::test]
 async fn consecutive_failures_pause_a_job() {
     const LIMITED: &str = "version: 1\njobs: [{name: j, pause_after_failures: 2, prompt: x}]\n";
