@@ -49,7 +49,37 @@ impl Default for Counters {
     }
 }
 
+/// The use of the attempts that broke off, estimated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BrokenOff {
+    usage: Usage,
+    /// In US dollars; `None` if the price of a model is unknown.
+    cost: Option<f64>,
+}
+
+impl Default for BrokenOff {
+    fn default() -> Self {
+        Self { usage: Usage::default(), cost: Some(0.0) }
+    }
+}
+
+impl BrokenOff {
+    /// Counts an attempt with its input and the bytes of its answer that had arrived.
+    pub(crate) fn count(&mut self, input_tokens: u64, answer_bytes: u64, price: Option<Price>) {
+        let output_tokens = answer_bytes.div_ceil(CHARACTERS_PER_TOKEN);
+        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        self.usage.add(&usage);
+        self.cost = self.cost.zip(price).map(|(before, price)| before + price.cost(&usage, 0));
+    }
+}
+
 impl Counters {
+    /// Adds the use of the attempts that broke off.
+    pub(crate) fn add(&mut self, broken_off: &BrokenOff) {
+        self.usage.add(&broken_off.usage);
+        self.cost = self.cost.zip(broken_off.cost).map(|(before, cost)| before + cost);
+    }
+
     /// Counts a reply and returns its cost. Estimates the token counts that the provider did not
     /// report.
     pub(crate) fn answer(

@@ -259,7 +259,7 @@ impl Machine {
         decided: Option<&BTreeMap<CallId, Settled>>,
         events: &mut Vec<Event>,
     ) -> Action {
-        let estimated = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
+        let estimated = self.estimate();
         let cost =
             self.counters.answer(&reply, self.history.len() + 1, estimated, self.model.price);
         let explanation = reply.explanation.take();

@@ -135,6 +135,24 @@ impl ErrorClass {
         all.into_iter().find(|class| class.as_str() == word)
     }
 
+    /// Tells whether the provider may have worked on the request, and so may charge for it.
+    #[must_use]
+    pub fn is_broken_off(self) -> bool {
+        match self {
+            Self::MalformedResponse | Self::StreamInterrupted | Self::Timeout => true,
+            Self::Auth
+            | Self::BadRequest
+            | Self::NotFound
+            | Self::ContextLength
+            | Self::RateLimit
+            | Self::QuotaExhausted
+            | Self::Overloaded
+            | Self::Server
+            | Self::BadToolGeneration
+            | Self::Network => false,
+        }
+    }
+
     /// Tells whether a retry may succeed. The session leaves [`Self::BadToolGeneration`] to the
     /// machine, which first tells the model what was wrong.
     #[must_use]

@@ -7,15 +7,15 @@
 mod calls;
 mod resumed;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::approval::Approver;
-use super::counters::Counters;
+use super::counters::{BrokenOff, Counters};
 use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine, Step};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
@@ -24,6 +24,7 @@ use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
 use super::untrusted::Marker;
+use crate::config::Price;
 use crate::domain::{Event, LiveEvent, StopReason};
 
 /// The first and the longest pause between two attempts, before jitter shortens them. A provider
@@ -81,6 +82,8 @@ pub struct Session {
     is_suspended: AtomicBool,
     /// Whether the stop of the daemon cancels the running calls.
     is_suspending: AtomicBool,
+    /// What the attempts used that broke off.
+    broken_off: Mutex<BrokenOff>,
 }
 
 /// The result of a session.
@@ -110,6 +113,7 @@ impl Session {
             at: AtomicUsize::new(0),
             is_suspended: AtomicBool::new(false),
             is_suspending: AtomicBool::new(false),
+            broken_off: Mutex::default(),
         }
     }
 
@@ -154,9 +158,11 @@ impl Session {
                 error: Some(error.to_string()),
             },
         };
+        let mut counters = self.parts.machine.counters().clone();
+        counters.add(&self.broken_off.into_inner().unwrap_or_else(PoisonError::into_inner));
         SessionResult {
             end,
-            counters: self.parts.machine.counters().clone(),
+            counters,
             changes: self.parts.machine.changes().clone(),
             survivors: self.survivors.load(Ordering::Relaxed),
             is_suspended: self.is_suspended.load(Ordering::Relaxed),
@@ -251,6 +257,7 @@ impl Session {
                 sink: self.parts.sink.as_ref(),
                 started,
                 first_ms: AtomicU64::new(u64::MAX),
+                bytes: AtomicU64::new(0),
             };
             let error = match self.attempt(model, &deltas).await {
                 Ok(reply) => {
@@ -301,7 +308,36 @@ impl Session {
             tools: machine.toolbox().offered(),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);
-        model.model.call(request, deltas).await
+        let mut attempt = Attempt {
+            input_tokens: machine.estimate(),
+            price: model.facts.price,
+            deltas,
+            broken_off: &self.broken_off,
+            may_have_cost: true,
+        };
+        let answer = model.model.call(request, deltas).await;
+        attempt.may_have_cost = answer.as_ref().is_err_and(|error| error.class.is_broken_off());
+        answer
+    }
+}
+
+/// An attempt to get a reply. Unless `may_have_cost` is cleared, the attempt counts when it is
+/// dropped, because the provider may charge for a reply that did not arrive in whole.
+struct Attempt<'a> {
+    input_tokens: u64,
+    price: Option<Price>,
+    deltas: &'a Deltas<'a>,
+    broken_off: &'a Mutex<BrokenOff>,
+    may_have_cost: bool,
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if self.may_have_cost {
+            let bytes = self.deltas.bytes.load(Ordering::Relaxed);
+            let mut broken_off = self.broken_off.lock().unwrap_or_else(PoisonError::into_inner);
+            broken_off.count(self.input_tokens, bytes, self.price);
+        }
     }
 }
 
@@ -310,10 +346,13 @@ struct Deltas<'a> {
     sink: &'a dyn EventSink,
     started: Instant,
     first_ms: AtomicU64,
+    /// Bytes of the text so far.
+    bytes: AtomicU64,
 }
 
 impl DeltaSink for Deltas<'_> {
     fn delta(&self, text: &str) {
+        self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
         self.first_ms.fetch_min(millis(self.started.elapsed()), Ordering::Relaxed);
         self.sink.live(LiveEvent::AssistantTextDelta { text: text.to_owned() });
     }

@@ -70,16 +70,29 @@ pub async fn over_budget(job: &Job, host: &Host) -> Result<Option<String>, DbErr
 pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
     let ledger = host.ledger.get().await?;
     for run_id in ledger.reserved().await? {
-        if host.state.is_open(&run_id) {
-            continue;
+        if !host.state.is_open(&run_id) {
+            let cost = (!has_begun(&run_id, host)).then_some(0);
+            ledger.release(run_id, cost).await?;
         }
-        let transcript = host.state.find_run(&run_id).map(|run| run.transcript());
-        let has_begun = transcript
-            .and_then(|path| path.metadata().ok())
-            .is_some_and(|transcript| transcript.len() > 0);
-        ledger.release(run_id, (!has_begun).then_some(0)).await?;
     }
     Ok(())
+}
+
+/// Ends the reservation of a run whose start failed, unless the run has its first line.
+///
+/// *Errors*: [`DbError`].
+pub(super) async fn release_unbegun(run_id: &RunId, host: &Host) -> Result<(), DbError> {
+    match has_begun(run_id, host) {
+        true => Ok(()),
+        false => host.ledger.get().await?.release(run_id.clone(), Some(0)).await,
+    }
+}
+
+/// Tells whether the transcript of a run has a line.
+fn has_begun(run_id: &RunId, host: &Host) -> bool {
+    let transcript = host.state.find_run(run_id).map(|run| run.transcript());
+    let transcript = transcript.and_then(|path| path.metadata().ok());
+    transcript.is_some_and(|transcript| transcript.len() > 0)
 }
 
 fn shortage_text(Shortage { budget, taken_micro_usd }: &Shortage, max_run_cost_usd: i64) -> String {

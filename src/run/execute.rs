@@ -5,6 +5,7 @@
 
 use tokio::sync::watch;
 
+use super::budget::release_unbegun;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
@@ -42,6 +43,9 @@ pub async fn execute(
     {
         // The run may have its first line, but nobody works on it any more.
         give_up(&run_id, &of_host, error.to_string()).await;
+        if let Err(error) = release_unbegun(&run_id, &of_host).await {
+            tracing::warn!(%run_id, %error, "failed to release the daily budget of a run that did not begin; the next start does");
+        }
     }
     ended
 }
@@ -263,10 +267,11 @@ pub(super) async fn run_apart(
         Ok(result) => result,
         Err(error) => {
             tracing::error!(run_id = %scope.spec.run_id, %error, "a run panicked");
-            ended_early(
-                StopReason::InternalError,
-                "a bug in dutyd ended the run; see its log".to_owned(),
-            )
+            let why = "a bug in dutyd ended the run; see its log".to_owned();
+            let mut result = ended_early(StopReason::InternalError, why);
+            // The model may have answered before.
+            result.counters.cost = None;
+            result
         }
     }
 }

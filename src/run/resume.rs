@@ -57,7 +57,9 @@ pub async fn resume(
 ) -> Result<Ended, RunError> {
     let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
     let has_started_change = events.iter().any(Event::starts_change);
-    let precheck = events.iter().rev().find_map(Event::precheck_answer);
+    let has_precheck = events.iter().any(|event| matches!(event, Event::Precheck { .. }));
+    let answer = events.iter().rev().find_map(Event::precheck_answer);
+    let precheck = (has_precheck || answer.is_some()).then_some(answer);
     let continued = Continued { lock, row: row.clone(), worked, has_started_change, precheck };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;

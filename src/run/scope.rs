@@ -41,8 +41,8 @@ pub(super) struct Continued {
     pub(super) worked: Duration,
     /// Whether it has started a write or admin call.
     pub(super) has_started_change: bool,
-    /// The answer of its precheck.
-    pub(super) precheck: Option<String>,
+    /// The answer of its precheck, if it made one.
+    pub(super) precheck: Option<Option<String>>,
 }
 
 /// A run that has started. [`RunScope::end`] releases its resources.
@@ -60,6 +60,7 @@ pub(super) struct RunScope {
     /// temporary directory is too large.
     pub(super) stop: StopSignal,
     lock: RunLock,
+    is_resumed: bool,
     servers: Servers,
     connection: Option<Connection>,
     _watch: TemporaryWatch,
@@ -82,13 +83,17 @@ impl RunScope {
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
+        let is_resumed = continued.is_some();
         let (lock, row, worked, has_started_change, answer) = match continued {
             Some(Continued { lock, row, worked, has_started_change, precheck }) => {
                 (lock, Some(row), worked, has_started_change, precheck)
             }
             None => {
                 let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
-                if let Err(error) = reserve(&spec.job, &spec.run_id, &host).await {
+                // `apply` calls no model.
+                if spec.plan_id.is_none()
+                    && let Err(error) = reserve(&spec.job, &spec.run_id, &host).await
+                {
                     lock.close().map_err(state_error)?;
                     return Err(error);
                 }
@@ -149,6 +154,7 @@ impl RunScope {
             started,
             stop,
             lock,
+            is_resumed,
             servers: Servers::default(),
         })
     }
@@ -258,8 +264,14 @@ impl RunScope {
                 row: None,
             };
         }
-        let job = self.spec.job.precheck.as_ref().map(|_| self.spec.job.name.to_string());
-        finish((&self.spec.run_id, job), &self.host, &self.sink, self.lock, end).await
+        let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
+        let answer = self.sink.precheck_answer().filter(|_| is_good);
+        let facts = EndFacts {
+            precheck: answer.map(|answer| (self.spec.job.name.to_string(), answer)),
+            // A run that was cut off may have cost more than its transcript says.
+            cost_micro_usd: end.cost_usd.filter(|_| !self.is_resumed).map(millionths),
+        };
+        finish((&self.spec.run_id, facts), &self.host, &self.sink, self.lock, end).await
     }
 }
 
@@ -280,7 +292,7 @@ fn kill_at_once(
 /// the row into the index, then removes the lock file. If one of these fails, the lock file stays,
 /// and the next start of the daemon fills in what is missing.
 async fn finish(
-    (run_id, precheck_job): (&RunId, Option<String>),
+    (run_id, facts): (&RunId, EndFacts),
     host: &Host,
     sink: &RunSink,
     lock: RunLock,
@@ -305,9 +317,6 @@ async fn finish(
             };
         }
     };
-    let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
-    let precheck = precheck_job.filter(|_| is_good).map(|job| (job, sink.precheck_answer()));
-    let facts = EndFacts { precheck, cost_micro_usd: end.cost_usd.map(millionths) };
     let kept = match host.ledger.get().await {
         Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, facts).await,
         Err(error) => Err(error),

@@ -23,8 +23,9 @@ pub(super) struct RunSink {
     pub(super) deltas: Mutex<StreamRedactor>,
     /// Whether a write or admin call has started.
     pub(super) has_started_change: AtomicBool,
-    /// The answer of the precheck, if it has one.
-    pub(super) precheck: Mutex<Option<String>>,
+    /// The answer of the precheck, if the run made one; `None` inside if the precheck reached no
+    /// exit code.
+    pub(super) precheck: Mutex<Option<Option<String>>>,
     /// The summary of the run; `None` until its first line is written.
     pub(super) row: Mutex<Option<RunSummary>>,
 }
@@ -36,7 +37,10 @@ impl EventSink for RunSink {
             self.has_started_change.store(true, Ordering::Relaxed);
         }
         if let Some(answer) = event.precheck_answer() {
-            *self.answer() = Some(answer);
+            *self.answer() = Some(Some(answer));
+        }
+        if let Event::Precheck { .. } = event {
+            self.answer().get_or_insert(None);
         }
         let (start, decision) = match &event {
             Event::SessionStart(start) => (Some(start.clone()), None),
@@ -62,12 +66,12 @@ impl EventSink for RunSink {
 }
 
 impl RunSink {
-    fn answer(&self) -> MutexGuard<'_, Option<String>> {
+    fn answer(&self) -> MutexGuard<'_, Option<Option<String>>> {
         self.precheck.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answer of the precheck, if it has one.
-    pub(super) fn precheck_answer(&self) -> Option<String> {
+    /// Returns the answer of the precheck, if the run made one.
+    pub(super) fn precheck_answer(&self) -> Option<Option<String>> {
         self.answer().clone()
     }
 

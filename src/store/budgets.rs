@@ -9,8 +9,9 @@ use super::db::DbError;
 use super::ledger::Ledger;
 use crate::domain::RunId;
 
-/// The days whose amounts are kept after the newest one.
-const KEPT_DAYS: u64 = 7;
+/// The number of days of a budget whose amounts are kept. An amount is not removed by its date: a
+/// clock that is wrong for a moment must not empty the budget of today.
+const KEPT_DAYS: u32 = 400;
 
 /// A daily budget, for one day.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,11 +70,12 @@ impl Ledger {
                          ON CONFLICT (scope, day) DO UPDATE SET amount = amount + ?3",
                     )?
                     .execute(params![scope, day, amount])?;
-                if let Some(oldest) = budget.day.checked_sub_days(chrono::Days::new(KEPT_DAYS)) {
-                    transaction
-                        .prepare_cached("DELETE FROM budget_days WHERE scope = ?1 AND day < ?2")?
-                        .execute(params![scope, oldest.to_string()])?;
-                }
+                transaction
+                    .prepare_cached(
+                        "DELETE FROM budget_days WHERE scope = ?1 AND day <=
+                         (SELECT day FROM budget_days WHERE scope = ?1 ORDER BY day DESC LIMIT 1 OFFSET ?2)",
+                    )?
+                    .execute(params![scope, KEPT_DAYS])?;
             }
             Ok(None)
         })

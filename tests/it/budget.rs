@@ -78,6 +78,28 @@ fn a_run_that_does_not_fit_into_the_day_does_not_begin() {
 }
 
 #[test]
+fn a_run_that_fails_to_begin_reserves_nothing() {
+    let (server, _count) = provider(Duration::ZERO);
+    let place = place(&server, "", "budget: {max_cost_usd_per_day: 0.5}");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let runs = place.state().join("runs");
+    let is_year = |name: &str| name.len() == 4 && name.bytes().all(|byte| byte.is_ascii_digit());
+    let entries = std::fs::read_dir(&runs).unwrap().flatten();
+    let mut names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let year = names.find(|name| is_year(name)).unwrap();
+    let (directory, aside) = (runs.join(&year), place.path().join("aside"));
+    std::fs::rename(&directory, &aside).unwrap();
+    std::fs::write(&directory, "").unwrap();
+    for _ in 0..3 {
+        let done = place.dutyd(&["run", "j"]);
+        assert!(done.code == 1 && done.stderr.contains("cannot record the run"), "{done:?}");
+    }
+    std::fs::remove_file(&directory).unwrap();
+    std::fs::rename(&aside, &directory).unwrap();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+}
+
+#[test]
 fn parallel_runs_stay_within_the_budget_of_all_jobs_also_over_a_crash() {
     let (server, count) = provider(Duration::from_millis(300));
     let place = place(&server, "budget: {max_cost_usd_per_day: 0.7}\n", "on_crash: fail");

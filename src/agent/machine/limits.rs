@@ -89,7 +89,7 @@ impl Machine {
                 events,
             );
         }
-        let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
+        let input = self.estimate();
         if let Some(most) = limits.max_tokens
             && self.counters.usage.total().saturating_add(input) > most
         {
@@ -123,12 +123,17 @@ impl Machine {
         price.map(|price| price.cost(&next, 0))
     }
 
+    /// Estimates the input tokens of the next request.
+    pub(in crate::agent) fn estimate(&self) -> u64 {
+        self.counters.estimate(&self.system.text, self.tools_bytes, &self.history)
+    }
+
     /// Tells whether the next request, sent to a fallback model of this price, stays within the
     /// cost limit. Returns `true` without a limit, and `false` if a limit is set but a cost is
     /// unknown.
     pub(in crate::agent) fn affords(&self, price: Option<Price>) -> bool {
         let Some(most) = self.rules.limits.max_cost_usd else { return true };
-        let input = self.counters.estimate(&self.system.text, self.tools_bytes, &self.history);
+        let input = self.estimate();
         // The fallback model has none of the history in its cache.
         let next = Usage { input_tokens: input, ..Usage::default() };
         let next = price.map(|price| price.cost(&next, 0));

@@ -532,6 +532,17 @@ async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_broke_off_counts_with_its_input() {
+    let used = async |script| Bench::default().run(script).await.counters.usage.input_tokens;
+    let input = used(vec![say("ok")]).await;
+    assert!(input > 0);
+    let failures = [ErrorClass::StreamInterrupted, ErrorClass::Timeout, ErrorClass::Overloaded];
+    for (class, count) in failures.into_iter().zip([2, 2, 1]) {
+        assert_eq!(used(vec![fail(class), say("ok")]).await, count * input, "{class:?}");
+    }
+}
+
 /// A call that the provider reports as invalid must not stay in the history without a result. The
 /// calls of a reply with the finish reason `Pause` are run.
 #[tokio::test]
