@@ -60,6 +60,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     state.create().map_err(|error| {
         CliError::failed(format!("cannot create {}: {error}", directory.display()))
     })?;
+    let lock = super::serve::lock(&state)?;
     let watcher = tokio::spawn(show(observers.watch(), context.color));
     drop(observers);
     let reload = Box::new(|| Loaded { config: None, report: Report::default() });
@@ -68,7 +69,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     let daemon = Daemon::start(
         host,
         Default::default(),
-        config,
+        (config, &lock),
         reload,
         &crate::config::Environment::default(),
     )

@@ -13,7 +13,10 @@ pub(crate) async fn reindex(context: &Context) -> Result<ExitCode, CliError> {
     };
     let state = context.state();
     state.create().map_err(|error| failed(&error))?;
-    let (index, _) = Index::open(&context.dirs.state).map_err(|error| failed(&error))?;
+    // Without a daemon, a damaged index may be set aside.
+    let lock = state.lock().map_err(|error| failed(&error))?;
+    let opened = Index::open(&context.dirs.state, lock.as_ref());
+    let (index, _) = opened.map_err(|error| failed(&error))?;
     let count = index.rebuild(state).await.map_err(|error| failed(&error))?;
     output::text(&format!("{count} runs\n"));
     Ok(ExitCode::SUCCESS)

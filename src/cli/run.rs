@@ -215,6 +215,11 @@ fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
             None => output::value(form, &**end, String::new)?,
         },
     }
+    if let Some(error) = &ended.unsettled {
+        output::note(&format!(
+            "warning: the ledger or the index lacks the end of the run: {error}"
+        ));
+    }
     if !ended.recorded {
         output::note("the transcript is incomplete: its last line could not be written");
     }

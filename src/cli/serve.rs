@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use nix::fcntl::{Flock, FlockArg};
 use tokio_util::sync::CancellationToken;
 
 use super::context::Context;
@@ -11,13 +10,15 @@ use super::error::CliError;
 use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
-use crate::daemon::{Parts, Supervisor, recover, repair_index, watch_files, watch_signals};
+use crate::daemon::{
+    Parts, Supervisor, recover, repair_index, restore_slots, watch_files, watch_signals,
+};
 use crate::domain::RunId;
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host, release_abandoned};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
-use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, append_private};
+use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, StateLock};
 use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
@@ -26,14 +27,14 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
         CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
     })?;
     // Lock before we read or change anything else (STATE-2).
-    let _locks = lock(&state)?;
+    let lock = lock(&state)?;
     let config = context.config(Trust::Required)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
     let log =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
     // From here on, write to stderr only through the log, which never waits for a reader.
-    match run(context, config, redactor, &log).await {
+    match run(context, (config, &lock), redactor, &log).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             log.note(&format!("error{}", output::explained(&error)));
@@ -45,7 +46,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
 /// Runs the daemon until a signal stops it.
 async fn run(
     context: &Context,
-    config: Arc<Config>,
+    (config, lock): (Arc<Config>, &StateLock),
     redactor: log::LogRedactor,
     log: &log::LogGuard,
 ) -> Result<(), CliError> {
@@ -56,7 +57,7 @@ async fn run(
     let daemon = Daemon::start(
         Host { groups, ..context.host_with(Observers::default(), approvals.clone()) },
         approvals,
-        config,
+        (config, lock),
         reloader(context, redactor),
         &context.environment,
     )
@@ -111,7 +112,7 @@ impl Daemon {
     pub(crate) async fn start(
         host: Host,
         approvals: Arc<Approvals>,
-        config: Arc<Config>,
+        (config, lock): (Arc<Config>, &StateLock),
         reload: Box<dyn Fn() -> Loaded + Send + Sync>,
         environment: &Environment,
     ) -> Result<Self, CliError> {
@@ -120,18 +121,15 @@ impl Daemon {
         };
         let mut degraded = Vec::new();
         let root = host.state.root().to_path_buf();
-        let (ledger, aside) =
-            Ledger::open(&root).map_err(|error| failed("cannot open the ledger", &error))?;
+        let (ledger, aside) = Ledger::open(&root, Some(lock))
+            .map_err(|error| failed("cannot open the ledger", &error))?;
         if let Some(aside) = aside {
-            let reason = format!(
-                "the ledger was damaged and moved to {}; for earlier slots, only the transcripts of their runs remain",
-                aside.display()
-            );
+            let reason = format!("the ledger was damaged and moved to {}", aside.display());
             tracing::error!(reason);
             degraded.push(reason);
         }
-        let (index, owes_rebuild) =
-            Index::open(&root).map_err(|error| failed("cannot open the index", &error))?;
+        let (index, owes_rebuild) = Index::open(&root, Some(lock))
+            .map_err(|error| failed("cannot open the index", &error))?;
         let redactor = Redactor::new(&config.secrets);
         let host = Host {
             ledger: SharedLedger::opened(&root, ledger.clone()),
@@ -174,6 +172,11 @@ impl Daemon {
             if added > 0 {
                 tracing::warn!(added, "added runs that were missing in the index");
             }
+        }
+        let restored = restore_slots(&host, &config, &recovery.resumable).await;
+        let restored = restored.map_err(|error| failed("cannot restore the slots", &error))?;
+        if restored > 0 || !degraded.is_empty() {
+            degraded.push(ledger_lost(restored));
         }
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
@@ -219,22 +222,23 @@ impl Daemon {
     }
 }
 
-/// Locks the state directory: both the directory itself and the file `lock` in it, because the file
-/// can be removed while a daemon holds its lock.
-fn lock(state: &StateDir) -> Result<[Flock<std::fs::File>; 2], CliError> {
-    let (root, path) = (state.root(), state.root().join("lock"));
-    let unusable = |path: &std::path::Path, error: std::io::Error| {
-        CliError::failed(format!("cannot lock {}: {error}", path.display()))
-    };
-    let directory = std::fs::File::open(root).map_err(|error| unusable(root, error))?;
-    let file = append_private(&path).map_err(|error| unusable(&path, error))?;
-    let locked = |file| {
-        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            CliError::failed(format!("another daemon is using {}", root.display()))
-                .hint("`dutyd status` shows which")
-        })
-    };
-    Ok([locked(directory)?, locked(file)?])
+/// Logs that the ledger was lost; returns the sentence for `status`.
+fn ledger_lost(restored: usize) -> String {
+    let reason = format!(
+        "the ledger was lost: {restored} slots were restored from the records of their runs; pauses, plans, waiting attempts, the amounts of the daily budgets and the pins of MCP servers are gone"
+    );
+    tracing::error!(reason);
+    reason
+}
+
+pub(super) fn lock(state: &StateDir) -> Result<StateLock, CliError> {
+    let root = state.root().display();
+    match state.lock() {
+        Ok(Some(lock)) => Ok(lock),
+        Ok(None) => Err(CliError::failed(format!("another daemon is using {root}"))
+            .hint("`dutyd status` shows which")),
+        Err(error) => Err(CliError::failed(format!("cannot lock {root}: {error}"))),
+    }
 }
 
 fn reloader(

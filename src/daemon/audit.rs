@@ -77,6 +77,7 @@ pub fn audit(
     let periods: Vec<Audited> =
         reader.periods(job)?.into_iter().map(audited).collect::<Result<_, _>>()?;
     let slots = reader.slots(job, None, None)?;
+    let restored_at = reader.restored_at()?;
     let mut rows = Rows::new(&slots);
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
     for audited in &periods {
@@ -103,6 +104,8 @@ pub fn audit(
     let extras: Vec<AuditedSlot> = rows
         .unexplained()
         .filter(|slot| !settled(&slot.job, slot.epoch, slot.due_at))
+        // The schedule of a restored slot is lost.
+        .filter(|slot| restored_at.is_none_or(|at| slot.due_at > at))
         .map(|slot| AuditedSlot { job: slot.job.clone(), due_at: slot.due_at })
         .collect();
     Ok(AuditReport {

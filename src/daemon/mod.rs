@@ -16,7 +16,7 @@ mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
-pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index};
+pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index, restore_slots};
 pub use signals::watch_signals;
 pub use supervisor::{Handle, Parts, Supervisor};
 pub use views::{

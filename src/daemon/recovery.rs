@@ -3,6 +3,7 @@
 //!
 //! *Source*: `docs/design/architecture.md`, "Crash".
 
+mod restored;
 mod resumable;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use crate::store::{
     RunSummary, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail, verify,
 };
 use crate::text::redact::Redactor;
+pub use restored::restore_slots;
 use resumable::{resumable, resumptions, worked};
 
 /// An open run that recovery has ended.

@@ -21,6 +21,8 @@ pub struct Ended {
     pub end: Redacted<SessionEnd>,
     /// Whether the last line is in the transcript.
     pub recorded: bool,
+    /// Why the ledger or the index lacks the end of the run, if one of them does.
+    pub unsettled: Option<String>,
     /// Whether the run did not end, but continues at the next start of the daemon.
     pub is_suspended: bool,
     /// Whether the run has started a write or admin call.

@@ -259,6 +259,7 @@ impl RunScope {
                 run_id: self.spec.run_id,
                 end,
                 recorded,
+                unsettled: None,
                 is_suspended: true,
                 has_started_change: self.sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
@@ -311,6 +312,7 @@ async fn finish(
                 run_id: run_id.clone(),
                 end,
                 recorded: false,
+                unsettled: None,
                 is_suspended: false,
                 has_started_change: sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
@@ -329,6 +331,7 @@ async fn finish(
         },
         (kept, _) => kept,
     };
+    let unsettled = completed.as_ref().err().map(ToString::to_string);
     match completed {
         Ok(()) => {
             if let Err(error) = lock.close() {
@@ -343,6 +346,7 @@ async fn finish(
         run_id: run_id.clone(),
         end,
         recorded: true,
+        unsettled,
         is_suspended: false,
         has_started_change: sink.has_started_change.load(Ordering::Relaxed),
         row,

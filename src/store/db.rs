@@ -10,6 +10,7 @@ use std::time::Duration;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
+use super::lock::StateLock;
 use super::reserve::Reserve;
 
 /// How long a connection waits for a lock of the database.
@@ -36,9 +37,9 @@ pub enum DbError {
         /// The newest schema version that this build supports.
         known: i64,
     },
-    /// The file was damaged and has been moved to this path.
-    #[error("the database was damaged and has been moved to {0}")]
-    SetAside(PathBuf),
+    /// The file is damaged, and this process does not hold the lock of the state directory.
+    #[error("{0} is damaged; the next start of the daemon sets it aside")]
+    Damaged(PathBuf),
     /// The writer gave no answer: its thread has stopped, or the work panicked.
     #[error("{0}: the writer thread gave no answer")]
     Closed(PathBuf),
@@ -71,18 +72,22 @@ pub(super) struct Db {
 }
 
 impl Db {
-    /// Opens a database, migrates its schema and starts its writer. A damaged file is moved aside;
-    /// its new path is returned.
+    /// Opens a database, migrates its schema and starts its writer. With `lock`, a damaged file is
+    /// moved aside, and its new path is returned.
     ///
     /// *Errors*: [`DbError`].
     pub(super) fn open(
         path: &Path,
         schema: Schema,
         mut reserve: Option<Reserve>,
+        lock: Option<&StateLock>,
     ) -> Result<(Self, Option<PathBuf>), DbError> {
         let ((mut connection, was_upgraded), aside) = match prepare(path, schema) {
             Ok(prepared) => (prepared, None),
             Err(DbError::Sqlite { error, .. }) if is_damage(&error) => {
+                if lock.is_none() {
+                    return Err(DbError::Damaged(path.to_path_buf()));
+                }
                 let aside = set_aside(path);
                 (prepare(path, schema)?, Some(aside))
             }

@@ -1,4 +1,4 @@
-//! Decides which runs of a job are expired the limits of retention.
+//! Decides which runs of a job are beyond the limits of retention.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +30,7 @@ impl IndexedRun {
     }
 }
 
-/// Returns which of the ended runs of a job are expired the limits. `runs` is sorted, newest first. The
+/// Returns which of the ended runs of a job are beyond the limits. `runs` is sorted, newest first. The
 /// newest run, the newest that succeeded and the newest that failed always stay.
 pub(super) fn expired(
     runs: &[IndexedRun],

@@ -8,6 +8,7 @@ use rusqlite::{Connection, params};
 
 use super::db::{Db, DbError, Schema, in_memory, read_only};
 use super::expired_runs::{IndexedRun, expired};
+use super::lock::StateLock;
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
 use super::run_summary::{QueuedRun, RunState, RunSummary};
@@ -59,13 +60,13 @@ impl Index {
         state.join("index.db")
     }
 
-    /// Opens the index. If the returned flag is true, the index is new, was damaged, or was
-    /// migrated: the caller must call [`Self::rebuild`].
+    /// Opens the index. With `lock`, a damaged file is moved aside. If the returned flag is true, the
+    /// index is new, was damaged, or was migrated: the caller must call [`Self::rebuild`].
     ///
     /// *Errors*: [`DbError`].
-    pub fn open(state: &Path) -> Result<(Self, bool), DbError> {
+    pub fn open(state: &Path, lock: Option<&StateLock>) -> Result<(Self, bool), DbError> {
         let is_new = !Self::path(state).exists();
-        let (db, aside) = Db::open(&Self::path(state), SCHEMA, None)?;
+        let (db, aside) = Db::open(&Self::path(state), SCHEMA, None, lock)?;
         let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
         Ok((Self { db }, owes_rebuild))
     }
@@ -120,7 +121,26 @@ impl Index {
         self.db.write(move |transaction| select(transaction, &filter)).await
     }
 
-    /// Returns the runs that are expired the limits of retention ([`expired`]).
+    /// Returns the ended runs that have a due time, newest first.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn runs_of_slots(&self) -> Result<Vec<RunSummary>, DbError> {
+        self.db
+            .write(|transaction| {
+                let mut query = transaction.prepare(
+                    "SELECT json_remove(row, '$.result'), config_digest FROM runs WHERE row ->> 'scheduled_for' IS NOT NULL ORDER BY run_id DESC",
+                )?;
+                let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get(1)?)))?;
+                rows.map(|row| {
+                    let (json, config_digest) = row?;
+                    Ok(RunSummary { config_digest, ..parse(&json)? })
+                })
+                .collect()
+            })
+            .await
+    }
+
+    /// Returns the runs beyond the limits of retention ([`expired`]).
     ///
     /// *Errors*: [`DbError`].
     pub(super) async fn expired(

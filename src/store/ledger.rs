@@ -3,8 +3,8 @@
 //! A slot `(job, epoch, due_at)` is claimed here, on disk, before anything of its run begins. An
 //! existing slot is never claimed again (CRON-1), unless a previous daemon left it before its run
 //! began. The epoch counts how often the clock was set back. The ledger also keeps the periods in
-//! which each schedule was in effect, so that `audit` can recompute the slots. The ledger is not
-//! derived from other data and cannot be rebuilt.
+//! which each schedule was in effect, so that `audit` can recompute the slots. Of a lost ledger, only the
+//! slots that ran can be restored.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::claim::{Claim, SlotState, decide, write_claim};
 use super::db::{Db, DbError, read_only};
+use super::lock::StateLock;
 use super::reserve::Reserve;
 use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
@@ -79,15 +80,18 @@ impl Ledger {
         state.join("ledger.db")
     }
 
-    /// Opens the ledger. A damaged file is moved aside; its new path is returned.
+    /// Opens the ledger. With `lock`, a damaged file is moved aside, and its new path is returned.
     ///
     /// *Errors*: [`DbError`].
-    pub fn open(state: &Path) -> Result<(Self, Option<PathBuf>), DbError> {
+    pub fn open(
+        state: &Path,
+        lock: Option<&StateLock>,
+    ) -> Result<(Self, Option<PathBuf>), DbError> {
         let reserve = Reserve::open(state.join("ledger.reserve"));
         if let Err(error) = &reserve {
             tracing::warn!(%error, "failed to open the disk-space reserve of the ledger");
         }
-        let (db, aside) = Db::open(&Self::path(state), SCHEMA, reserve.ok())?;
+        let (db, aside) = Db::open(&Self::path(state), SCHEMA, reserve.ok(), lock)?;
         Ok((Self { db }, aside))
     }
 
@@ -339,7 +343,7 @@ impl LedgerReader<'_> {
     }
 }
 
-fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
+pub(super) fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
     transaction
         .execute(
             "INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2",
@@ -385,7 +389,7 @@ fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Slot;
+    use crate::store::{Slot, StateDir};
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(second, 0).unwrap()
@@ -418,7 +422,7 @@ mod tests {
     #[tokio::test]
     async fn a_slot_is_claimed_once() {
         let dir = tempfile::tempdir().unwrap();
-        let (ledger, aside) = Ledger::open(dir.path()).unwrap();
+        let (ledger, aside) = Ledger::open(dir.path(), None).unwrap();
         assert_eq!(aside, None);
         let claimed = ledger
             .claim(claim(vec![slot(60, SlotState::Queued), slot(120, SlotState::Queued)]), at(60))
@@ -430,7 +434,7 @@ mod tests {
             [false]
         );
         drop(ledger);
-        let (ledger, _) = Ledger::open(dir.path()).unwrap();
+        let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
         assert_eq!(
             ledger.claim(claim(vec![slot(120, SlotState::Queued)]), at(200)).await.unwrap(),
             [false]
@@ -451,7 +455,7 @@ mod tests {
     #[tokio::test]
     async fn a_schedule_that_stays_the_same_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        let (ledger, _) = Ledger::open(dir.path()).unwrap();
+        let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
         let set = |record: Option<&str>, now: i64| {
             let schedules = record
                 .map(|record| ("j".to_owned(), record.to_owned(), "UTC".to_owned()))
@@ -478,7 +482,9 @@ mod tests {
             "this is not a database, and it is long enough to be looked at".repeat(100),
         )
         .unwrap();
-        let (ledger, aside) = Ledger::open(dir.path()).unwrap();
+        assert!(matches!(Ledger::open(dir.path(), None), Err(DbError::Damaged(_))));
+        let lock = StateDir::new(dir.path()).lock().unwrap().unwrap();
+        let (ledger, aside) = Ledger::open(dir.path(), Some(&lock)).unwrap();
         assert!(aside.unwrap().exists());
         assert_eq!(
             ledger.claim(claim(vec![slot(60, SlotState::Queued)]), at(60)).await.unwrap(),
@@ -486,13 +492,13 @@ mod tests {
         );
         drop(ledger);
         let other = tempfile::tempdir().unwrap();
-        let (ledger, _) = Ledger::open(other.path()).unwrap();
+        let (ledger, _) = Ledger::open(other.path(), None).unwrap();
         ledger
             .db
             .write(|transaction| transaction.pragma_update(None, "user_version", 99))
             .await
             .unwrap();
         drop(ledger);
-        assert!(matches!(Ledger::open(other.path()), Err(DbError::Newer { found: 99, .. })));
+        assert!(matches!(Ledger::open(other.path(), None), Err(DbError::Newer { found: 99, .. })));
     }
 }

@@ -32,15 +32,9 @@ impl SharedLedger {
 
     /// Returns the ledger; opens it on first use.
     ///
-    /// *Errors*: [`DbError`]; a damaged ledger is also an error, because the new one that replaces
-    /// it is empty.
+    /// *Errors*: [`DbError`].
     pub async fn get(&self) -> Result<&Ledger, DbError> {
-        let open = || async {
-            match Ledger::open(&self.root)? {
-                (ledger, None) => Ok(ledger),
-                (_, Some(aside)) => Err(DbError::SetAside(aside)),
-            }
-        };
+        let open = || async { Ok(Ledger::open(&self.root, None)?.0) };
         self.opened.get_or_try_init(open).await
     }
 }
@@ -71,7 +65,7 @@ impl SharedIndex {
     /// *Errors*: [`DbError`].
     pub async fn get(&self) -> Result<&Index, DbError> {
         let open = || async {
-            let (index, owes_rebuild) = Index::open(self.state.root())?;
+            let (index, owes_rebuild) = Index::open(self.state.root(), None)?;
             if owes_rebuild {
                 index.rebuild(self.state.clone()).await?;
             }

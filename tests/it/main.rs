@@ -25,6 +25,7 @@ mod follow;
 mod formats;
 mod help;
 mod invalid_configs;
+mod lost;
 mod mcp;
 mod old_formats;
 mod operator;

@@ -33,7 +33,7 @@ fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
 impl Bench {
     async fn new(schedule: &str, dues: &[&str]) -> Self {
         let temp = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(temp.path()).unwrap().0;
+        let ledger = Ledger::open(temp.path(), None).unwrap().0;
         let schedules = vec![("j".to_owned(), schedule.to_owned(), "UTC".to_owned())];
         ledger.set_schedules(0, schedules, Claim::default(), at("00:00:00")).await.unwrap();
         let slots = dues.iter().map(|due| slot("j", at(due))).collect();

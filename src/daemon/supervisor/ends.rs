@@ -63,6 +63,8 @@ impl Supervisor {
                 if stop_reason == StopReason::RecordFailed || !ended.recorded {
                     let error = end.error.as_deref().unwrap_or("unknown error");
                     self.disk_failed(&format!("the record of a run: {error}"));
+                } else if let Some(error) = &ended.unsettled {
+                    self.disk_failed(&format!("the end of a run: {error}"));
                 }
                 let may_retry =
                     outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;

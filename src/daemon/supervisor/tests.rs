@@ -54,7 +54,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         Observers::default(),
         Default::default(),
     );
-    let ledger = Ledger::open(&state).unwrap().0;
+    let ledger = Ledger::open(&state, None).unwrap().0;
     host.ledger = SharedLedger::opened(&state, ledger.clone());
     let parts = Parts {
         host,
