@@ -19,7 +19,7 @@ use crate::config::{Autonomy, Config, Job, Limits, Listed, Policy, ReadPolicy, T
 use crate::domain::{CallId, DecisionKind, ErrorKind, JobName, RunId, ToolName};
 use crate::gate::Decision;
 use crate::process::prepare_daemon;
-use crate::run::{Host, KnownTool, Servers, gate_rules, tool_context, tools};
+use crate::run::{Host, KnownTool, Links, Servers, gate_rules, tool_context, tools};
 use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
@@ -51,9 +51,10 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     })?;
     let redactor = Redactor::new(&config.secrets);
     let run_id = context.new_run_id();
-    let ctx = tool_context(&config, &job, &host, &run_id, None, redactor).map_err(|error| {
-        CliError::failed(format!("cannot create the temporary directory: {error}"))
-    })?;
+    let ctx = tool_context(&config, &job, &host, (&run_id, None), redactor, Links::Resolved)
+        .map_err(|error| {
+            CliError::failed(format!("cannot create the temporary directory: {error}"))
+        })?;
     let rules = gate_rules(&config, &job, ctx.access.paths.clone());
     let mut servers = match &tool {
         KnownTool::Mcp { server, category, .. } => {

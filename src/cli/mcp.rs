@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::output;
 use crate::config::{Config, Job, MCP_SEPARATOR, McpServer, Trust};
 use crate::domain::RunId;
-use crate::run::{least_rights, tool_context};
+use crate::run::{Links, least_rights, tool_context};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger};
 use crate::text::escape::one_line;
@@ -47,7 +47,7 @@ async fn start(
     };
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);
-    let ctx = tool_context(config, &job, &host, &run_id, None, redactor)
+    let ctx = tool_context(config, &job, &host, (&run_id, None), redactor, Links::Resolved)
         .map_err(|error| CliError::failed(error.to_string()))?;
     let lifetime = std::time::Duration::from_secs(120);
     let started = RunningServer::start(server, &ctx, rights, lifetime).await;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::host::Host;
 use super::mcp::Servers;
 use super::preflight::{connect, preflight};
-use super::tool_context::{tool_context, toolbox};
+use super::tool_context::{Links, tool_context, toolbox};
 use crate::config::{Config, Job};
 use crate::domain::{PreflightItem, RunId};
 use crate::text::redact::Redactor;
@@ -58,7 +58,7 @@ pub async fn check(
 ) -> io::Result<CheckReport> {
     host.state.create()?;
     let redactor = Redactor::new(&config.secrets);
-    let ctx = tool_context(config, job, host, run_id, None, redactor)?;
+    let ctx = tool_context(config, job, host, (run_id, None), redactor, Links::Resolved)?;
     let mut servers = Servers::start(config, job, (job.mode, false), host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = toolbox(config, job, &ctx, of_servers, false);

@@ -26,6 +26,7 @@ use crate::domain::{
     Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, Stop, StopReason,
 };
 use crate::gate::GateRules;
+use crate::process::on_host;
 
 /// Runs `spec` to its end. `stop` holds a stop reason once the run must end.
 ///
@@ -56,7 +57,7 @@ async fn execute_new(
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
     let mut scope = RunScope::begin(spec, host, stop, None).await?;
-    let documents = documents(&scope.spec, &scope.ctx);
+    let documents = documents(&scope.spec, &scope.ctx).await;
     scope.record_start(Some(documents.found.clone())).await?;
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
@@ -86,9 +87,9 @@ pub(super) async fn begin_work(
     if scope.is_suspending() {
         return Ok(suspended());
     }
-    let (spec, ctx) = (&scope.spec, &scope.ctx);
-    let mut items = preflight(&spec.config, &spec.job, ctx, &scope.toolbox);
+    let mut items = checklist(scope).await;
     items.extend(found);
+    let spec = &scope.spec;
     let is_recorded = !(spec.job.policy.write.is_empty() && spec.job.policy.admin.is_empty())
         || items.iter().any(|item| !item.ok);
     let may_begin = may_begin(spec, &scope.host, &items, &scope.stop).await;
@@ -103,6 +104,20 @@ pub(super) async fn begin_work(
     Ok(match recorded {
         Ok(()) => check_and_run(scope, documents, events).await,
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
+    })
+}
+
+/// Returns the checklist of a run. If a file system of this host gives no answer, the checklist has
+/// only a failed item that says so.
+async fn checklist(scope: &RunScope) -> Vec<PreflightItem> {
+    let (config, job) = (scope.spec.config.clone(), scope.spec.job.clone());
+    let (ctx, toolbox) = (scope.ctx.clone(), scope.toolbox.clone());
+    let items = match scope.hangs {
+        Some(error) => Err(error),
+        None => on_host(move || preflight(&config, &job, &ctx, &toolbox)).await,
+    };
+    items.unwrap_or_else(|error| {
+        vec![PreflightItem { name: "files".to_owned(), ok: false, detail: error.to_string() }]
     })
 }
 

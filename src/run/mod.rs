@@ -38,4 +38,6 @@ pub use spec::{PromptError, RunSpec, TriggerFacts};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,
 };
-pub use tool_context::{UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools};
+pub use tool_context::{
+    Links, UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools,
+};

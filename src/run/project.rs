@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::GitFacts;
-use crate::process::{ProcessSpec, Spawner};
+use crate::process::{ProcessSpec, Spawner, on_host};
 use crate::text::redact::Redactor;
 
 /// Limit of a line of `git log` in the prompt, in characters; the rest of the line is cut off.
@@ -86,10 +86,16 @@ pub(super) async fn git_facts(
     let names = untracked?;
     Some(GitFacts {
         branch: redactor.text(&text(branch)).into_owned(),
-        modified: modified(root, &index?),
+        modified: modified_files(root, index?).await?,
         untracked: names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count(),
         commits: subjects(&text(commits), redactor),
     })
+}
+
+/// Counts as [`modified`]; `None` if the files give no answer.
+async fn modified_files(root: &Path, index: Vec<u8>) -> Option<usize> {
+    let root = root.to_path_buf();
+    on_host(move || modified(&root, &index)).await.ok()
 }
 
 /// Returns the lines of a log with secrets removed, each cut to [`SUBJECT_CHARACTERS`].

@@ -1,11 +1,14 @@
 //! The system prompt of a run, and the facts that go into it.
 
+use std::path::{Path, PathBuf};
+
 use super::documents::Documents;
 use super::project;
 use super::scope::RunScope;
 use super::spec::RunSpec;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
 use crate::config::{Autonomy, Job, Model};
+use crate::process::on_host;
 use crate::tools::ToolContext;
 
 /// Returns the system prompt of a run and, separately, the untrusted text of the repository.
@@ -22,12 +25,17 @@ pub(super) async fn prompt(
         .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
     let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
     let working_dir = &ctx.working_dir;
-    let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     // In a remote job, this path names a directory on the other host, so do not look for a
     // repository here.
-    let is_local = ctx.programs.execution.is_local();
-    let root = project::git_root(&directory).filter(|_| is_local);
-    let git = match (&root, host.environment.find_program("git")) {
+    let found = match ctx.programs.execution.is_local() {
+        true => {
+            let (directory, environment) = (working_dir.clone(), host.environment.clone());
+            on_host(move || (repository(&directory).1, environment.find_program("git"))).await
+        }
+        false => Ok((None, None)),
+    };
+    let (root, git) = found.unwrap_or_default();
+    let git = match (&root, git) {
         (Some(root), Some(git)) => tokio::select! {
             facts = project::git_facts(&ctx.programs.spawner, &git, root, &ctx.redactor) => facts,
             _ = scope.stop.reason() => None,
@@ -56,15 +64,26 @@ pub(super) async fn prompt(
 }
 
 /// Returns the documents of the job's project; empty for a remote job or without a model.
-pub(super) fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
+pub(super) async fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
     let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.programs.execution.is_local())
     else {
         return Documents::default();
     };
-    let working_dir = &ctx.working_dir;
+    let (working_dir, redactor) = (ctx.working_dir.clone(), ctx.redactor.clone());
+    let names = model.profile.documents;
+    let read = on_host(move || {
+        let (directory, root) = repository(&working_dir);
+        super::documents::documents(root.as_deref(), &directory, names, &redactor)
+    });
+    // The checklist reports a directory that gives no answer.
+    read.await.unwrap_or_default()
+}
+
+/// Returns the resolved path of a directory, and the root of its repository.
+fn repository(working_dir: &Path) -> (PathBuf, Option<PathBuf>) {
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     let root = project::git_root(&directory);
-    super::documents::documents(root.as_deref(), &directory, model.profile.documents, &ctx.redactor)
+    (directory, root)
 }
 
 fn skills(job: &Job) -> Vec<(&str, &str, &str)> {

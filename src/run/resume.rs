@@ -79,8 +79,11 @@ pub async fn resume(
             let error = format!("the tools of the run can no longer be sandboxed: {error}");
             with_totals(ended_early(StopReason::Interrupted, error), &row)
         }
+        _ if let Some(error) = scope.hangs => {
+            with_totals(ended_early(StopReason::Interrupted, error.to_string()), &row)
+        }
         _ if RecordedStart::find(&events).is_none() => {
-            let documents = documents(&scope.spec, &scope.ctx);
+            let documents = documents(&scope.spec, &scope.ctx).await;
             begin_work(&mut scope, &documents.text, &events).await?
         }
         _ => {

@@ -19,14 +19,14 @@ use super::preflight::connect;
 use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::temporary::TemporaryWatch;
-use super::tool_context::{tool_context, toolbox};
+use super::tool_context::{Links, tool_context, toolbox};
 use crate::agent::{EventSink as _, SessionResult, StopSignal, Toolbox};
 use crate::config::McpTransport;
 use crate::domain::{
     Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
     Stop, StopReason,
 };
-use crate::process::{Spawner, landlock_abi};
+use crate::process::{HostWorkError, Spawner, landlock_abi, on_host};
 use crate::sinks::Observed;
 use crate::store::{EndFacts, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
@@ -61,6 +61,8 @@ pub(super) struct RunScope {
     pub(super) stop: StopSignal,
     lock: RunLock,
     is_resumed: bool,
+    /// Why the directories of the job could not be resolved, if a file system gives no answer.
+    pub(super) hangs: Option<HostWorkError>,
     servers: Servers,
     connection: Option<Connection>,
     _watch: TemporaryWatch,
@@ -118,15 +120,8 @@ impl RunScope {
             precheck: Mutex::new(answer),
             row: Mutex::new(row),
         });
-        let ctx = tool_context(
-            &spec.config,
-            &spec.job,
-            &host,
-            &spec.run_id,
-            Some(directory.clone()),
-            redactor,
-        )
-        .map_err(state_error)?;
+        let (ctx, hangs) =
+            context(&spec, &host, &directory, redactor).await.map_err(state_error)?;
         let limits = &spec.job.limits;
         let killer = kill_at_once(stop.clone(), ctx.programs.spawner.clone());
         let watch = TemporaryWatch::new(
@@ -155,6 +150,7 @@ impl RunScope {
             stop,
             lock,
             is_resumed,
+            hangs,
             servers: Servers::default(),
         })
     }
@@ -185,7 +181,7 @@ impl RunScope {
         let (spec, ctx) = (&self.spec, &self.ctx);
         let modes = (spec.mode, spec.person_can_allow());
         let usable_servers = usable_servers(&spec.config, &spec.job, modes);
-        if usable_servers.is_empty() {
+        if usable_servers.is_empty() || self.hangs.is_some() {
             return Ok(());
         }
         for (server, category) in usable_servers {
@@ -273,6 +269,26 @@ impl RunScope {
             cost_micro_usd: end.cost_usd.filter(|_| !self.is_resumed).map(millionths),
         };
         finish((&self.spec.run_id, facts), &self.host, &self.sink, self.lock, end).await
+    }
+}
+
+/// Returns the context of the tools of a run. If a file system of this host gives no answer, leaves
+/// the links in paths as they are, and returns why.
+async fn context(
+    spec: &RunSpec,
+    host: &Host,
+    directory: &RunDir,
+    redactor: Redactor,
+) -> io::Result<(Arc<ToolContext>, Option<HostWorkError>)> {
+    let build = |links| {
+        let (config, job, host) = (spec.config.clone(), spec.job.clone(), host.clone());
+        let (run_id, outputs) = (spec.run_id.clone(), Some(directory.clone()));
+        let redactor = redactor.clone();
+        move || tool_context(&config, &job, &host, (&run_id, outputs), redactor, links)
+    };
+    match on_host(build(Links::Resolved)).await {
+        Ok(ctx) => Ok((ctx?, None)),
+        Err(error) => Ok((build(Links::AsWritten)()?, Some(error))),
     }
 }
 

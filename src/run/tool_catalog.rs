@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use serde::{Deserialize, Serialize};
 
 use super::host::Host;
-use super::tool_context::{gate_rules, path_rules};
+use super::tool_context::{Links, gate_rules, path_rules};
 use crate::argv::{ArgumentConditions, Parameters};
 use crate::config::{
     Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,
@@ -261,7 +261,7 @@ pub fn explain(
         None => JudgedCall::default(),
         Some(arguments) => tool.prepare(arguments)?,
     };
-    let rules = gate_rules(config, job, path_rules(config, job, host, None));
+    let rules = gate_rules(config, job, path_rules(config, job, host, None, Links::Resolved));
     let call = call.with_real_paths(job.environment.is_local(), &rules.paths);
     let decision = tool.decide(&rules, &call);
     let gone = tool.unavailable(config, Some((job, &rules.paths)), &host.environment);
@@ -310,7 +310,7 @@ pub fn tool_rows(
     host: &Host,
     of_servers: &[(Arc<McpServer>, String)],
 ) -> Vec<ToolRow> {
-    let job = job.map(|job| (job, path_rules(config, job, host, None)));
+    let job = job.map(|job| (job, path_rules(config, job, host, None, Links::Resolved)));
     let row = |tool: KnownTool<'_>| {
         let of_job = job.as_ref().map(|(job, rules)| (*job, rules));
         let unavailable = tool.unavailable(config, of_job, &host.environment);

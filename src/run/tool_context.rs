@@ -24,6 +24,14 @@ use crate::tools::{
     WebFetchTool, WebSearchTool,
 };
 
+/// What to do with the links in the paths of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    Resolved,
+    /// Touches no path of the job, because its file system gives no answer. No tool may run.
+    AsWritten,
+}
+
 /// Returns the context of the tools of a run. `outputs` is the directory of the run, which keeps
 /// full outputs; `None` keeps none.
 ///
@@ -32,9 +40,9 @@ pub fn tool_context(
     config: &Config,
     job: &Job,
     host: &Host,
-    run_id: &RunId,
-    outputs: Option<RunDir>,
+    (run_id, outputs): (&RunId, Option<RunDir>),
     redactor: Redactor,
+    links: Links,
 ) -> io::Result<Arc<ToolContext>> {
     let is_local = job.environment.is_local();
     let working_dir = working_dir(job, host);
@@ -42,7 +50,8 @@ pub fn tool_context(
         // The preflight reports a failure.
         let _ = create_private_dir(&working_dir);
     }
-    let working_dir = match is_local {
+    let is_resolved = is_local && links == Links::Resolved;
+    let working_dir = match is_resolved {
         true => resolved(&working_dir).unwrap_or(working_dir),
         false => working_dir,
     };
@@ -63,7 +72,7 @@ pub fn tool_context(
     env.remove("PATH");
     env.extend(host.environment.search_path().map(|path| ("PATH".to_owned(), path)));
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
-    let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())));
+    let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())), links);
     // In a remote job, the processes on this host may write only to the temporary directory.
     let sandboxed = match is_local {
         true => rules.clone(),
@@ -76,10 +85,15 @@ pub fn tool_context(
                 &Job { environment: ExecutionTarget::Local, ..job.clone() },
                 host,
                 None,
+                links,
             )
         },
     };
-    let bash = if is_local { host.environment.find_program("bash") } else { Some("bash".into()) };
+    let bash = match is_local {
+        true if links == Links::AsWritten => None,
+        true => host.environment.find_program("bash"),
+        false => Some("bash".into()),
+    };
     let profile = profile_of(config, job);
     let limits = &job.limits;
     let shell = bash
@@ -146,10 +160,11 @@ pub fn path_rules(
     job: &Job,
     host: &Host,
     run: Option<(&Path, Option<&RunDir>)>,
+    links: Links,
 ) -> PathRules {
     let working_dir = working_dir(job, host);
     let is_local = job.environment.is_local();
-    let real = |path: &Path| match is_local {
+    let real = |path: &Path| match is_local && links == Links::Resolved {
         true => resolved(path).unwrap_or_else(|_| path.to_path_buf()),
         // We cannot resolve symlinks on the remote host.
         false => path.to_path_buf(),

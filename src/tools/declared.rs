@@ -18,7 +18,7 @@ use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Expect, Tool};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
-use crate::process::{Exit, resolved};
+use crate::process::{Exit, HostWorkError, on_host, resolved};
 
 /// Maximum bytes of a file that we hash because a literal argument names it. A literal argument is
 /// one without placeholders in `tools.yaml`.
@@ -79,7 +79,8 @@ async fn facts_of_file(path: &Path) -> Result<String, CallError> {
     let failed = |error: std::io::Error| {
         CallError::new(ErrorKind::Io, format!("{} cannot be inspected: {error}.", path.display()))
     };
-    let meta = std::fs::metadata(path).map_err(failed)?;
+    let named = path.to_path_buf();
+    let meta = on_host(move || std::fs::metadata(named)).await.map_err(late)?.map_err(failed)?;
     if meta.len() <= DIGEST_BYTES
         && let Ok(digest) = digest_of_file(path.to_path_buf()).await
     {
@@ -87,6 +88,11 @@ async fn facts_of_file(path: &Path) -> Result<String, CallError> {
     }
     let changed = (meta.ctime(), meta.ctime_nsec());
     Ok(format!("{}:{} {} bytes, {changed:?}", meta.dev(), meta.ino(), meta.len()))
+}
+
+/// The error of a call whose paths give no answer.
+fn late(error: HostWorkError) -> CallError {
+    CallError::new(ErrorKind::Timeout, format!("A path of the call gives no answer: {error}."))
 }
 
 /// A tool that `tools.yaml` declares, in a run.
@@ -141,7 +147,9 @@ impl DeclaredTool {
                     }
                     // If the path does not exist yet, only its existing part is resolved. A
                     // dangling link is refused.
-                    let real = resolved(&path).ok().filter(|real| !real.is_symlink());
+                    let real =
+                        on_host(move || resolved(&path).ok().filter(|real| !real.is_symlink()));
+                    let real = real.await.map_err(late)?;
                     let astray = || denied("path", &"a link in the path cannot be resolved");
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
@@ -297,8 +305,12 @@ impl ToolRunner for DeclaredTool {
                 let digest = digest_of_file(path.clone()).await?;
                 files.push_str(&format!("{}={digest} ", path.display()));
             }
-            let literals: Vec<PathBuf> =
-                self.tool.command.literals().filter_map(|text| literal_file(call, text)).collect();
+            let (tool, call) = (self.tool.clone(), call.clone());
+            let literals = on_host(move || {
+                let files = tool.command.literals().filter_map(|text| literal_file(&call, text));
+                files.collect::<Vec<PathBuf>>()
+            });
+            let literals = literals.await.map_err(late)?;
             for path in literals {
                 let facts = facts_of_file(&path).await?;
                 files.push_str(&format!("{}={facts} ", path.display()));

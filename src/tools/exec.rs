@@ -10,7 +10,7 @@ use super::output::PROGRAM_VIEW;
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure};
+use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure, on_host};
 
 /// The settings of a tool process. Its argv, working directory and standard input come from the
 /// call.
@@ -37,17 +37,23 @@ impl Process<'_> {
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
         let sandbox = match ctx.is_sandboxed() {
-            true => ctx.programs.sandboxes.of(self.category, self.sandbox, &working_dir),
-            false => Ok(None),
+            true => {
+                let profiles = ctx.programs.sandboxes.clone();
+                let (category, own) = (self.category, self.sandbox.clone());
+                let directory = working_dir.clone();
+                on_host(move || profiles.of(category, &own, &directory)).await
+            }
+            false => Ok(Ok(None)),
+        };
+        let failed = |kind, error: &dyn std::fmt::Display| {
+            let message =
+                format!("The tool was not started, because it cannot be sandboxed: {error}.");
+            (None, CallOutput::of_error(&CallError::new(kind, message)))
         };
         let sandbox = match sandbox {
-            Ok(sandbox) => sandbox,
-            Err(error) => {
-                let message =
-                    format!("The tool was not started, because it cannot be sandboxed: {error}.");
-                let error = CallError::new(ErrorKind::SpawnFailed, message);
-                return (None, CallOutput::of_error(&error));
-            }
+            Ok(Ok(sandbox)) => sandbox,
+            Ok(Err(error)) => return failed(ErrorKind::SpawnFailed, &error),
+            Err(error) => return failed(ErrorKind::Timeout, &error),
         };
         let spec = ProcessSpec {
             program: self.program.clone(),
@@ -153,7 +159,7 @@ pub(super) fn append(text: &mut String, note: &str) {
 ///
 /// *Errors*: `io` if the file cannot be read.
 pub(super) async fn digest_of_file(path: PathBuf) -> Result<String, CallError> {
-    let digest = tokio::task::spawn_blocking(move || {
+    let digest = on_host(move || {
         let mut digest = Sha256::new();
         let mut file = std::fs::File::open(&path)?;
         let mut buffer = vec![0; 256 * 1024];

@@ -1,29 +1,29 @@
 //! The sandbox profiles of a run: one per set of rights, built on first use.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::config::{SandboxMode, ToolSandbox};
 use crate::domain::Category;
 use crate::gate::PathRules;
 use crate::process::{SandboxError, SandboxPolicy, SandboxProfile, resolved};
 
-/// Builds the sandbox profiles of a run and keeps them for later calls.
-#[derive(Debug)]
+/// Builds the sandbox profiles of a run and keeps them for later calls. Clones share the profiles.
+#[derive(Debug, Clone)]
 pub struct SandboxProfiles {
     mode: SandboxMode,
     rules: PathRules,
     temporary: PathBuf,
     /// Whether the job has network access.
     network: bool,
-    built: Mutex<Vec<(SandboxPolicy, SandboxProfile)>>,
+    built: Arc<Mutex<Vec<(SandboxPolicy, SandboxProfile)>>>,
 }
 
 impl SandboxProfiles {
     /// Returns the profiles of a run. Every process of the run may write `temporary`.
     #[must_use]
     pub fn new(mode: SandboxMode, rules: PathRules, temporary: PathBuf, network: bool) -> Self {
-        Self { mode, rules, temporary, network, built: Mutex::default() }
+        Self { mode, rules, temporary, network, built: Arc::default() }
     }
 
     /// Returns whether the sandbox is on.

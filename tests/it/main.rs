@@ -23,6 +23,7 @@ mod disk;
 mod environment;
 mod follow;
 mod formats;
+mod hang;
 mod help;
 mod invalid_configs;
 mod lost;

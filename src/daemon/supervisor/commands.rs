@@ -13,7 +13,7 @@ use crate::config::{Config, SandboxMode};
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
 use crate::gate::jobs_with_more_rights;
-use crate::process::{sandbox_gaps, sandbox_support};
+use crate::process::{on_host, sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
 use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
 
@@ -230,7 +230,15 @@ impl Supervisor {
     /// Reloads the files. On any error, the configuration in effect stays (CFG-1).
     async fn reload_files(&mut self) {
         let reload = self.reload.clone();
-        let Ok(loaded) = tokio::task::spawn_blocking(move || reload()).await else { return };
+        let loaded = match on_host(move || reload()).await {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                self.config_state.valid = false;
+                self.config_state.errors = vec![format!("the files cannot be read: {error}")];
+                tracing::error!(%error, "the new configuration cannot be read; the old one stays in effect");
+                return;
+            }
+        };
         let now = self.parts.host.clock.now();
         self.config_state.valid = loaded.report.errors.is_empty();
         self.config_state.errors = error_lines(&loaded.report.errors);

@@ -33,7 +33,7 @@ use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRu
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, PathRules, Resource};
-use crate::process::resolved;
+use crate::process::{GRACE, HostWorkError, on_host, on_host_within, resolved};
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// Maximum bytes of a text argument that declares no limit of its own.
@@ -387,24 +387,38 @@ impl ToolSpec for BuiltinTool {
 impl ToolRunner for BuiltinTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let (ctx, resources) = (self.ctx.clone(), call.resources.clone());
-        let state = tokio::task::spawn_blocking(move || state_of(&ctx, &resources));
-        state.await.map_err(|error| CallError::new(ErrorKind::Io, format!("{error}.")))?
+        let state = on_host(move || state_of(&ctx, &resources));
+        state.await.map_err(|error| CallError::new(ErrorKind::Timeout, format!("{error}.")))?
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let (ctx, arguments, work) = (self.ctx.clone(), call.arguments.clone(), self.kind.work);
         let cancel = context.cancel.clone();
         let until = Instant::now() + ctx.timeout;
-        let done = tokio::task::spawn_blocking(move || {
-            work(&arguments, &Work { ctx: &ctx, cancel, until })
-        });
-        match done.await {
+        // A file system that gives no answer must not hold up the run.
+        let stopped = async {
+            context.cancel.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+            Err(HostWorkError::Late)
+        };
+        let limit = self.ctx.timeout + GRACE;
+        let done =
+            on_host_within(limit, move || work(&arguments, &Work { ctx: &ctx, cancel, until }));
+        let done = tokio::select! {
+            done = done => done,
+            stopped = stopped => stopped,
+        };
+        match done {
             Ok(Ok(answer)) => collected(&self.ctx, context, self.kind.view, answer),
             Ok(Err(error)) => {
                 let message = self.ctx.redactor.text(&error.message).into_owned();
                 CallOutput::of_error(&CallError::new(error.kind, message))
             }
-            Err(error) => {
+            Err(error @ (HostWorkError::Late | HostWorkError::Busy)) => {
+                let message = format!("{error}; the effect of the call is unknown.");
+                CallOutput::of_error(&CallError::new(ErrorKind::Timeout, message))
+            }
+            Err(error @ HostWorkError::Failed) => {
                 tracing::error!(tool = self.declared.name, %error, "a built-in tool panicked");
                 let message = "An internal error of dutyd ended this call; its effect is unknown.";
                 CallOutput::of_error(&CallError::new(ErrorKind::Tool, message))
