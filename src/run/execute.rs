@@ -278,6 +278,14 @@ pub(super) async fn run_apart(
     scope: &RunScope,
     work: impl Future<Output = SessionResult> + Send + 'static,
 ) -> SessionResult {
+    #[cfg(feature = "faults")]
+    let work = {
+        let job = scope.spec.job.name.to_string();
+        async move {
+            crate::store::faults::in_session(&job);
+            work.await
+        }
+    };
     match tokio::spawn(work).await {
         Ok(result) => result,
         Err(error) => {

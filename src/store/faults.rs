@@ -2,7 +2,8 @@
 //! nothing of it.
 //!
 //! The environment variable `DUTYD_FAULTS` names one fault: `kill_after_line=N` kills this process
-//! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel.
+//! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel, and
+//! `panic_in_job=NAME` makes the session of each run of a job panic.
 
 use std::sync::LazyLock;
 
@@ -10,17 +11,30 @@ use std::sync::LazyLock;
     clippy::disallowed_methods,
     reason = "a fault is not part of the configuration, and a release has none"
 )]
-static KILL_AFTER: LazyLock<Option<u64>> = LazyLock::new(|| {
-    std::env::var("DUTYD_FAULTS").ok()?.strip_prefix("kill_after_line=")?.parse().ok()
+static FAULT: LazyLock<Option<(String, String)>> = LazyLock::new(|| {
+    let fault = std::env::var("DUTYD_FAULTS").ok()?;
+    fault.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
 });
+
+fn is_set(name: &str, value: &str) -> bool {
+    FAULT.as_ref().is_some_and(|(of, given)| of == name && given == value)
+}
 
 /// Injects the fault that follows a line of a transcript.
 pub(super) fn after_line(seq: u64) {
-    if *KILL_AFTER == Some(seq) {
+    if is_set("kill_after_line", &seq.to_string()) {
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::Signal::SIGKILL);
         // The signal is on its way; nothing may happen before it arrives.
         loop {
             std::thread::park();
         }
+    }
+}
+
+/// Injects the fault in the session of a run of `job`.
+#[expect(clippy::panic, reason = "the panic is the fault")]
+pub(crate) fn in_session(job: &str) {
+    if is_set("panic_in_job", job) {
+        panic!("a fault of a test");
     }
 }

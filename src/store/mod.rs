@@ -9,7 +9,7 @@ mod claim;
 mod db;
 mod expired_runs;
 #[cfg(feature = "faults")]
-mod faults;
+pub(crate) mod faults;
 mod files;
 mod index;
 mod ledger;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 
 use nix::sys::signal::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::support::{Place, alive, wait_until};
 
@@ -26,13 +26,18 @@ const SCRIPT: &str = "steps:
   - say: done
 ";
 const CONFIG: &str = "default_model: m
-models: {m: {provider: scripted, script: s.yaml}}
+models: {m: {provider: scripted, script: s.yaml}, looks: {provider: scripted, script: looks.yaml}}
 security: {sandbox: off}
 shutdown_grace: 5s
 ";
 
 fn place(jobs: &str) -> Place {
-    let place = Place::new(&[("config.yaml", CONFIG), ("s.yaml", SCRIPT), ("jobs.yaml", jobs)]);
+    let place = Place::new(&[
+        ("config.yaml", CONFIG),
+        ("s.yaml", SCRIPT),
+        ("looks.yaml", "steps: [{call: {tool: look}}, {call: {tool: look}}]\n"),
+        ("jobs.yaml", jobs),
+    ]);
     let root = place.path().display().to_string();
     place.write("tools.yaml", &TOOLS.replace("ROOT", &root));
     place
@@ -118,6 +123,13 @@ fn kills() -> usize {
     std::env::var("DUTYD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
 }
 
+/// Returns the number of slots that are not decided yet.
+fn slots_left(place: &Place) -> usize {
+    let slots = place.json(&["slots"]);
+    let is_open = |slot: &&Value| slot["state"] == "queued" || slot["state"] == "running";
+    slots.as_array().unwrap().iter().filter(is_open).count()
+}
+
 // proves CRON-1, STATE-1
 #[test]
 fn kills_at_random_instants_lose_and_double_no_slot() {
@@ -126,6 +138,7 @@ fn kills_at_random_instants_lose_and_double_no_slot() {
 jobs:
   - {name: tick, schedule: '* * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
   - {name: other, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
+  - {name: fails, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, retry: {max_attempts: 2, backoff: 1s}, limits: {max_iterations: 1}, model: looks, prompt: x}
 ",
     );
     let seed = fastrand::u64(..);
@@ -138,14 +151,16 @@ jobs:
         daemon.wait();
     }
     let daemon = place.serve();
-    for job in ["tick", "other"] {
+    for job in ["tick", "other", "fails"] {
         assert_eq!(place.dutyd(&["pause", job]).code, 0);
     }
-    let is_idle = || {
-        let runs = place.json(&["status"])["runs"].clone();
-        runs == json!({"active": 0, "queued": 0})
-    };
-    wait_until(is_idle, || place.log());
+    // A slot that waits for its next attempt is `queued`.
+    let mut left = slots_left(&place);
+    while left > 0 {
+        // Each attempt takes a second, so wait as long as there is progress.
+        wait_until(|| slots_left(&place) < left, || place.log());
+        left = slots_left(&place);
+    }
     drop(daemon);
     check_record(&place);
     let slots = place.json(&["slots"]);
@@ -158,8 +173,20 @@ jobs:
         let run = place.json(&["show", run_id])["run"].clone();
         let outcome = run["outcome"].as_str().unwrap();
         // A run that the daemon's death cut off four times ends as interrupted.
-        assert!(["succeeded", "interrupted"].contains(&outcome), "{run}");
+        let expected = if run["job"] == "fails" { "failed" } else { "succeeded" };
+        assert!([expected, "interrupted"].contains(&outcome), "{run}");
+        let attempts = if run["job"] == "fails" { 2 } else { 1 };
+        assert!(run["attempt"] == attempts || outcome == "interrupted", "{run}");
     }
+    let all = place.json(&["runs", "--job", "fails", "--limit", "100000"]);
+    let attempts = all
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|run| (run["scheduled_for"].to_string(), run["attempt"].to_string()));
+    let mut attempts: Vec<_> = attempts.collect();
+    attempts.sort();
+    assert!(attempts.windows(2).all(|two| two[0] != two[1]), "made twice: {attempts:?}");
     let count = runs.len();
     runs.sort_unstable();
     runs.dedup();

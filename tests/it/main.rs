@@ -21,6 +21,7 @@ mod daemon;
 mod differential;
 mod disk;
 mod environment;
+mod faults;
 mod follow;
 mod formats;
 mod hang;

@@ -127,6 +127,17 @@ impl Place {
         self.started(daemon)
     }
 
+    /// Starts the daemon with at most this number of open files and waits until it is ready.
+    pub(crate) fn serve_with_files(&self, most: u32) -> Daemon {
+        let daemon = self.command(&["serve"]);
+        #[expect(clippy::disallowed_methods, reason = "runs the binary under test with a limit")]
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &format!("ulimit -n {most}; exec \"$@\""), "sh"]);
+        shell.arg(daemon.get_program()).args(daemon.get_args()).env_clear();
+        shell.envs(daemon.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        self.started(shell)
+    }
+
     /// Starts the daemon with this socket for its messages to systemd and waits until it is ready.
     pub(crate) fn serve_notifying(&self, socket: &std::path::Path) -> Daemon {
         let mut daemon = self.command(&["serve"]);
