@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Place, wait_until};
+use crate::support::{Place, asked, wait_until};
 
 const CONFIG: &str = "models: {main: {provider: scripted, script: script.yaml}}\n";
 
@@ -232,21 +232,6 @@ fn a_run_keeps_the_policy_that_it_began_with() {
     let events = shown["events"].as_array().unwrap();
     let decision = events.iter().find(|event| event["type"] == "policy_decision").unwrap();
     assert_eq!(decision["rule"], "job_deny", "{decision}");
-}
-
-/// Sends a raw request as the current user; returns the status line of the response.
-fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
-    use std::io::{Read as _, Write as _};
-    let mut client = std::os::unix::net::UnixStream::connect(socket).unwrap();
-    let key = key.map(|key| format!("Dutyd-Key: {key}\r\n")).unwrap_or_default();
-    write!(
-        client,
-        "{request} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    let _ = client.read_to_string(&mut answer);
-    answer.lines().next().unwrap_or_default().to_owned()
 }
 
 /// A process that escaped its shim is not a descendant of the daemon. Only its lack of the key

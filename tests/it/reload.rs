@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, wait_until};
+use crate::support::{Place, alive, asked, wait_until};
 
 const CONFIG: &str = "default_model: m
 models: {m: {provider: scripted, script: s.yaml}, slow: {provider: scripted, script: slow.yaml}}
@@ -162,6 +162,73 @@ fn a_storm_of_changes_ends_with_the_last_file_and_disturbs_no_run() {
     std::fs::write(place.path().join("go"), "").unwrap();
     let outcome = || place.json(&["show", &run_id])["run"]["outcome"].clone();
     wait_until(|| outcome() == "succeeded", || place.log());
+    drop(daemon);
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
+}
+
+/// Returns the private memory of a process, in KiB.
+fn private_memory(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+// proves CFG-7
+#[test]
+fn a_thousand_reloads_disturb_no_run_and_leave_memory_flat() {
+    let place = place();
+    let root = place.path().display();
+    place.write(
+        "config.yaml",
+        &CONFIG.replace("shutdown_grace", "max_concurrent_runs: 50\nshutdown_grace"),
+    );
+    place.write(
+        "tools.yaml",
+        &format!("version: 1\ntools: [{{name: wait, description: Waits, category: read, cmd: cat, args: [{root}/gate]}}]\n"),
+    );
+    assert_eq!(place.shell(&format!("mkfifo {root}/gate")).code, 0);
+    let jobs = |version: usize| {
+        let job = |number| {
+            format!(
+                "  - {{name: j{number}, description: version {version}, prompt: x, model: slow, double_confirmation: false}}\n"
+            )
+        };
+        format!("version: 1\njobs:\n{}", (0..50).map(job).collect::<String>())
+    };
+    place.write("jobs.yaml", &jobs(0));
+    let daemon = place.serve();
+    for number in 0..50 {
+        assert_eq!(place.dutyd(&["trigger", &format!("j{number}")]).code, 0);
+    }
+    wait_until(|| alive(&format!("{root}/gate")).len() == 50, || place.log());
+
+    let socket = place.state().join("control.sock");
+    let key = std::fs::read_to_string(place.state().join("control.key")).unwrap();
+    let reload = |version: usize| {
+        let text = jobs(version);
+        let is_broken = version % 3 == 0;
+        let text = if is_broken { &text[..text.len() / 2] } else { &text };
+        place.write("jobs.yaml", text);
+        let answer = asked(&socket, Some(key.trim()), "POST /api/v1/reload");
+        let expected = if is_broken { "422" } else { "200" };
+        assert!(answer.contains(expected), "{version}: {answer}");
+    };
+    (1..200).for_each(reload);
+    let before = private_memory(daemon.pid());
+    (200..=1000).for_each(reload);
+    let after = private_memory(daemon.pid());
+    assert!(after < before + 8 * 1024, "{before} KiB before, {after} KiB after");
+    assert_eq!(alive(&format!("{root}/gate")).len(), 50);
+    let current = config(&place);
+    assert_eq!((&current["valid"], &current["digest"]), (&json!(true), &current["disk_digest"]));
+
+    let succeeded = || {
+        let runs = place.json(&["runs", "--outcome", "succeeded", "--limit", "100"]);
+        runs.as_array().unwrap().len()
+    };
+    // The calls end when the last writer has closed the pipe.
+    std::fs::File::options().write(true).open(place.path().join("gate")).unwrap();
+    wait_until(|| succeeded() == 50, || place.log());
     drop(daemon);
     assert_eq!(place.json(&["verify", "--all"])["ok"], true);
 }

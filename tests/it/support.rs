@@ -285,6 +285,21 @@ impl Drop for Served {
     }
 }
 
+/// Sends a raw request as the current user; returns the status line of the response.
+pub(crate) fn asked(socket: &std::path::Path, key: Option<&str>, request: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut client = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    let key = key.map(|key| format!("Dutyd-Key: {key}\r\n")).unwrap_or_default();
+    write!(
+        client,
+        "{request} HTTP/1.1\r\nHost: x\r\n{key}Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    let _ = client.read_to_string(&mut answer);
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
 #[track_caller]
 pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> String) {
     let until = Instant::now() + Duration::from_secs(20);
