@@ -39,6 +39,15 @@ pub struct RecordedStart {
 }
 
 impl RecordedStart {
+    /// Tells whether the transcript ends before the input about the repository, if there is to be
+    /// one.
+    #[must_use]
+    pub fn lacks_repository(&self) -> bool {
+        self.repository.is_none() && self.task.is_none()
+    }
+}
+
+impl RecordedStart {
     /// Returns the start of the session in a transcript; `None` if the transcript ends before it.
     #[must_use]
     pub fn find(events: &[Event]) -> Option<Self> {
@@ -324,9 +333,13 @@ impl<'a> CallLines<'a> {
         while let Some(event) = events.peek() {
             match event {
                 Event::PolicyDecision(decision) => {
-                    if decision.decision == DecisionKind::Ask {
-                        lines.asked.insert(&decision.call_id);
+                    match decision.decision {
+                        DecisionKind::Ask => _ = lines.asked.insert(&decision.call_id),
+                        DecisionKind::Deny => _ = lines.starts.remove(&decision.call_id),
+                        DecisionKind::Allow => {}
                     }
+                    // A call that is decided again is not a step any more.
+                    lines.steps.remove(&decision.call_id);
                     _ = lines.decisions.insert(&decision.call_id, decision);
                 }
                 Event::ToolCallStart(start) => {

@@ -58,7 +58,10 @@ impl Context {
             .enable_all()
             .build()
             .map_err(|error| CliError::failed(format!("cannot start the runtime: {error}")))?;
-        Ok(runtime.block_on(future))
+        let value = runtime.block_on(future);
+        // A thread that waits for a dead file system must not hold up the end of the process.
+        runtime.shutdown_background();
+        Ok(value)
     }
 
     pub(crate) fn load(&self, set: &FileSet, trust: Trust, secrets: SecretsMode) -> Loaded {

@@ -22,7 +22,12 @@ pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
             .filter_map(Value::as_str)
             .map(|job| format!("`{job}` gained rights\n"))
             .collect();
-        format!("configuration {} {what}\n{widened}", digest.get(..8).unwrap_or(digest))
+        let restart = answer.get("needs_restart").and_then(Value::as_array).into_iter().flatten();
+        let restart: String = restart
+            .filter_map(Value::as_str)
+            .map(|key| format!("`{key}` in config.yaml takes effect only after a restart\n"))
+            .collect();
+        format!("configuration {} {what}\n{widened}{restart}", digest.get(..8).unwrap_or(digest))
     })?;
     Ok(ExitCode::SUCCESS)
 }

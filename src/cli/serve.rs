@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +12,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{
-    Parts, Supervisor, recover, repair_index, restore_slots, watch_files, watch_signals,
+    Parts, Signals, Supervisor, agreed, recover, repair_index, restore_slots, watch_files,
 };
 use crate::domain::RunId;
 use crate::process::ControlGroups;
@@ -22,6 +23,8 @@ use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, StateLock
 use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
+    let signals = Signals::install()
+        .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
     let state = context.state();
     state.create().map_err(|error| {
         CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
@@ -34,7 +37,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     let log =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
     // From here on, write to stderr only through the log, which never waits for a reader.
-    match run(context, (config, &lock), redactor, &log).await {
+    match run(context, (config, &lock), (redactor, &log), signals).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             log.note(&format!("error{}", output::explained(&error)));
@@ -43,15 +46,41 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     }
 }
 
+/// How long to wait before the next attempt to write to a disk on which the daemon cannot start.
+const DISK_PAUSE: Duration = Duration::from_secs(5);
+
+/// Waits until the disk can be written (STATE-4). Returns false if a signal stops the daemon first.
+///
+/// A daemon that exits instead would be given up by systemd after a few starts.
+async fn disk_is_writable(state: &StateDir, signals: &mut Signals) -> bool {
+    while let Err(error) = state.try_to_write() {
+        tracing::error!(%error, "the disk cannot be written; the daemon starts once it can");
+        // systemd must not take the wait for a start that hangs.
+        let notice = [
+            sd_notify::NotifyState::Status("waiting for the disk"),
+            sd_notify::NotifyState::ExtendTimeoutUsec(30_000_000),
+        ];
+        let _ = sd_notify::notify(&notice);
+        tokio::select! {
+            () = tokio::time::sleep(DISK_PAUSE) => {}
+            () = signals.stop() => return false,
+        }
+    }
+    true
+}
+
 /// Runs the daemon until a signal stops it.
 async fn run(
     context: &Context,
     (config, lock): (Arc<Config>, &StateLock),
-    redactor: log::LogRedactor,
-    log: &log::LogGuard,
+    (redactor, log): (log::LogRedactor, &log::LogGuard),
+    mut signals: Signals,
 ) -> Result<(), CliError> {
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+    if !disk_is_writable(&context.state(), &mut signals).await {
+        return Ok(());
+    }
     let approvals = Arc::new(Approvals::default());
     let groups = control_groups().map(Arc::new);
     let daemon = Daemon::start(
@@ -64,8 +93,7 @@ async fn run(
     .await?;
     let watched = context.dirs.config.clone();
     let watching = watch_files(watched, daemon.config.clone(), daemon.commands.clone());
-    watch_signals(daemon.commands.clone())
-        .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
+    signals.forward(daemon.commands.clone());
     crate::process::return_freed();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     log.note("ready");
@@ -186,9 +214,10 @@ impl Daemon {
             host,
             config,
             ledger,
-            reload: Box::new(move || again()),
+            reload: Box::new(move || agreed(&*again)),
             degraded,
             resumable: recovery.resumable,
+            unsettled: recovery.failed,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)

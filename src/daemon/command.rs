@@ -32,6 +32,10 @@ pub enum Command {
     IsReady(oneshot::Sender<bool>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
+    /// Files of the configuration changed. `are_in_effect` tells whether they are those in effect.
+    FilesChanged { are_in_effect: bool },
+    /// Report in `status` why changes of files go unnoticed; `None` if they do not.
+    Unwatched(Option<String>),
     /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.
     Stop,
 }

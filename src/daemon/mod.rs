@@ -17,10 +17,10 @@ mod watch;
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
 pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index, restore_slots};
-pub use signals::watch_signals;
+pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor};
 pub use views::{
     JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, job_rows,
     next_rows,
 };
-pub use watch::watch_files;
+pub use watch::{agreed, watch_files};

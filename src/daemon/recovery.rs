@@ -6,19 +6,19 @@
 mod restored;
 mod resumable;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use crate::domain::{Event, Outcome, RunId, SessionEnd};
+use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
 use crate::process::end_orphans;
-use crate::run::{Ended, Host, Resumption, RunSpec, millionths};
+use crate::run::{Ended, Host, Resumption, RunSpec, millionths, unknown_effects};
 use crate::store::{
-    AppendError, DbError, EndFacts, ReadLine, ReadProblem, RecordEnd, RecordFacts, RunDir, RunLock,
-    RunSummary, Transcript, TranscriptFacts, known, last_line, read_lines, repair_tail, verify,
+    AppendError, DbError, EndFacts, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock, RunSummary,
+    SlotState, Tail, Transcript, TranscriptFacts, known, last_line, read_lines, verify,
 };
 use crate::text::redact::Redactor;
 pub use restored::restore_slots;
-use resumable::{resumable, resumptions, worked};
+use resumable::{Seen, resumable, resumptions, worked};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,25 @@ pub struct Recovery {
     pub ended: Vec<Recovered>,
     /// The runs that continue, oldest first.
     pub resumable: Vec<Resumable>,
+    /// The runs that stay open, and why: they could be neither read nor ended.
+    pub failed: BTreeMap<RunId, String>,
+}
+
+/// How recovery ends a run that does not continue.
+#[derive(Debug, Clone)]
+struct Forced {
+    stop_reason: StopReason,
+    /// What went wrong, for the operator.
+    error: String,
+}
+
+impl Forced {
+    fn interrupted(why: &str) -> Self {
+        Self {
+            stop_reason: StopReason::Interrupted,
+            error: format!("the daemon stopped during the run: {why}"),
+        }
+    }
 }
 
 /// Why recovery could not end a run.
@@ -55,7 +74,6 @@ pub struct Recovery {
 #[error(transparent)]
 enum RecoveryError {
     Io(#[from] io::Error),
-    Read(#[from] ReadProblem),
     Append(#[from] AppendError),
     Database(#[from] DbError),
 }
@@ -63,8 +81,7 @@ enum RecoveryError {
 /// Handles every open run that no living process holds: decides whether it continues, and ends it if
 /// not. When this returns, the processes that the dead daemon left are gone.
 ///
-/// *Errors*: the lock files cannot be read. If a run cannot be ended, the error is logged and the
-/// run stays open until the next start of the daemon.
+/// *Errors*: the lock files cannot be read.
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     let state = &host.state;
     let mut abandoned = state.abandoned()?;
@@ -80,7 +97,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     }
     let mut recovery = Recovery::default();
     for (run_id, lock) in abandoned {
-        match recover_run(host, &run_id, lock, redactor).await {
+        match recover_run(host, &run_id, (lock, None), redactor).await {
             Ok(Found::Ended(run, lock)) => {
                 recovery.ended.push(run);
                 if let Err(error) = lock.close() {
@@ -91,10 +108,40 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
                 run.resumption.killed = killed;
                 recovery.resumable.push(*run);
             }
-            Err(error) => tracing::error!(%run_id, %error, "failed to end an interrupted run"),
+            Err(error) => {
+                tracing::error!(%run_id, %error, "failed to continue or to end an open run");
+                recovery.failed.insert(run_id, error.to_string());
+            }
         }
     }
     Ok(recovery)
+}
+
+/// Ends a run of this daemon whose task panicked, as `internal_error`. Returns whether the run had
+/// begun.
+///
+/// *Errors*: why the run stays open.
+pub(super) async fn end_panicked(
+    host: &Host,
+    run_id: &RunId,
+    redactor: &Redactor,
+) -> Result<bool, String> {
+    let abandoned = host.state.abandoned().map_err(|error| error.to_string())?;
+    let Some((_, lock)) = abandoned.into_iter().find(|(open, _)| open == run_id) else {
+        return Ok(false);
+    };
+    let forced = Forced {
+        stop_reason: StopReason::InternalError,
+        error: "a bug in dutyd ended the run; see its log".to_owned(),
+    };
+    match recover_run(host, run_id, (lock, Some(&forced)), redactor).await {
+        Ok(Found::Ended(run, lock)) => {
+            lock.close().map_err(|error| error.to_string())?;
+            Ok(run.began)
+        }
+        Ok(Found::Continues(_)) => Err("the run did not end".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// An open run after recovery.
@@ -104,36 +151,46 @@ enum Found {
 }
 
 /// Decides whether an open run continues. If not, ends it and fills in what is missing: the last
-/// line, the end in the ledger, the row in the index.
+/// line, the end in the ledger, the row in the index. `forced` ends the run in any case.
 async fn recover_run(
     host: &Host,
     run_id: &RunId,
-    lock: RunLock,
+    (lock, forced): (RunLock, Option<&Forced>),
     redactor: &Redactor,
 ) -> Result<Found, RecoveryError> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
-    let Some(run) = host.state.find_run(run_id).filter(|run| run.transcript().exists()) else {
-        host.state.remove_run(run_id).await?;
-        return Ok(Found::Ended(nothing, lock));
+    let run = host.state.find_run(run_id);
+    let tail = match run.as_ref().map(|run| Tail::find(&run.transcript())) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        Some(Ok(tail)) => Some(tail),
+        Some(Err(_)) | None => None,
     };
-    let cut_bytes = repair_tail(&run.transcript())?;
-    if run.transcript().metadata()?.len() == 0 {
-        // The run had not begun. Without its directory, its slot can run under the same id.
+    let Some((run, tail)) = run.as_ref().zip(tail.filter(|tail| tail.whole_bytes > 0)) else {
+        let cut_bytes = tail.map_or(0, |tail| tail.torn_bytes);
+        if has_begun(host, run_id, run.as_ref()).await? {
+            let why = "its transcript is missing or has no whole line".to_owned();
+            keep_broken(host, run_id, (run.as_ref(), &lock), (0, why)).await?;
+            return Ok(Found::Ended(Recovered { began: true, ..nothing }, lock));
+        }
+        // Without its directory, the slot of the run can run under the same id.
         host.state.remove_run(run_id).await?;
         return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
-    }
+    };
+    tail.cut(&run.transcript())?;
+    let cut_bytes = tail.torn_bytes;
     let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
-    let report = verify(&run, &facts)?;
-    if !report.ok {
-        let (lines, reason) = (report.lines, report.reason.unwrap_or_default());
-        tracing::error!(%run_id, lines, reason, "the record of an open run is broken, so the run does not continue, and its transcript stays as it is");
-        keep_broken(host, &run).await?;
-        return Ok(Found::Ended(Recovered { began: true, cut_bytes, ..nothing }, lock));
-    }
-    let lines = lines(&run)?;
-    let Some(row) = RunSummary::fold(&lines) else {
-        return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
+    let report = verify(run, &facts)?;
+    let read = match report.ok {
+        true => read(run),
+        false => Err((report.lines, report.reason.unwrap_or_default())),
+    };
+    let (lines, row) = match read {
+        Ok(read) => read,
+        Err(problem) => {
+            keep_broken(host, run_id, (Some(run), &lock), problem).await?;
+            return Ok(Found::Ended(Recovered { began: true, cut_bytes, ..nothing }, lock));
+        }
     };
     let ledger = host.ledger.get().await?;
     ledger.dequeue(run_id.clone()).await?;
@@ -141,20 +198,26 @@ async fn recover_run(
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
         let id = run_id.clone();
-        let facts = ledger
-            .read(move |reader| Ok((reader.meta("last_seen")?, reader.given_up(id.as_str())?)));
-        let (last_seen, given_up) = facts.await?;
-        let last_seen = last_seen.and_then(chrono::DateTime::from_timestamp_millis);
-        let resumable = match given_up {
-            Some(why) => Err(why),
-            None => resumable(host, run_id, &lines, last_seen),
+        let facts = ledger.read(move |reader| {
+            let meta = |name| reader.meta(name);
+            Ok(((meta("last_seen")?, meta("started")?), reader.given_up(id.as_str())?))
+        });
+        let ((last_seen, started), given_up) = facts.await?;
+        let time = |at: Option<i64>| at.and_then(chrono::DateTime::from_timestamp_millis);
+        let seen = Seen { last: time(last_seen), started: time(started) };
+        let resumable = match (forced, given_up) {
+            (Some(forced), _) => Err(forced.clone()),
+            (None, Some(why)) => Err(Forced::interrupted(&why)),
+            (None, None) => {
+                resumable(host, run_id, &lines, seen).await.map_err(|why| Forced::interrupted(&why))
+            }
         };
         match resumable {
             Ok(spec) => {
                 let resumption = Resumption {
                     lock,
                     row,
-                    worked: worked(&lines, last_seen),
+                    worked: worked(&lines, seen),
                     lines: lines.len() as u64,
                     count: resumptions(&lines) + 1,
                     killed: 0,
@@ -163,10 +226,7 @@ async fn recover_run(
                 };
                 return Ok(Found::Continues(Box::new(Resumable { spec, resumption })));
             }
-            Err(why) => {
-                let why = format!("the daemon stopped during the run: {why}");
-                write_end(host, &run, (&row, &lines), (cut_bytes, &why), redactor).await?;
-            }
+            Err(end) => write_end(host, run, (&row, &lines), (cut_bytes, &end), redactor).await?,
         }
     }
     if let Err(error) = host.state.remove_temporary(run_id).await {
@@ -183,19 +243,81 @@ async fn recover_run(
     let (lines, hash) = last_line(&run.transcript())?;
     ledger.keep_record_end(run_id.clone(), RecordEnd { lines, hash }, facts).await?;
     let index = host.index.get().await?;
-    index.refresh(host.state.clone(), run).await?;
+    index.refresh(host.state.clone(), run.clone()).await?;
     Ok(Found::Ended(recovered, lock))
 }
 
-/// Adds the row of a run whose record is broken: it says `interrupted`. Leaves the record as it is.
-async fn keep_broken(host: &Host, run: &RunDir) -> Result<(), RecoveryError> {
-    host.ledger.get().await?.dequeue(run.run_id().clone()).await?;
-    let lines: Vec<ReadLine> = read_lines(&run.transcript())?.map_while(Result::ok).collect();
-    let last = lines.last().map(|line| line.ts.clone()).unwrap_or_default();
-    match RunSummary::fold(&lines) {
-        Some(row) => Ok(host.index.get().await?.take(row.cut(last)).await?),
-        None => Ok(()),
+/// Tells whether a run without a whole line in its transcript had begun, so that somebody removed
+/// its lines.
+async fn has_begun(
+    host: &Host,
+    run_id: &RunId,
+    run: Option<&RunDir>,
+) -> Result<bool, RecoveryError> {
+    let id = run_id.clone();
+    let ledger = host.ledger.get().await?;
+    let known = ledger.read(move |reader| {
+        Ok((reader.is_queued(id.as_str())?, reader.open_slot_of(id.as_str())?))
+    });
+    let (is_queued, slot) = known.await?;
+    // A run leaves the queue only after its first line is on disk.
+    Ok(!is_queued
+        && (slot.is_some_and(|slot| slot.state == SlotState::Running)
+            || run.is_some_and(|run| run.outputs().exists())))
+}
+
+/// Returns the lines of a transcript that verifies, and the summary of its run.
+///
+/// *Errors*: the number of lines before the one that cannot be read, and why.
+fn read(run: &RunDir) -> Result<(Vec<ReadLine>, RunSummary), (u64, String)> {
+    let mut lines: Vec<ReadLine> = Vec::new();
+    let fail = |lines: &[ReadLine], why: &dyn std::fmt::Display| {
+        Err((lines.len() as u64, why.to_string()))
+    };
+    match read_lines(&run.transcript()) {
+        Err(error) => return fail(&lines, &error),
+        Ok(read) => {
+            for line in read {
+                match line {
+                    Ok(line) => lines.push(line),
+                    Err(problem) => return fail(&lines, &problem),
+                }
+            }
+        }
     }
+    match RunSummary::fold(&lines) {
+        Some(row) => Ok((lines, row)),
+        None => fail(&[], &"it does not begin with `session_start`"),
+    }
+}
+
+/// Leaves the record of an open run as it is, because it does not verify, and adds a row that says
+/// `interrupted`. The first `lines` lines are intact.
+async fn keep_broken(
+    host: &Host,
+    run_id: &RunId,
+    (run, lock): (Option<&RunDir>, &RunLock),
+    (lines, reason): (u64, String),
+) -> Result<(), RecoveryError> {
+    let line = lines + 1;
+    tracing::error!(%run_id, line, reason, "the record of an open run is broken, so the run does not continue, and its transcript stays as it is");
+    let ledger = host.ledger.get().await?;
+    ledger.dequeue(run_id.clone()).await?;
+    let lines: Vec<ReadLine> = match run.map(|run| read_lines(&run.transcript())) {
+        Some(Ok(lines)) => lines.map_while(Result::ok).collect(),
+        Some(Err(_)) | None => Vec::new(),
+    };
+    let last = lines.last().map(|line| line.ts.clone()).unwrap_or_default();
+    let row = match RunSummary::fold(&lines) {
+        Some(row) => row.cut(last),
+        None => {
+            let id = run_id.clone();
+            let slot = ledger.read(move |reader| reader.open_slot_of(id.as_str())).await?;
+            let job = lock.job().or_else(|| slot.as_ref().map(|slot| slot.job.clone()));
+            RunSummary::unreadable(run_id, job.unwrap_or_default(), slot.map(|slot| slot.due_at))
+        }
+    };
+    Ok(host.index.get().await?.take(row).await?)
 }
 
 /// Adds the runs that the ledger knows and the index lacks. Returns their number.
@@ -222,13 +344,13 @@ pub async fn repair_index(host: &Host) -> Result<usize, DbError> {
     Ok(added)
 }
 
-/// Writes the lines that the interrupted run could not write: a warning about a torn line, a
-/// warning for each call whose effect is unknown, and the end.
+/// Writes the lines that the run could not write: a warning about a torn line, a warning for each
+/// call whose effect is unknown, and the end.
 async fn write_end(
     host: &Host,
     run: &RunDir,
     (row, lines): (&RunSummary, &[ReadLine]),
-    (cut_bytes, why): (u64, &str),
+    (cut_bytes, end): (u64, &Forced),
     redactor: &Redactor,
 ) -> Result<(), RecoveryError> {
     let facts = TranscriptFacts {
@@ -242,47 +364,30 @@ async fn write_end(
         let message = format!("cut {cut_bytes} bytes of a torn last line");
         transcript.append(Event::warning("torn_tail", message)).await?;
     }
-    for call_id in open_calls(lines) {
-        let message =
-            format!("the daemon stopped during the call {call_id}; its effect is unknown");
-        transcript.append(Event::warning("effect_unknown", message)).await?;
+    for warning in unknown_effects(lines.iter().filter_map(known)) {
+        transcript.append(warning).await?;
     }
-    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines, why)))).await?;
+    transcript.append(Event::SessionEnd(Box::new(session_end(row, lines, end)))).await?;
     Ok(())
 }
 
-fn lines(run: &RunDir) -> Result<Vec<ReadLine>, RecoveryError> {
-    Ok(read_lines(&run.transcript())?.collect::<Result<_, _>>()?)
-}
-
-/// Returns the ids of calls that started and have no result.
-fn open_calls(lines: &[ReadLine]) -> BTreeSet<String> {
-    let mut open = BTreeSet::new();
-    for event in lines.iter().filter_map(known) {
-        match event {
-            Event::ToolCallStart(start) => drop(open.insert(start.call_id.to_string())),
-            Event::ToolCallEnd(end) => drop(open.remove(end.call_id.as_str())),
-            _ => {}
-        }
-    }
-    open
-}
-
-/// Returns the end of an interrupted run, with the usage and the cost up to its last line.
-fn session_end(row: &RunSummary, lines: &[ReadLine], why: &str) -> SessionEnd {
+/// Returns the end of a run that was cut off, with the usage and the cost up to its last line.
+fn session_end(row: &RunSummary, lines: &[ReadLine], end: &Forced) -> SessionEnd {
     let names = lines.iter().filter_map(known).filter_map(|event| match event {
         Event::ToolCallStart(start) => Some(start.name.clone()),
         _ => None,
     });
     let tools: BTreeSet<String> = names.collect();
     SessionEnd {
+        outcome: end.stop_reason.outcome(),
+        stop_reason: end.stop_reason,
         iterations: row.iterations,
         tool_calls: row.tool_calls,
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
-        duration_ms: u64::try_from(worked(lines, None).as_millis()).unwrap_or(u64::MAX),
-        ..Ended::interrupted_end(why)
+        duration_ms: u64::try_from(worked(lines, Seen::default()).as_millis()).unwrap_or(u64::MAX),
+        ..Ended::interrupted_end(&end.error)
     }
 }
 

@@ -10,11 +10,13 @@ mod downtime;
 mod ends;
 mod pauses;
 mod queue;
+mod reload;
 mod resumed;
 mod retention;
 mod retries;
 mod slots;
 mod spans;
+mod unsettled;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -37,6 +39,7 @@ use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
+use reload::Reloads;
 use retention::Pruning;
 use slots::{DueFacts, Dues};
 
@@ -83,6 +86,8 @@ pub struct Parts {
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
     /// The runs that continue after the previous daemon died or stopped.
     pub resumable: Vec<Resumable>,
+    /// The open runs that can neither continue nor end yet, and why.
+    pub unsettled: BTreeMap<RunId, String>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
@@ -115,7 +120,8 @@ struct Active {
 /// The owner of the daemon's state; [`Supervisor::run`] drives it.
 pub struct Supervisor {
     parts: Parts,
-    reload: Arc<dyn Fn() -> Loaded + Send + Sync>,
+    load: Arc<dyn Fn() -> Loaded + Send + Sync>,
+    reloads: Reloads,
     commands: mpsc::Receiver<Command>,
     config: watch::Sender<Arc<Config>>,
     config_state: StatusConfig,
@@ -144,6 +150,12 @@ pub struct Supervisor {
     not_before: Option<Instant>,
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
+    /// The open runs on which no task works, and why.
+    unsettled: BTreeMap<RunId, String>,
+    /// When to look at these again.
+    settle_after: Option<Instant>,
+    /// Why changes of configuration files go unnoticed.
+    unwatched: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
 }
@@ -178,12 +190,13 @@ impl Supervisor {
             widened: Vec::new(),
             needs_restart: Vec::new(),
         };
-        let reload = Arc::from(std::mem::replace(
+        let load = Arc::from(std::mem::replace(
             &mut parts.reload,
             Box::new(|| Loaded { config: None, report: Default::default() }),
         ));
         let mut supervisor = Self {
-            reload,
+            load,
+            reloads: Reloads::default(),
             commands: receiver,
             config,
             config_state,
@@ -204,6 +217,9 @@ impl Supervisor {
             started_at: now,
             not_before: None,
             disk_fault: None,
+            unsettled: std::mem::take(&mut parts.unsettled),
+            settle_after: None,
+            unwatched: None,
             stopping: None,
             parts,
         };
@@ -215,6 +231,7 @@ impl Supervisor {
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
+        supervisor.parts.ledger.set_meta("started", now.timestamp_millis()).await?;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 
@@ -232,6 +249,9 @@ impl Supervisor {
                 () = tokio::time::sleep_until(wake) => self.tick().await,
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => self.on_ended(joined).await,
+                Some(loaded) = self.reloads.load.join_next(), if !self.reloads.load.is_empty() => {
+                    self.on_loaded(loaded).await;
+                }
                 () = beat(watchdog.as_mut()) => {
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
                 }
@@ -285,6 +305,10 @@ impl Supervisor {
             None => Cause::MachineHeldUp,
         };
         if self.disk_is_writable().await {
+            self.settle_open_runs(now).await;
+            if self.reloads.is_owed {
+                self.reload(None);
+            }
             self.begin_due(cause, now).await;
             self.begin_retries(now);
             self.fill().await;
@@ -341,15 +365,19 @@ impl Supervisor {
             && self.active.len() < self.config.borrow().settings.max_concurrent_runs
         {
             let Some(waiting) = self.queue.start() else { return };
-            self.start(waiting).await;
+            match waiting.resumed {
+                Some(_) => self.start_again(waiting, None).await,
+                None => self.start(waiting).await,
+            }
         }
     }
 
     async fn start(&mut self, waiting: Waiting) {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
-        if waiting.resumed.is_some() {
-            self.start_again(waiting, None).await;
+        if !self.record_running(waiting.run_id.clone(), now).await {
+            self.queue.ended(&waiting.job, waiting.is_caught_up);
+            self.queue.push(waiting);
             return;
         }
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
@@ -379,7 +407,6 @@ impl Supervisor {
                 return;
             }
         };
-        self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
         let (facts, request) = (active_facts, active_request);

@@ -1,8 +1,8 @@
-//! Reloads the configuration when its files change.
+//! Notices that the files of the configuration change.
 //!
 //! The kernel reports changes in the directories of the files. dutyd then waits until nothing has
-//! changed for a moment and each writer has closed its file, and reloads if two reads of the files
-//! agree and differ from the last ones (CFG-2).
+//! changed for a moment and each writer has closed its file, and tells the supervisor, which reads
+//! the files (CFG-2). [`agreed`] makes sure that nobody wrote them meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,11 +13,12 @@ use std::time::Duration;
 use notify::event::{AccessKind, AccessMode, ModifyKind};
 use notify::{ErrorKind, Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::command::Command;
-use crate::config::{Config, FileSet};
+use crate::config::{Config, ConfigError, FileSet, Loaded, Report};
+use crate::process::on_host;
 
 /// How long nothing may change before the files are read.
 const QUIET: Duration = Duration::from_millis(300);
@@ -26,7 +27,13 @@ const QUIET: Duration = Duration::from_millis(300);
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// The pause between two reads of the files.
-const BETWEEN_READS: Duration = Duration::from_millis(50);
+const BETWEEN_READS: Duration = Duration::from_millis(10);
+
+/// How often [`agreed`] loads files that change meanwhile.
+const MAX_LOADS: usize = 50;
+
+/// How long to wait before we try again to watch a directory.
+const WATCH_AGAIN: Duration = Duration::from_mins(1);
 
 /// The most directories below the configuration directory to watch.
 const MAX_DIRECTORIES: usize = 256;
@@ -34,8 +41,24 @@ const MAX_DIRECTORIES: usize = 256;
 /// Levels below the configuration directory to watch.
 const MAX_DEPTH: usize = 3;
 
-/// Sends a reload to `commands` whenever a file of the configuration in `directory` changes. `config`
-/// holds the configuration in effect.
+/// Loads the configuration until two reads agree: what was loaded is what the files contain after
+/// that. Blocks.
+pub fn agreed(load: impl Fn() -> Loaded) -> Loaded {
+    for _ in 0..MAX_LOADS {
+        let loaded = load();
+        let Some(config) = &loaded.config else { return loaded };
+        std::thread::sleep(BETWEEN_READS);
+        if Files::of(&config.directory, config).read().is_of(config) {
+            return loaded;
+        }
+    }
+    let error =
+        ConfigError::of_file("", "the configuration files keep changing while they are read");
+    Loaded { config: None, report: Report::of_errors(vec![error]) }
+}
+
+/// Tells `commands` whenever a file of the configuration in `directory` changes. `config` holds the
+/// configuration in effect.
 pub fn watch_files(
     directory: PathBuf,
     mut config: watch::Receiver<Arc<Config>>,
@@ -43,15 +66,12 @@ pub fn watch_files(
 ) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let changes = Arc::new(Changes::default());
-        let files = |config: &watch::Receiver<Arc<Config>>| Files {
-            directory: directory.clone(),
-            named: named(&config.borrow()),
-        };
+        let files = |config: &watch::Receiver<Arc<Config>>| Files::of(&directory, &config.borrow());
+        let watcher = Arc::new(Mutex::new(Watcher::new(changes.clone())));
         let mut watched = files(&config);
-        let (mut _watcher, mut seen) = watched.clone().watch(changes.clone()).await;
+        let mut seen = watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
         // A file may have changed after it was loaded and before it was watched.
-        let mut is_valid = seen.is_of(&config.borrow());
-        if !is_valid {
+        if !seen.0.is_of(&config.borrow()) {
             changes.notice.notify_one();
         }
         loop {
@@ -63,41 +83,24 @@ pub fn watch_files(
                     Ok(()) => {}
                     Err(_) => return,
                 },
+                () = tokio::time::sleep(WATCH_AGAIN), if !seen.1 => {}
                 () = commands.closed() => return,
             }
             changes.settled().await;
             watched = files(&config);
             // A directory may be another one now, so watch it again before reading its files.
-            let (watcher, mut current) = watched.clone().watch(changes.clone()).await;
-            _watcher = watcher;
-            loop {
-                tokio::time::sleep(BETWEEN_READS).await;
-                let again = watched.clone().fingerprint().await;
-                if std::mem::replace(&mut current, again) == current {
-                    break;
-                }
-            }
+            let now = watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
             if changes.written().is_some() {
                 // The change has given notice.
                 continue;
             }
-            // After an invalid load, reload in any case: the fingerprint may lack a file that could not be read.
-            if current == seen && is_valid {
-                continue;
-            }
-            seen = current;
-            let (reply, state) = oneshot::channel();
-            if commands.send(Command::Reload(reply)).await.is_err() {
+            let are_in_effect = now.0 == seen.0 && now.0.is_of(&config.borrow());
+            seen = now;
+            if commands.send(Command::FilesChanged { are_in_effect }).await.is_err() {
                 return;
             }
-            is_valid = state.await.is_ok_and(|state| state.valid);
         }
     })
-}
-
-/// Returns the paths of the files that the configuration was read from.
-fn named(config: &Config) -> BTreeSet<PathBuf> {
-    config.files.files.keys().map(|name| config.files.directory.join(name)).collect()
 }
 
 /// What the kernel has reported.
@@ -116,9 +119,7 @@ impl Changes {
 
     /// Returns a file that a writer has changed and not closed yet.
     fn written(&self) -> Option<PathBuf> {
-        let mut open = self.open();
-        open.retain(|path| path.exists());
-        open.first().cloned()
+        self.open().first().cloned()
     }
 
     /// Waits until nothing has changed for [`QUIET`] and each writer has closed its file.
@@ -162,8 +163,63 @@ impl Changes {
     }
 }
 
+/// The watches of the kernel. One watcher serves for the whole life of the daemon, so that no report
+/// is lost between two of them.
+struct Watcher {
+    /// `None` if the kernel gives no watcher; then also why.
+    inner: Result<RecommendedWatcher, String>,
+    /// The files that the watches are for.
+    files: Arc<Mutex<Files>>,
+    watched: BTreeSet<PathBuf>,
+}
+
+impl Watcher {
+    fn new(changes: Arc<Changes>) -> Self {
+        let files = Arc::new(Mutex::new(Files::default()));
+        let of_watcher = files.clone();
+        let inner = notify::recommended_watcher(move |event: notify::Result<Event>| {
+            // An error may mean that a change was not reported.
+            let event = event.unwrap_or_else(|_| Event::new(EventKind::Any));
+            let files = of_watcher.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_ours = event.paths.is_empty() || event.paths.iter().any(|path| files.has(path));
+            if is_change(event.kind) && is_ours {
+                changes.take(event, |path| files.may_contain(path));
+            }
+        });
+        Self { inner: inner.map_err(|error| error.to_string()), files, watched: BTreeSet::new() }
+    }
+
+    /// Watches the directories of `files`. A directory that was replaced gets a new watch.
+    ///
+    /// *Errors*: the directories that cannot be watched, and why, for people.
+    fn watch(&mut self, files: &Files) -> Result<(), String> {
+        files.clone_into(&mut self.files.lock().unwrap_or_else(PoisonError::into_inner));
+        let inner = match &mut self.inner {
+            Ok(inner) => inner,
+            Err(error) => return Err(error.clone()),
+        };
+        let directories = files.directories();
+        for gone in self.watched.difference(&directories) {
+            let _ = inner.unwatch(gone);
+        }
+        let mut failed = Vec::new();
+        for directory in &directories {
+            // If the directory is gone, the watch on the one above it reports when it returns. A
+            // directory that we must not read contains no file that we could load.
+            if let Err(error) = inner.watch(directory, RecursiveMode::NonRecursive)
+                && !is_missing(&error)
+                && files.needs(directory)
+            {
+                failed.push(format!("{}: {error}", directory.display()));
+            }
+        }
+        self.watched = directories;
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+}
+
 /// The files to watch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Files {
     /// The configuration directory.
     directory: PathBuf,
@@ -172,58 +228,77 @@ struct Files {
 }
 
 impl Files {
-    /// Watches the directories of the files; returns the watcher and the fingerprint of the files.
-    async fn watch(self, changes: Arc<Changes>) -> (Option<RecommendedWatcher>, Fingerprint) {
-        let watched = tokio::task::spawn_blocking(move || {
-            let watcher = self.watcher(changes).inspect_err(|error| {
-                tracing::warn!(%error, "failed to watch the configuration files; run `dutyd reload` after each change");
-            });
-            (watcher.ok(), self.read())
+    /// Returns the files of `directory`, and those that `config` was read from.
+    fn of(directory: &Path, config: &Config) -> Self {
+        let named = config.files.files.keys().map(|name| config.files.directory.join(name));
+        Self { directory: directory.to_path_buf(), named: named.collect() }
+    }
+
+    /// Watches the directories of the files; returns the fingerprint of the files, and whether every
+    /// change will be noticed. Reports in `status` if not.
+    async fn watch(
+        self,
+        watcher: Arc<Mutex<Watcher>>,
+        changes: Arc<Changes>,
+        commands: &mpsc::Sender<Command>,
+    ) -> (Fingerprint, bool) {
+        let done = on_host(move || {
+            let mut watcher = watcher.lock().unwrap_or_else(PoisonError::into_inner);
+            let watched = watcher.watch(&self);
+            changes.open().retain(|path| path.exists());
+            (self.read(), watched)
         });
-        watched.await.unwrap_or_default()
+        let (fingerprint, watched) =
+            done.await.unwrap_or_else(|error| (Fingerprint::default(), Err(error.to_string())));
+        let why = watched.err().map(|error| {
+            let why = format!("changes of the configuration files go unnoticed ({error}); run `dutyd reload` after each change");
+            tracing::warn!(why);
+            why
+        });
+        let is_complete = why.is_none();
+        let _ = commands.send(Command::Unwatched(why)).await;
+        (fingerprint, is_complete)
     }
 
-    async fn fingerprint(self) -> Fingerprint {
-        tokio::task::spawn_blocking(move || self.read()).await.unwrap_or_default()
+    /// Tells whether a change of this path may change the files.
+    fn has(&self, path: &Path) -> bool {
+        path.starts_with(&self.directory)
+            || self.directory.starts_with(path)
+            || self.named.iter().any(|named| named.starts_with(path))
     }
 
-    fn watcher(&self, changes: Arc<Changes>) -> notify::Result<RecommendedWatcher> {
-        let (directory, parent) = (self.directory.clone(), self.parent());
-        let named = self.named.clone();
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            // An error may mean that a change was not reported.
-            let event = event.unwrap_or_else(|_| Event::new(EventKind::Any));
-            let of_parent = |path: &PathBuf| path.parent() == parent.as_deref();
-            let ours = |path: &PathBuf| directory.starts_with(path) || !of_parent(path);
-            let is_ours = event.paths.is_empty() || event.paths.iter().any(ours);
-            if is_change(event.kind) && is_ours {
-                changes.take(event, |path| {
-                    named.contains(path) || path.extension().is_some_and(|end| end == "yaml")
-                });
-            }
-        })?;
-        for directory in self.directories() {
-            // If the directory is gone, the watch on its parent reports when it returns.
-            if let Err(error) = watcher.watch(&directory, RecursiveMode::NonRecursive)
-                && !is_missing(&error)
-            {
-                return Err(error);
-            }
-        }
-        Ok(watcher)
+    /// Tells whether the configuration may be read from this path.
+    fn may_contain(&self, path: &Path) -> bool {
+        let is_fragment = || {
+            let parent = path.parent();
+            let is_there = |name: &str| parent == Some(self.directory.join(name).as_path());
+            path.extension().is_some_and(|end| end == "yaml")
+                && (parent == Some(&self.directory) || is_there("jobs.d") || is_there("tools.d"))
+        };
+        self.named.contains(path) || is_fragment()
     }
 
-    /// Returns the directory that contains the configuration directory.
-    fn parent(&self) -> Option<PathBuf> {
-        self.directory.ancestors().skip(1).find(|path| path.is_dir()).map(Path::to_path_buf)
+    /// Tells whether a directory contains files of the configuration, or is above such a directory.
+    fn needs(&self, directory: &Path) -> bool {
+        let is_there = |name: &str| directory == self.directory.join(name);
+        self.directory == directory
+            || is_there("jobs.d")
+            || is_there("tools.d")
+            || self.named.iter().any(|file| file.parent() == Some(directory))
     }
 
+    /// Returns the directories to watch: those of the files, those below the configuration directory,
+    /// and all above it, because one of these may be replaced too.
     fn directories(&self) -> BTreeSet<PathBuf> {
         let below = walkdir::WalkDir::new(&self.directory).max_depth(MAX_DEPTH).follow_links(true);
-        let below = below.into_iter().filter_map(Result::ok);
+        let below = below.into_iter().filter_entry(|entry| entry.file_name() != ".git");
+        let below = below.filter_map(Result::ok);
         let below = below.filter(|entry| entry.file_type().is_dir()).map(|entry| entry.into_path());
         let of_files = self.named.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
-        below.take(MAX_DIRECTORIES).chain(of_files).chain(self.parent()).collect()
+        let fixed = ["jobs.d", "tools.d"].map(|name| self.directory.join(name));
+        let above = self.directory.ancestors().filter(|path| path.is_dir());
+        let above = above.map(Path::to_path_buf);
+        below.take(MAX_DIRECTORIES).chain(of_files).chain(fixed).chain(above).collect()
     }
 
     /// Reads the files.

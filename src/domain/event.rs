@@ -227,6 +227,9 @@ pub enum Event {
         count: u64,
         /// Number of processes of the dead daemon that were killed.
         killed: u64,
+        /// How long the run had worked before, in milliseconds.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        worked_ms: Option<u64>,
     },
     /// An MCP server is about to start.
     McpServerStart {

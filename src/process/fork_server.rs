@@ -17,12 +17,13 @@
     reason = "fork, and a descriptor in the reactor; each use says why it is sound"
 )]
 
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -40,17 +41,24 @@ use tokio::net::unix::pipe;
 
 use super::messages::{DESCRIPTORS, receive, send};
 use super::sandbox::Filters;
-use super::{FORK_SERVER_VERB, NAME_LIMIT, shim};
+use super::{FORK_SERVER_NAME, FORK_SERVER_VERB, NAME_LIMIT, shim, tree};
 
 /// How long a new shim may take to answer before we replace the fork server; also how long to wait
 /// for a shim to read its order, and for a killed shim to end.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a sweep waits for a process that does not end.
+pub(super) const SWEEP_LIMIT: Duration = Duration::from_millis(250);
 
 /// Starts shims for a whole daemon. Its process starts at the first call and ends with this value.
 #[derive(Debug)]
 pub struct ForkServer {
     binary: PathBuf,
     running: Mutex<Option<Running>>,
+    /// The pids of the shims that work for a call.
+    shims: Arc<Mutex<BTreeSet<i32>>>,
+    /// The processes that a sweep could not end and has reported.
+    stuck: Mutex<BTreeSet<tree::Seen>>,
 }
 
 #[derive(Debug)]
@@ -63,11 +71,46 @@ struct Running {
 #[derive(Debug)]
 pub(crate) struct Shim {
     pub(crate) process: OwnedFd,
+    pub(crate) listed: ListedShim,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
     /// Standard input and standard error of a process that we talk to. Any other tool writes its
     /// standard error to `output`.
     pub(crate) talk: Option<(pipe::Sender, pipe::Receiver)>,
+}
+
+/// Keeps a shim in the list of those that work, until it is dropped. [`ForkServer::sweep`] spares
+/// these shims and what is below them.
+#[derive(Debug)]
+pub(crate) struct ListedShim {
+    pid: i32,
+    shims: Arc<Mutex<BTreeSet<i32>>>,
+}
+
+impl ListedShim {
+    fn new(process: &OwnedFd, shims: &Arc<Mutex<BTreeSet<i32>>>) -> Self {
+        let listed = Self { pid: pid_of(process).unwrap_or(0), shims: shims.clone() };
+        locked(&listed.shims).insert(listed.pid);
+        listed
+    }
+}
+
+impl Drop for ListedShim {
+    fn drop(&mut self) {
+        locked(&self.shims).remove(&self.pid);
+    }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the pid of a pidfd; `None` if the process was reaped. *Source*: `proc_pid_fdinfo(5)`.
+fn pid_of(process: &OwnedFd) -> Option<i32> {
+    let facts = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let facts = std::fs::read_to_string(facts).ok()?;
+    let pid = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
 /// The first byte that a shim sends.
@@ -77,7 +120,7 @@ impl ForkServer {
     /// Returns a fork server that executes `binary`, which must be this program.
     #[must_use]
     pub fn new(binary: PathBuf) -> Self {
-        Self { binary, running: Mutex::new(None) }
+        Self { binary, running: Mutex::new(None), shims: Arc::default(), stuck: Mutex::default() }
     }
 
     /// Returns a fork server that executes the binary of this process.
@@ -88,16 +131,25 @@ impl ForkServer {
         Self::new(PathBuf::from("/proc/self/exe"))
     }
 
-    /// Returns the path of the binary as `/proc/PID/exe` shows it for the fork server and the
-    /// shims, even after the file was replaced.
-    pub(crate) fn binary(&self) -> PathBuf {
-        std::fs::read_link(&self.binary).unwrap_or_else(|_| self.binary.clone())
-    }
-
-    /// Runs `work` while no fork server starts, so `work` never sees a half-started one.
-    pub(crate) fn while_none_starts<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _running = self.lock();
-        work()
+    /// Kills the processes that dead shims have left below this process. Spares the fork server, the
+    /// shims that work, and all that is below them. Returns how many processes survive and were not
+    /// reported before. Blocks for [`SWEEP_LIMIT`] if one of them is stuck.
+    pub(crate) fn sweep(&self) -> u64 {
+        let own = i32::try_from(std::process::id()).unwrap_or(0);
+        // No fork server starts meanwhile.
+        let running = self.lock();
+        let server = running.as_ref().and_then(|server| i32::try_from(server.process.id()).ok());
+        let shims = locked(&self.shims).clone();
+        let is_spared = |pid| Some(pid) == server || shims.contains(&pid);
+        let left =
+            tree::kill_below(own, SWEEP_LIMIT, &|seen| has_ancestor(seen.pid, own, is_spared));
+        drop(running);
+        let mut stuck = locked(&self.stuck);
+        stuck.retain(|seen| tree::look(seen.pid).is_some_and(|now| now.is_same(*seen)));
+        let known = |seen: &&tree::Seen| stuck.iter().any(|known| known.is_same(**seen));
+        let fresh: Vec<tree::Seen> = left.iter().filter(|seen| !known(seen)).copied().collect();
+        stuck.extend(&fresh);
+        fresh.len() as u64
     }
 
     /// Starts a shim that `/proc` shows as `name`, and sends it its order.
@@ -144,13 +196,13 @@ impl ForkServer {
                 )),
                 None => None,
             };
-            let answer = tokio::time::timeout(PATIENCE, answer(lifeline, output, talk)).await;
-            if let Ok(Some(mut shim)) = answer {
+            let answer = answer(lifeline, output, talk, &self.shims);
+            if let Ok(Some(mut shim)) = tokio::time::timeout(PATIENCE, answer).await {
                 // Ignore a failed write: if the shim has ended by now, the reader of its report
                 // notices that. A shim that does not read its whole order has started nothing.
                 let rest = shim.lifeline.write_all(order.get(sent..).unwrap_or_default());
                 if tokio::time::timeout(PATIENCE, rest).await.is_err() {
-                    shim.kill().await;
+                    shim.kill(PATIENCE).await;
                     return Err(Errno::ETIMEDOUT.into());
                 }
                 return Ok(shim);
@@ -183,8 +235,27 @@ impl ForkServer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.running)
     }
+}
+
+/// Tells whether `is_wanted` accepts `pid` or one of its ancestors below `own`.
+fn has_ancestor(pid: i32, own: i32, is_wanted: impl Fn(i32) -> bool) -> bool {
+    const DEEPEST: usize = 64;
+    let mut at = pid;
+    for _ in 0..DEEPEST {
+        if at == own || at <= 1 {
+            return false;
+        }
+        if is_wanted(at) {
+            return true;
+        }
+        match tree::parent(at) {
+            Some(parent) => at = parent,
+            None => return false,
+        }
+    }
+    false
 }
 
 impl Drop for Running {
@@ -201,6 +272,8 @@ fn execute(binary: &Path) -> io::Result<Running> {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let process = Command::new(binary)
         .arg(FORK_SERVER_VERB)
+        // The next daemon kills a fork server that has lost this one ([`super::end_orphans`]).
+        .arg(std::process::id().to_string())
         .env_clear()
         .current_dir("/")
         .stdin(theirs)
@@ -220,6 +293,7 @@ async fn answer(
     lifeline: UnixStream,
     output: pipe::Receiver,
     talk: Option<(pipe::Sender, pipe::Receiver)>,
+    shims: &Arc<Mutex<BTreeSet<i32>>>,
 ) -> Option<Shim> {
     let mut hello = [0; HELLO.len()];
     let process = loop {
@@ -233,7 +307,8 @@ async fn answer(
             Err(_) => return None,
         }
     };
-    Some(Shim { process, lifeline, output, talk })
+    let listed = ListedShim::new(&process, shims);
+    Some(Shim { process, listed, lifeline, output, talk })
 }
 
 impl Shim {
@@ -250,10 +325,10 @@ impl Shim {
         self.reap();
     }
 
-    /// Kills the shim and waits for its end, at most [`PATIENCE`].
-    pub(crate) async fn kill(&self) {
+    /// Kills the shim and waits for its end, at most `patience`.
+    pub(crate) async fn kill(&self, patience: Duration) {
         let _ = rustix::process::pidfd_send_signal(&self.process, RawSignal::KILL);
-        let _ = tokio::time::timeout(PATIENCE, self.ended()).await;
+        let _ = tokio::time::timeout(patience, self.ended()).await;
     }
 
     /// Reaps the shim. It is our child only if its fork server has died.
@@ -274,7 +349,8 @@ pub fn run_fork_server() -> i32 {
 fn serve() -> io::Result<i32> {
     let control = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(&std::fs::File::open("/dev/null")?)?;
-    nix::sys::prctl::set_name(c"dutyd:forks")?;
+    let name = std::ffi::CString::new(FORK_SERVER_NAME).unwrap_or_default();
+    nix::sys::prctl::set_name(&name)?;
     // Ctrl-C in a terminal is for the daemon, which then ends its calls in order.
     let _ = setsid();
     let mut mask = SigSet::empty();

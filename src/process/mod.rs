@@ -26,7 +26,7 @@ pub use control_group::{ControlGroups, control_groups_mount};
 pub(crate) use exec_relay::MARK_START;
 pub use exec_relay::{HUNG_UP, RELAY_VERB, run_relay};
 pub use fork_server::{ForkServer, run_fork_server};
-pub use host_work::{HostWorkError, on_host, on_host_within};
+pub use host_work::{HostWork, HostWorkError, on_host};
 pub use memory::{return_freed, share_heap};
 pub use orphans::{end_orphans, is_tool};
 pub use piped::{Piped, PipedEnd, PipedEnded};
@@ -42,6 +42,9 @@ pub const FORK_SERVER_VERB: &str = "__exec";
 
 /// The prefix of the process names of shims and of the fork server.
 pub(crate) const SHIM_PREFIX: &str = "dutyd:";
+
+/// The process name of the fork server, and of a shim that waits for its request.
+pub(crate) const FORK_SERVER_NAME: &str = "dutyd:forks";
 
 /// Bytes of a process name that the kernel keeps.
 pub(crate) const NAME_LIMIT: usize = 15;

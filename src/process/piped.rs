@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::GRACE;
-use super::fork_server::{ForkServer, Shim};
+use super::fork_server::{ForkServer, ListedShim, Shim};
 use super::spawner::{DRAIN, Exit, ProcessSpec, SHIM_SLACK, SpawnFailure, Spawner, exit_of, sweep};
 use super::wire::{KILL_AT_ONCE, read_report};
 use crate::text::escape::one_line;
@@ -41,6 +41,7 @@ const SAID_CHARACTERS: usize = 2000;
 pub struct Piped {
     server: Arc<ForkServer>,
     process: OwnedFd,
+    listed: ListedShim,
     lifeline: OwnedWriteHalf,
     kill: CancellationToken,
     end: PipedEnd,
@@ -75,7 +76,7 @@ impl Spawner {
         spec: &ProcessSpec,
         redactor: &Redactor,
     ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
-        let Shim { process, lifeline, output, talk } = self.start(spec, true).await?;
+        let Shim { process, listed, lifeline, output, talk } = self.start(spec, true).await?;
         let (input, errors) =
             talk.ok_or_else(|| SpawnFailure::Order("the pipes are missing".to_owned()))?;
         let (from_shim, lifeline) = lifeline.into_split();
@@ -84,6 +85,7 @@ impl Spawner {
         let piped = Piped {
             server: self.server.clone(),
             process,
+            listed,
             lifeline,
             kill: self.kill.clone(),
             end: PipedEnd(end),
@@ -108,15 +110,17 @@ impl Piped {
         let _ = self.lifeline.shutdown().await;
         let ended = self.end.within(GRACE + SHIM_SLACK + DRAIN).await;
         if let Some(ended) = &ended
-            && ended.exit != Err(SpawnFailure::ShimLost)
+            && !matches!(ended.exit, Err(SpawnFailure::ShimLost { .. }))
         {
             return ended.clone();
         }
         let kill = rustix::process::Signal::KILL;
         let _ = rustix::process::pidfd_send_signal(&self.process, kill);
+        drop(self.listed);
+        let survivors = sweep(&self.server).await;
         PipedEnded {
-            exit: Err(SpawnFailure::ShimLost),
-            survivors: sweep(&self.server).await,
+            exit: Err(SpawnFailure::ShimLost { survivors }),
+            survivors,
             said: ended.map(|ended| ended.said).unwrap_or_default(),
         }
     }
@@ -197,7 +201,7 @@ async fn follow(
     })
     .await;
     tell.send_replace(Some(PipedEnded {
-        exit: report.ok_or(SpawnFailure::ShimLost).and_then(exit_of),
+        exit: report.ok_or(SpawnFailure::ShimLost { survivors: 0 }).and_then(exit_of),
         survivors: report.map_or(0, |report| report.survivors),
         said: tail.finish(),
     }));

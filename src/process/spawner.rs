@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,15 +14,19 @@ use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
 use super::sandbox::SandboxProfile;
 use super::wire::{Ending, KILL_AT_ONCE, Order, Report, Step, frame, read_report};
-use super::{GRACE, shim_name, tree};
+use super::{GRACE, shim_name};
 
 /// How long to read output after the tree has ended: only a survivor or a process outside the tree
 /// can still hold the pipe.
 pub(super) const DRAIN: Duration = Duration::from_secs(1);
 
 /// The time that a shim may take after [`GRACE`] to kill the tree and to report. A call is over at
-/// most 3 s after its timeout or its cancellation, also if its shim is stopped.
+/// most 3 s after its timeout or its cancellation, also if its shim is stopped and a process cannot
+/// be killed.
 pub(super) const SHIM_SLACK: Duration = Duration::from_millis(700);
+
+/// How long to wait for a killed shim. A shim that takes longer is stuck, and counts as such.
+const SHIM_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Bytes per read.
 const CHUNK: usize = 64 * 1024;
@@ -73,7 +77,10 @@ pub enum SpawnFailure {
     },
     /// The shim ended without a report; everything below it was killed.
     #[error("the supervising process of the tool was killed, and the tool with it")]
-    ShimLost,
+    ShimLost {
+        /// Processes that survived the kill.
+        survivors: u64,
+    },
     /// The output could not be stored.
     #[error("cannot store the output: {0}")]
     Output(String),
@@ -168,27 +175,33 @@ impl Spawner {
         cancel: &CancellationToken,
         output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
     ) -> Result<Exit, SpawnFailure> {
-        let mut shim = self.start(spec, false).await?;
         let limit = spec.timeout.saturating_add(GRACE + SHIM_SLACK);
+        let started = tokio::select! {
+            started = tokio::time::timeout(limit, self.start(spec, false)) => started,
+            // A shim without its whole order starts nothing.
+            () = cancel.cancelled() => return Ok(Exit { cancelled: true, ..Exit::default() }),
+            () = self.kill.cancelled() => return Ok(Exit { cancelled: true, ..Exit::default() }),
+        };
+        let Ok(shim) = started else { return Ok(Exit { timed_out: true, ..Exit::default() }) };
+        let mut shim = shim?;
         let followed = follow(&mut shim, (cancel, &self.kill), limit, output).await;
         match followed {
             Ok(Followed::Reported(report, output_held)) => {
                 exit_of(report).map(|exit| Exit { output_held, ..exit })
             }
             Ok(Followed::Lost) => {
-                self.end_lost(&shim).await;
-                Err(SpawnFailure::ShimLost)
+                Err(SpawnFailure::ShimLost { survivors: self.end_lost(shim).await })
             }
-            Ok(Followed::Overdue) => {
-                let survivors = self.end_lost(&shim).await;
+            Ok(Followed::Silent { timed_out }) => {
+                let (survivors, cancelled) = (self.end_lost(shim).await, !timed_out);
                 let signal = Some(nix::libc::SIGKILL);
-                Ok(Exit { signal, timed_out: true, survivors, ..Exit::default() })
+                Ok(Exit { signal, timed_out, cancelled, survivors, ..Exit::default() })
             }
             Err(error) => {
                 // The call ends with this error, so its processes must end too.
                 let _ = shim.lifeline.shutdown().await;
                 if tokio::time::timeout(GRACE + SHIM_SLACK, shim.ended()).await.is_err() {
-                    self.end_lost(&shim).await;
+                    self.end_lost(shim).await;
                 }
                 Err(error)
             }
@@ -197,8 +210,9 @@ impl Spawner {
 
     /// Kills a shim that ended without a report or does not answer, and the processes that it left,
     /// which are now our descendants. Returns how many processes survive.
-    async fn end_lost(&self, shim: &Shim) -> u64 {
-        shim.kill().await;
+    async fn end_lost(&self, shim: Shim) -> u64 {
+        shim.kill(SHIM_PATIENCE).await;
+        drop(shim);
         sweep(&self.server).await
     }
 }
@@ -208,10 +222,11 @@ enum Followed {
     /// The shim has reported; the flag tells whether another process still holds the pipe after
     /// [`DRAIN`].
     Reported(Report, bool),
-    /// The shim ended without a report, or does not answer to a cancellation.
+    /// The shim ended without a report.
     Lost,
-    /// The timeout of the tool has passed, and the shim does not answer.
-    Overdue,
+    /// The shim does not answer, although the timeout of the tool has passed or the call was
+    /// cancelled.
+    Silent { timed_out: bool },
 }
 
 /// Converts a report to an exit.
@@ -240,14 +255,10 @@ pub(super) fn exit_of(report: Report) -> Result<Exit, SpawnFailure> {
     }
 }
 
-/// Kills the processes that dead shims have left below this process; returns how many survive.
+/// Kills the processes that dead shims have left below this process ([`ForkServer::sweep`]).
 pub(super) async fn sweep(server: &Arc<ForkServer>) -> u64 {
     let server = server.clone();
-    let swept = tokio::task::spawn_blocking(move || {
-        let (own, binary) = (i32::try_from(std::process::id()).unwrap_or(0), server.binary());
-        server.while_none_starts(|| tree::kill_below(own, &|seen| is_ours(seen.pid, own, &binary)))
-    });
-    swept.await.unwrap_or(0)
+    tokio::task::spawn_blocking(move || server.sweep()).await.unwrap_or(0)
 }
 
 fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
@@ -302,8 +313,8 @@ async fn follow(
                 Some(report) => break report,
                 None => return Ok(Followed::Lost),
             },
-            () = &mut cancelled => return Ok(Followed::Lost),
-            () = &mut overdue => return Ok(Followed::Overdue),
+            () = &mut cancelled => return Ok(Followed::Silent { timed_out: false }),
+            () = &mut overdue => return Ok(Followed::Silent { timed_out: true }),
         }
     };
     let drained = tokio::time::timeout(DRAIN, async {
@@ -329,25 +340,6 @@ fn keep(
 ) -> Result<(), SpawnFailure> {
     output(chunk.get(..count).unwrap_or_default())
         .map_err(|error| SpawnFailure::Output(error.to_string()))
-}
-
-/// Tells whether `pid` is the fork server, a living shim or a descendant of one of them: `pid` or
-/// one of its ancestors below `own` runs our binary.
-fn is_ours(pid: i32, own: i32, binary: &Path) -> bool {
-    let mut at = pid;
-    for _ in 0..64 {
-        if at == own || at <= 1 {
-            return false;
-        }
-        if std::fs::read_link(format!("/proc/{at}/exe")).is_ok_and(|path| path == binary) {
-            return true;
-        }
-        match tree::parent(at) {
-            Some(parent) => at = parent,
-            None => return false,
-        }
-    }
-    false
 }
 
 #[cfg(test)]

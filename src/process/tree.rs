@@ -15,15 +15,16 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long to wait for a killed tree to disappear. After this time, we give up if a process is
-/// stuck (see [`is_stuck`]), and count the stuck processes.
-const KILL_LIMIT: Duration = Duration::from_millis(900);
+/// How long a shim waits for its killed tree to disappear. After this time, it gives up if a process
+/// is stuck (see [`is_stuck`]), and counts the stuck processes. The shim must report before the
+/// daemon takes it for lost.
+pub(super) const KILL_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long to wait for a killed tree if no process is stuck: the machine is only busy.
 const BUSY_LIMIT: Duration = Duration::from_secs(3);
 
 /// One process as `/proc` shows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Seen {
     pub(crate) pid: i32,
     parent: i32,
@@ -91,14 +92,15 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 }
 
 /// Kills all descendants of `root`, except those that `spare` accepts, and reaps those that became
-/// our children. Returns how many survive.
+/// our children. Returns those that survive; a stuck one costs `limit`.
 ///
 /// This function sends SIGSTOP to all of them before it kills any, so that few can fork in between.
 /// If `root` is this process, the function also kills the process groups of the children of this
 /// process, which ends chains of forks.
-pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
+pub(crate) fn kill_below(root: i32, limit: Duration, spare: &dyn Fn(Seen) -> bool) -> Vec<Seen> {
     let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
+    let mut killed = BTreeSet::new();
     loop {
         let mut stopped = BTreeSet::new();
         loop {
@@ -111,39 +113,41 @@ pub(crate) fn kill_below(root: i32, spare: &dyn Fn(Seen) -> bool) -> u64 {
                 signal(seen, Signal::STOP);
                 stopped.insert(seen.pid);
             }
-            if began.elapsed() > KILL_LIMIT {
+            if began.elapsed() > limit {
                 break;
             }
         }
         let victims = find();
         for seen in &victims {
             signal(*seen, Signal::KILL);
+            killed.insert(seen.pid);
         }
         if root == own_pid() {
             kill_groups(Some(spare));
         }
+        // A process that ends becomes our child before it can be reaped, if its parent is dead.
+        killed.retain(|pid| {
+            waitpid(Pid::from_raw(*pid), Some(WaitPidFlag::WNOHANG)) == Ok(WaitStatus::StillAlive)
+        });
         if victims.is_empty() {
-            return 0;
+            return Vec::new();
         }
         std::thread::sleep(Duration::from_millis(2));
-        for seen in &victims {
-            let _ = waitpid(Pid::from_raw(seen.pid), Some(WaitPidFlag::WNOHANG));
-        }
-        if let Some(left) = left_after(began, || find().iter().map(|seen| seen.pid).collect()) {
+        if let Some(left) = left_after(began, limit, find) {
             return left;
         }
     }
 }
 
-/// Returns how many of the processes that `find` returns are stuck; `None` while it is too early to
-/// give up. A process that only waits for a CPU to finish its exit can do nothing any more and is
+/// Returns those of the processes that `find` returns which are stuck; `None` while it is too early
+/// to give up. A process that only waits for a CPU to finish its exit can do nothing any more and is
 /// not counted.
-fn left_after(began: Instant, find: impl Fn() -> Vec<i32>) -> Option<u64> {
-    if began.elapsed() <= KILL_LIMIT {
+fn left_after(began: Instant, limit: Duration, find: impl Fn() -> Vec<Seen>) -> Option<Vec<Seen>> {
+    if began.elapsed() <= limit {
         return None;
     }
-    let stuck = find().into_iter().filter(|pid| is_stuck(*pid)).count() as u64;
-    (stuck > 0 || began.elapsed() > BUSY_LIMIT).then_some(stuck)
+    let stuck: Vec<Seen> = find().into_iter().filter(|seen| is_stuck(seen.pid)).collect();
+    (!stuck.is_empty() || began.elapsed() > BUSY_LIMIT).then_some(stuck)
 }
 
 /// Kills the children of this process with their groups, and also the processes that become its
@@ -164,8 +168,9 @@ pub(crate) fn end_children(leader: Pid, status: &mut Option<WaitStatus>) -> u64 
             return 0;
         }
         std::thread::sleep(Duration::from_micros(200));
-        if let Some(left) = left_after(began, children) {
-            return left;
+        let find = || children().into_iter().filter_map(look).collect();
+        if let Some(left) = left_after(began, KILL_LIMIT, find) {
+            return left.len() as u64;
         }
     }
 }

@@ -12,6 +12,7 @@ use super::preflight::{connect, preflight};
 use super::tool_context::{Links, tool_context, toolbox};
 use crate::config::{Config, Job};
 use crate::domain::{PreflightItem, RunId};
+use crate::process::{HostWork, HostWorkError};
 use crate::text::redact::Redactor;
 
 /// An item of a checklist.
@@ -47,23 +48,40 @@ impl CheckReport {
     }
 }
 
+/// Returns the item for a file system that gives no answer.
+pub(super) fn no_answer(error: &HostWorkError) -> PreflightItem {
+    PreflightItem { name: "files".to_owned(), ok: false, detail: error.to_string() }
+}
+
 /// Evaluates the checklist of a job. `run_id` names the temporary directory of the check.
 ///
 /// *Errors*: the state directory cannot be used.
 pub async fn check(
     config: &Arc<Config>,
-    job: &Job,
+    job: &Arc<Job>,
     host: &Host,
     run_id: &RunId,
 ) -> io::Result<CheckReport> {
     host.state.create()?;
     let redactor = Redactor::new(&config.secrets);
-    let ctx = tool_context(config, job, host, (run_id, None), redactor, Links::Resolved)?;
+    let work = HostWork::of(job.name.as_str());
+    let (of_config, of_job, of_host, id) =
+        (config.clone(), job.clone(), host.clone(), run_id.clone());
+    let built = work.run(move || {
+        tool_context(&of_config, &of_job, &of_host, (&id, None), redactor, Links::Resolved)
+    });
+    let ctx = match built.await {
+        Ok(ctx) => ctx?,
+        Err(error) => return Ok(CheckReport::of(vec![no_answer(&error).into()])),
+    };
     let mut servers = Servers::start(config, job, (job.mode, false), host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
-    let toolbox = toolbox(config, job, &ctx, of_servers, false);
+    let toolbox = Arc::new(toolbox(config, job, &ctx, of_servers, false));
     let (connection, found) = connect(config, job, &ctx, &toolbox).await;
-    let mut items = preflight(config, job, &ctx, &toolbox);
+    let (of_config, of_job, of_ctx, tools) =
+        (config.clone(), job.clone(), ctx.clone(), toolbox.clone());
+    let items = work.run(move || preflight(&of_config, &of_job, &of_ctx, &tools)).await;
+    let mut items = items.unwrap_or_else(|error| vec![no_answer(&error)]);
     items.extend(found);
     items.extend(servers.warnings.iter().map(|warning| PreflightItem {
         name: warning.code.to_owned(),

@@ -1,11 +1,12 @@
 //! The end of a run: its last line, with secrets removed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::agent::{End, SessionResult};
-use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
+use crate::domain::{Category, Event, Outcome, Person, RunId, SessionEnd, StopReason, Usage};
 use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
@@ -51,6 +52,24 @@ impl Ended {
             error: Some(error.to_owned()),
         }
     }
+}
+
+/// Returns warnings for the write and admin calls that started and have no result: nobody can say
+/// whether they took effect.
+pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
+    let mut open = BTreeSet::new();
+    for event in events {
+        match event {
+            Event::ToolCallStart(start) if start.category != Category::Read => {
+                open.insert(start.call_id.to_string());
+            }
+            Event::ToolCallEnd(end) => drop(open.remove(end.call_id.as_str())),
+            _ => {}
+        }
+    }
+    let message =
+        |call_id| format!("the daemon stopped during the call {call_id}; its effect is unknown");
+    open.into_iter().map(|id| Event::warning("effect_unknown", message(id))).collect()
 }
 
 /// Returns the result of a run that has no session, or whose session panicked: all counters are

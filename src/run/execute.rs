@@ -6,6 +6,7 @@
 use tokio::sync::watch;
 
 use super::budget::release_unbegun;
+use super::check::no_answer;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
@@ -26,7 +27,6 @@ use crate::domain::{
     Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, Stop, StopReason,
 };
 use crate::gate::GateRules;
-use crate::process::on_host;
 
 /// Runs `spec` to its end. `stop` holds a stop reason once the run must end.
 ///
@@ -57,7 +57,7 @@ async fn execute_new(
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
     let mut scope = RunScope::begin(spec, host, stop, None).await?;
-    let documents = documents(&scope.spec, &scope.ctx).await;
+    let documents = documents(&scope).await;
     scope.record_start(Some(documents.found.clone())).await?;
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
@@ -76,8 +76,8 @@ async fn execute_new(
     Ok(conclude(scope, result).await)
 }
 
-/// Evaluates the checklist and the precheck, then runs the session. `events` are the events of a
-/// resumed run.
+/// Evaluates the checklist, unless a resumed run has done so, and the precheck, then runs the
+/// session. `events` are the events of a resumed run.
 pub(super) async fn begin_work(
     scope: &mut RunScope,
     documents: &str,
@@ -86,6 +86,11 @@ pub(super) async fn begin_work(
     let found = scope.connect().await;
     if scope.is_suspending() {
         return Ok(suspended());
+    }
+    match Checked::of(events) {
+        Checked::Passed => return Ok(check_and_run(scope, documents, events).await),
+        Checked::Failed(why) => return Ok(ended_early(StopReason::PreflightFailed, why)),
+        Checked::Unknown => {}
     }
     let mut items = checklist(scope).await;
     items.extend(found);
@@ -107,18 +112,41 @@ pub(super) async fn begin_work(
     })
 }
 
+/// What the transcript of a resumed run says about its checklist.
+enum Checked {
+    Passed,
+    /// The failed items, for the operator.
+    Failed(String),
+    /// The run was cut off before its checklist was evaluated, or the checklist passed and was not
+    /// recorded.
+    Unknown,
+}
+
+impl Checked {
+    fn of(events: &[Event]) -> Self {
+        let items = events.iter().find_map(|event| match event {
+            Event::Preflight { items } => Some(items),
+            _ => None,
+        });
+        match items {
+            Some(items) if items.iter().any(|item| !item.ok) => Self::Failed(failed_items(items)),
+            Some(_) => Self::Passed,
+            // The precheck comes after the checklist.
+            None if events.iter().any(|event| matches!(event, Event::PolicyDecision(_))) => {
+                Self::Passed
+            }
+            None => Self::Unknown,
+        }
+    }
+}
+
 /// Returns the checklist of a run. If a file system of this host gives no answer, the checklist has
 /// only a failed item that says so.
 async fn checklist(scope: &RunScope) -> Vec<PreflightItem> {
     let (config, job) = (scope.spec.config.clone(), scope.spec.job.clone());
     let (ctx, toolbox) = (scope.ctx.clone(), scope.toolbox.clone());
-    let items = match scope.hangs {
-        Some(error) => Err(error),
-        None => on_host(move || preflight(&config, &job, &ctx, &toolbox)).await,
-    };
-    items.unwrap_or_else(|error| {
-        vec![PreflightItem { name: "files".to_owned(), ok: false, detail: error.to_string() }]
-    })
+    let items = scope.on_host(move || preflight(&config, &job, &ctx, &toolbox)).await;
+    items.unwrap_or_else(|error| vec![no_answer(&error)])
 }
 
 /// Ends a run: keeps its plan, and writes its end.
@@ -205,12 +233,21 @@ async fn run_session(
     };
     let (system, words) = prompt(scope, configured, documents).await;
     let repository = words.map(|words| marker.wrap_repository(&words));
+    #[cfg(feature = "faults")]
+    crate::store::faults::in_prompt(scope.spec.job.name.as_str());
     let parts = match session_parts(scope, SystemPrompt { repository, ..system }) {
         Ok(parts) => parts,
         Err(result) => return result,
     };
     let task = task(scope, precheck_text);
     run_apart(scope, Session::new(parts).run(task)).await
+}
+
+/// Returns the input about the repository of a run that has not recorded it yet.
+pub(super) async fn repository_text(scope: &RunScope) -> Option<String> {
+    let configured = scope.spec.config.model_of(&scope.spec.job)?;
+    let (_, words) = prompt(scope, configured, "").await;
+    Some(marker(scope).ok()?.wrap_repository(&words?))
 }
 
 /// Returns the task of a run, with the text about its precheck.
@@ -299,10 +336,14 @@ pub(super) async fn run_apart(
     }
 }
 
-async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
+fn failed_items(items: &[PreflightItem]) -> String {
     let failed = items.iter().filter(|item| !item.ok);
     let failed: Vec<_> = failed.map(|item| format!("{}: {}", item.name, item.detail)).collect();
-    let why = failed.join("; ");
+    failed.join("; ")
+}
+
+async fn preflight_failed(items: Vec<PreflightItem>, sink: &RunSink) -> SessionResult {
+    let why = failed_items(&items);
     match sink.record(Event::Preflight { items }).await {
         Ok(()) => ended_early(StopReason::PreflightFailed, why),
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),

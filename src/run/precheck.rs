@@ -12,6 +12,9 @@ use crate::gate::{CallFacts, GateRules, Spent, decide};
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
 
+/// The code of the warning that the precheck gave no answer.
+const WARNING: &str = "precheck";
+
 /// The decision of the precheck of a run.
 pub(super) enum Prechecked {
     /// The run continues. The text, if any, follows the prompt.
@@ -48,10 +51,11 @@ pub(super) async fn precheck(
     });
     let ok = match (recorded, end.precheck_answer()) {
         (Some(ok), _) => ok,
+        (None, None) if has_warning(events) => return Ok(Prechecked::Run(None)),
         (None, None) => {
             let why = end.output.clone().unwrap_or_default();
             let message = format!("the precheck gave no answer, so the run continues: {why}");
-            scope.sink.record(Event::warning("precheck", message)).await?;
+            scope.sink.record(Event::warning(WARNING, message)).await?;
             return Ok(Prechecked::Run(None));
         }
         (None, Some(answer)) => {
@@ -75,6 +79,12 @@ pub(super) fn recorded_text(scope: &RunScope, marker: &Marker, events: &[Event])
     let precheck = scope.spec.job.precheck.as_ref()?;
     events.iter().find(|event| matches!(event, Event::Precheck { .. }))?;
     Some(prompt_text(precheck, marker, recorded_end(events)?))
+}
+
+/// Tells whether a warning says that the precheck gave no answer.
+fn has_warning(events: &[Event]) -> bool {
+    let is_it = |event: &Event| matches!(event, Event::Warning { code, .. } if code == WARNING);
+    events.iter().any(is_it)
 }
 
 fn recorded_end(events: &[Event]) -> Option<&CallEnd> {

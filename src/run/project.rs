@@ -12,8 +12,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::GitFacts;
-use crate::process::{ProcessSpec, Spawner, on_host};
+use crate::process::{HostWork, ProcessSpec, Spawner};
 use crate::text::redact::Redactor;
+use crate::tools::ToolContext;
 
 /// Limit of a line of `git log` in the prompt, in characters; the rest of the line is cut off.
 const SUBJECT_CHARACTERS: usize = 120;
@@ -65,12 +66,8 @@ impl Owner {
 }
 
 /// Returns the state of the repository at `root`; `None` if git cannot list its files.
-pub(super) async fn git_facts(
-    spawner: &Spawner,
-    git: &Path,
-    root: &Path,
-    redactor: &Redactor,
-) -> Option<GitFacts> {
+pub(super) async fn git_facts(ctx: &ToolContext, git: &Path, root: &Path) -> Option<GitFacts> {
+    let (spawner, redactor) = (&ctx.programs.spawner, &ctx.redactor);
     let ask = |args: &'static [&'static str]| git_answer(spawner, git, root, args);
     // Do not use `status` or `diff-files`: for a changed file, both run the filters that the
     // repository configures. We list the index and compare the files ourselves.
@@ -86,16 +83,16 @@ pub(super) async fn git_facts(
     let names = untracked?;
     Some(GitFacts {
         branch: redactor.text(&text(branch)).into_owned(),
-        modified: modified_files(root, index?).await?,
+        modified: modified_files(&ctx.host_work, root, index?).await?,
         untracked: names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).count(),
         commits: subjects(&text(commits), redactor),
     })
 }
 
 /// Counts as [`modified`]; `None` if the files give no answer.
-async fn modified_files(root: &Path, index: Vec<u8>) -> Option<usize> {
+async fn modified_files(host_work: &HostWork, root: &Path, index: Vec<u8>) -> Option<usize> {
     let root = root.to_path_buf();
-    on_host(move || modified(&root, &index)).await.ok()
+    host_work.run(move || modified(&root, &index)).await.ok()
 }
 
 /// Returns the lines of a log with secrets removed, each cut to [`SUBJECT_CHARACTERS`].

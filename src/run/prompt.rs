@@ -5,11 +5,8 @@ use std::path::{Path, PathBuf};
 use super::documents::Documents;
 use super::project;
 use super::scope::RunScope;
-use super::spec::RunSpec;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
 use crate::config::{Autonomy, Job, Model};
-use crate::process::on_host;
-use crate::tools::ToolContext;
 
 /// Returns the system prompt of a run and, separately, the untrusted text of the repository.
 pub(super) async fn prompt(
@@ -30,14 +27,15 @@ pub(super) async fn prompt(
     let found = match ctx.programs.execution.is_local() {
         true => {
             let (directory, environment) = (working_dir.clone(), host.environment.clone());
-            on_host(move || (repository(&directory).1, environment.find_program("git"))).await
+            let work = move || (repository(&directory).1, environment.find_program("git"));
+            scope.on_host(work).await
         }
         false => Ok((None, None)),
     };
     let (root, git) = found.unwrap_or_default();
     let git = match (&root, git) {
         (Some(root), Some(git)) => tokio::select! {
-            facts = project::git_facts(&ctx.programs.spawner, &git, root, &ctx.redactor) => facts,
+            facts = project::git_facts(ctx, &git, root) => facts,
             _ = scope.stop.reason() => None,
         },
         _ => None,
@@ -64,14 +62,15 @@ pub(super) async fn prompt(
 }
 
 /// Returns the documents of the job's project; empty for a remote job or without a model.
-pub(super) async fn documents(spec: &RunSpec, ctx: &ToolContext) -> Documents {
+pub(super) async fn documents(scope: &RunScope) -> Documents {
+    let (spec, ctx) = (&scope.spec, &scope.ctx);
     let Some(model) = spec.config.model_of(&spec.job).filter(|_| ctx.programs.execution.is_local())
     else {
         return Documents::default();
     };
     let (working_dir, redactor) = (ctx.working_dir.clone(), ctx.redactor.clone());
     let names = model.profile.documents;
-    let read = on_host(move || {
+    let read = scope.on_host(move || {
         let (directory, root) = repository(&working_dir);
         super::documents::documents(root.as_deref(), &directory, names, &redactor)
     });

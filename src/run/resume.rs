@@ -2,15 +2,16 @@
 //!
 //! *Source*: `docs/design/loop.md`, "After a crash".
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::ended::{Ended, ended_early};
+use super::ended::{Ended, ended_early, unknown_effects};
 use super::execute::{
-    begin_work, conclude, leave_queue, run_apart, session_parts, suspended, task,
+    begin_work, conclude, leave_queue, repository_text, run_apart, session_parts, suspended, task,
 };
 use super::host::{Host, RunError};
 use super::precheck::recorded_text;
@@ -62,7 +63,8 @@ pub async fn resume(
     let precheck = (has_precheck || answer.is_some()).then_some(answer);
     let continued = Continued { lock, row: row.clone(), worked, has_started_change, precheck };
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
-    scope.record(Event::SessionResumed { from_seq: lines, count, killed }).await?;
+    let worked_ms = u64::try_from(worked.as_millis()).ok();
+    scope.record(Event::SessionResumed { from_seq: lines, count, killed, worked_ms }).await?;
     if cut_bytes > 0 {
         let message = format!("cut {cut_bytes} bytes of a torn last line");
         scope.record(Event::warning("torn_tail", message)).await?;
@@ -77,13 +79,13 @@ pub async fn resume(
         _ if scope.is_suspending() => suspended(),
         (SandboxMode::Enforce, Err(error)) => {
             let error = format!("the tools of the run can no longer be sandboxed: {error}");
-            with_totals(ended_early(StopReason::Interrupted, error), &row)
+            cut_short(&scope, &events, (error, &row)).await
         }
         _ if let Some(error) = scope.hangs => {
-            with_totals(ended_early(StopReason::Interrupted, error.to_string()), &row)
+            cut_short(&scope, &events, (error.to_string(), &row)).await
         }
         _ if RecordedStart::find(&events).is_none() => {
-            let documents = documents(&scope.spec, &scope.ctx).await;
+            let documents = documents(&scope).await;
             begin_work(&mut scope, &documents.text, &events).await?
         }
         _ => {
@@ -97,11 +99,13 @@ pub async fn resume(
 
 async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) -> SessionResult {
     let Some(start) = RecordedStart::find(events) else {
-        let ended = ended_early(StopReason::Interrupted, "the transcript has no start".to_owned());
-        return with_totals(ended, row);
+        return cut_short(scope, events, ("the transcript has no start".to_owned(), row)).await;
     };
-    let system =
-        SystemPrompt { text: start.system, stable: start.stable, repository: start.repository };
+    let repository = match start.lacks_repository() {
+        true => repository_text(scope).await,
+        false => start.repository,
+    };
+    let system = SystemPrompt { text: start.system, stable: start.stable, repository };
     let mut parts = match session_parts(scope, system) {
         Ok(parts) => parts,
         Err(result) => return with_totals(result, row),
@@ -109,8 +113,7 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
     let rebuilt = match rebuilt(scope, events, &mut parts) {
         Ok(rebuilt) => rebuilt,
         Err(error) => {
-            let ended = ended_early(StopReason::Interrupted, error.to_string());
-            return with_totals(ended, row);
+            return cut_short(scope, events, (error.to_string(), row)).await;
         }
     };
     let model = events.iter().rev().find_map(|event| match event {
@@ -120,6 +123,31 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
     let session = Session::new(parts);
     let work = async move { session.resume(rebuilt, model.as_deref()).await };
     run_apart(scope, work).await
+}
+
+/// Ends a run that cannot continue: records which calls may have taken effect. `why` says why, for
+/// the operator.
+async fn cut_short(
+    scope: &RunScope,
+    events: &[Event],
+    (why, row): (String, &RunSummary),
+) -> SessionResult {
+    for warning in unknown_effects(events.iter()) {
+        if let Err(error) = scope.record(warning).await {
+            return ended_early(StopReason::RecordFailed, error.to_string());
+        }
+    }
+    let mut result = with_totals(ended_early(StopReason::Interrupted, why), row);
+    result.counters.tools_used = tools_used(events);
+    result
+}
+
+fn tools_used(events: &[Event]) -> BTreeSet<String> {
+    let starts = events.iter().filter_map(|event| match event {
+        Event::ToolCallStart(start) => Some(start.name.clone()),
+        _ => None,
+    });
+    starts.collect()
 }
 
 /// Returns the result of a run that ends without its session, with what the run had used.

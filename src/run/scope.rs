@@ -26,7 +26,7 @@ use crate::domain::{
     Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
     Stop, StopReason,
 };
-use crate::process::{HostWorkError, Spawner, landlock_abi, on_host};
+use crate::process::{HostWork, HostWorkError, Spawner, landlock_abi};
 use crate::sinks::Observed;
 use crate::store::{EndFacts, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
@@ -91,7 +91,10 @@ impl RunScope {
                 (lock, Some(row), worked, has_started_change, precheck)
             }
             None => {
-                let lock = host.state.lock_run(&spec.run_id).map_err(state_error)?;
+                let lock = host
+                    .state
+                    .lock_run(&spec.run_id, spec.job.name.as_str())
+                    .map_err(state_error)?;
                 // `apply` calls no model.
                 if spec.plan_id.is_none()
                     && let Err(error) = reserve(&spec.job, &spec.run_id, &host).await
@@ -121,7 +124,7 @@ impl RunScope {
             row: Mutex::new(row),
         });
         let (ctx, hangs) =
-            context(&spec, &host, &directory, redactor).await.map_err(state_error)?;
+            context((&spec, &host, &directory), redactor, &stop).await.map_err(state_error)?;
         let limits = &spec.job.limits;
         let killer = kill_at_once(stop.clone(), ctx.programs.spawner.clone());
         let watch = TemporaryWatch::new(
@@ -214,6 +217,23 @@ impl RunScope {
         Ok(())
     }
 
+    /// Runs work on files of this host. Gives up once the run must end, and at once if the directories
+    /// of the job gave no answer before.
+    ///
+    /// *Errors*: [`HostWorkError`].
+    pub(super) async fn on_host<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, HostWorkError> {
+        if let Some(error) = self.hangs {
+            return Err(error);
+        }
+        tokio::select! {
+            done = self.ctx.host_work.run(work) => done,
+            _ = self.stop.reason() => Err(HostWorkError::Late),
+        }
+    }
+
     /// Records an event before the work starts.
     ///
     /// *Errors*: [`RunError::Record`].
@@ -272,13 +292,12 @@ impl RunScope {
     }
 }
 
-/// Returns the context of the tools of a run. If a file system of this host gives no answer, leaves
-/// the links in paths as they are, and returns why.
+/// Returns the context of the tools of a run. If a file system of this host gives no answer, or the
+/// run must end, leaves the links in paths as they are, and returns why.
 async fn context(
-    spec: &RunSpec,
-    host: &Host,
-    directory: &RunDir,
+    (spec, host, directory): (&RunSpec, &Host, &RunDir),
     redactor: Redactor,
+    stop: &watch::Receiver<Option<Stop>>,
 ) -> io::Result<(Arc<ToolContext>, Option<HostWorkError>)> {
     let build = |links| {
         let (config, job, host) = (spec.config.clone(), spec.job.clone(), host.clone());
@@ -286,7 +305,13 @@ async fn context(
         let redactor = redactor.clone();
         move || tool_context(&config, &job, &host, (&run_id, outputs), redactor, links)
     };
-    match on_host(build(Links::Resolved)).await {
+    let host_work = HostWork::of(spec.job.name.as_str());
+    let mut stop = stop.clone();
+    let built = tokio::select! {
+        built = host_work.run(build(Links::Resolved)) => built,
+        _ = stop.wait_for(Option::is_some) => Err(HostWorkError::Late),
+    };
+    match built {
         Ok(ctx) => Ok((ctx?, None)),
         Err(error) => Ok((build(Links::AsWritten)()?, Some(error))),
     }

@@ -44,7 +44,9 @@ impl EventSink for RunSink {
         }
         let (start, decision) = match &event {
             Event::SessionStart(start) => (Some(start.clone()), None),
-            Event::PolicyDecision(decision) => (None, Some(decision.decision)),
+            Event::PolicyDecision(decision) => {
+                (None, Some((decision.call_id.clone(), decision.decision)))
+            }
             _ => (None, None),
         };
         let appended =
@@ -53,8 +55,8 @@ impl EventSink for RunSink {
         if let Some(start) = start {
             *row = Some(RunSummary::begun(&self.run_id, &start, appended.ts));
         }
-        if let (Some(row), Some(decision)) = (row.as_mut(), decision) {
-            row.decided(decision);
+        if let (Some(row), Some((call_id, decision))) = (row.as_mut(), decision) {
+            row.decided(&call_id, decision);
         }
         Ok(())
     }

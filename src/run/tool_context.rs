@@ -15,7 +15,7 @@ use crate::config::{
 };
 use crate::domain::{CallId, Image, RunId};
 use crate::gate::{CommandRules, DomainRules, GateRules, PathRules, is_visible};
-use crate::process::{Spawner, resolved};
+use crate::process::{HostWork, Spawner, resolved};
 use crate::store::{RunDir, create_private_dir};
 use crate::text::redact::Redactor;
 use crate::tools::{
@@ -113,6 +113,7 @@ pub fn tool_context(
             sandboxes: SandboxProfiles::new(job.sandbox, sandboxed, temporary, job.network),
             shell,
         },
+        host_work: HostWork::of(job.name.as_str()),
         outputs: OutputContext {
             store: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
             max_bytes: limits.max_output_bytes,

@@ -15,6 +15,7 @@ use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::{Config, Job, McpServer};
 use crate::domain::{Plan, RunId};
+use crate::process::HostWork;
 use crate::run::{
     CheckReport, ExplainError, Explanation, ToolRow, check, explain, names_of_server, tool_rows,
 };
@@ -133,10 +134,10 @@ pub(super) async fn explain_call(
 ) -> Answer<Explanation> {
     let (config, job) = api.job(&name)?;
     let host = api.host.clone();
-    let explained = tokio::task::spawn_blocking(move || {
-        explain(&config, &job, &host, &body.tool, body.arguments.as_ref())
-    });
-    explained.await.map_err(internal)?.map(Json).map_err(|error| match error {
+    let explained = HostWork::of(&name)
+        .run(move || explain(&config, &job, &host, &body.tool, body.arguments.as_ref()))
+        .await;
+    explained.map_err(internal)?.map(Json).map_err(|error| match error {
         ExplainError::Unknown(error) => missing(error.to_string()),
         ExplainError::Arguments(error) => {
             Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.message)
@@ -157,5 +158,9 @@ pub(super) async fn tools(
     let config = api.handle.config.borrow().clone();
     let job = query.job.as_deref().map(|name| api.job(name)).transpose()?.map(|(_, job)| job);
     let of_servers = api.of_servers(&config).await?;
-    Ok(List::whole(tool_rows(&config, job.as_deref(), &api.host, &of_servers)))
+    let (owner, host) = (query.job.unwrap_or_default(), api.host.clone());
+    let rows = HostWork::of(&owner)
+        .run(move || tool_rows(&config, job.as_deref(), &host, &of_servers))
+        .await;
+    Ok(List::whole(rows.map_err(internal)?))
 }

@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::api::{Answer, Api, List, internal, missing};
+use super::api::{Answer, Api, List, missing};
 use super::problem::Problem;
 use super::socket::{ControlKey, KEY_HEADER, Peer};
 use super::{commands, follow, inspect};
@@ -17,7 +17,7 @@ use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::daemon::{
     AuditReport, Command, JobRow, NextRow, StatusReport, audit, job_rows, next_rows,
 };
-use crate::process::person;
+use crate::process::{on_host, person};
 use crate::run::AnswerError;
 use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
@@ -157,8 +157,8 @@ async fn is_ready(State(api): State<Api>) -> StatusCode {
 async fn status(State(api): State<Api>) -> Answer<StatusReport> {
     let mut report = api.ask(Command::Status).await?;
     let disk = api.disk.clone();
-    let loaded = tokio::task::spawn_blocking(move || disk()).await.map_err(internal)?;
-    report.config.disk_digest = loaded.config.map(|config| config.digest);
+    let loaded = on_host(move || disk()).await.ok();
+    report.config.disk_digest = loaded.and_then(|loaded| loaded.config).map(|config| config.digest);
     Ok(Json(report))
 }
 

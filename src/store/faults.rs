@@ -2,8 +2,10 @@
 //! nothing of it.
 //!
 //! The environment variable `DUTYD_FAULTS` names one fault: `kill_after_line=N` kills this process
-//! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel, and
-//! `panic_in_job=NAME` makes the session of each run of a job panic.
+//! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel,
+//! `panic_in_job=NAME` makes the session of each run of a job panic, `panic_in_prompt=NAME` makes its
+//! run panic before the session, and `fail_line_once=TYPE` fails the first write of a line of this
+//! type as if the disk were full.
 
 use std::sync::LazyLock;
 
@@ -31,10 +33,31 @@ pub(super) fn after_line(seq: u64) {
     }
 }
 
+/// Injects the fault of the write of a line of this type.
+///
+/// *Errors*: the fault.
+pub(super) fn before_line(kind: Option<&str>) -> std::io::Result<()> {
+    static HAS_FAILED: std::sync::Once = std::sync::Once::new();
+    let mut result = Ok(());
+    if kind.is_some_and(|kind| is_set("fail_line_once", kind)) {
+        HAS_FAILED.call_once(|| result = Err(nix::errno::Errno::ENOSPC.into()));
+    }
+    result
+}
+
 /// Injects the fault in the session of a run of `job`.
-#[expect(clippy::panic, reason = "the panic is the fault")]
 pub(crate) fn in_session(job: &str) {
-    if is_set("panic_in_job", job) {
+    panic_if(is_set("panic_in_job", job));
+}
+
+/// Injects the fault in a run of `job` before its session.
+pub(crate) fn in_prompt(job: &str) {
+    panic_if(is_set("panic_in_prompt", job));
+}
+
+#[expect(clippy::panic, reason = "the panic is the fault")]
+fn panic_if(is_set: bool) {
+    if is_set {
         panic!("a fault of a test");
     }
 }

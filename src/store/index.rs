@@ -94,22 +94,29 @@ impl Index {
     ///
     /// *Errors*: [`DbError`].
     pub async fn ids(&self) -> Result<HashSet<String>, DbError> {
-        self.db
-            .write(|transaction| {
-                let mut query = transaction.prepare("SELECT run_id FROM runs")?;
-                query.query_map([], |row| row.get(0))?.collect()
-            })
-            .await
+        self.db.write(|transaction| ids(transaction)).await
     }
 
-    /// Rebuilds the index from the transcripts; returns the number of runs in it.
+    /// Rebuilds the index from the transcripts; returns the number of runs in it. Keeps the row of
+    /// an ended run whose transcript cannot be read.
     ///
     /// *Errors*: [`DbError`]; the old index is then unchanged.
     pub async fn rebuild(&self, state: StateDir) -> Result<u64, DbError> {
         self.db
             .write(move |transaction| {
-                transaction.execute("DELETE FROM runs", [])?;
-                fill(transaction, &state)
+                let mut left = ids(transaction)?;
+                fill(transaction, &state, |run_id| {
+                    left.remove(run_id);
+                })?;
+                for id in left {
+                    let run = RunId::parse(&id).ok().and_then(|run_id| state.find_run(&run_id));
+                    if run.is_none_or(|run| state.is_open(run.run_id())) {
+                        forget(transaction, &id)?;
+                    }
+                }
+                let count: i64 =
+                    transaction.query_row("SELECT count(*) FROM runs", [], |row| row.get(0))?;
+                Ok(u64::try_from(count).unwrap_or(0))
             })
             .await
     }
@@ -175,12 +182,7 @@ impl Index {
     ///
     /// *Errors*: [`DbError`].
     pub(super) async fn forget(&self, run_id: RunId) -> Result<(), DbError> {
-        self.db
-            .write(move |transaction| {
-                transaction.execute("DELETE FROM runs WHERE run_id = ?1", [run_id.as_str()])
-            })
-            .await
-            .map(drop)
+        self.db.write(move |transaction| forget(transaction, run_id.as_str())).await
     }
 
     /// Returns the digests of the configurations of the runs.
@@ -229,7 +231,7 @@ impl Index {
         let connection = match read_only(&path, SCHEMA)? {
             Some(reading) if !reading.was_upgraded => Ok(reading.connection),
             _ => in_memory(None, SCHEMA).and_then(|connection| {
-                fill(&connection, state)?;
+                fill(&connection, state, |_| {})?;
                 Ok(connection)
             }),
         };
@@ -239,20 +241,33 @@ impl Index {
     }
 }
 
-/// Adds every ended run; returns their number.
-fn fill(connection: &Connection, state: &StateDir) -> rusqlite::Result<u64> {
-    let mut count = 0;
+fn ids(connection: &Connection) -> rusqlite::Result<HashSet<String>> {
+    let mut query = connection.prepare("SELECT run_id FROM runs")?;
+    query.query_map([], |row| row.get(0))?.collect()
+}
+
+fn forget(connection: &Connection, run_id: &str) -> rusqlite::Result<()> {
+    let mut delete = connection.prepare_cached("DELETE FROM runs WHERE run_id = ?1")?;
+    delete.execute([run_id]).map(drop)
+}
+
+/// Adds or replaces the row of every ended run, and calls `added` with its id.
+fn fill(
+    connection: &Connection,
+    state: &StateDir,
+    mut added: impl FnMut(&str),
+) -> rusqlite::Result<()> {
     let mut failed = Ok(());
     state
         .each_run(|run| {
             if let Some(row) = ended_row(state, run) {
                 failed = insert(connection, &row);
-                count += 1;
+                added(&row.run_id);
             }
             failed.is_ok()
         })
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
-    failed.map(|()| count)
+    failed
 }
 
 impl StateDir {

@@ -292,6 +292,17 @@ impl LedgerReader<'_> {
         query.query_map([], slot_row)?.collect()
     }
 
+    /// Returns the open slot of a run; `None` if the run has none.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn open_slot_of(&self, run_id: &str) -> rusqlite::Result<Option<SlotRow>> {
+        let mut query = self.connection.prepare_cached(
+            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots
+             WHERE run_id = ?1 AND state IN ('queued', 'running')",
+        )?;
+        query.query_row([run_id], slot_row).optional()
+    }
+
     /// Tells whether a run was started or queued for the same due time in an epoch before `epoch`.
     ///
     /// *Errors*: SQLite's.

@@ -44,7 +44,7 @@ pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};
 pub use shared::{SharedIndex, SharedLedger};
-pub use transcript::{AppendError, Appended, Transcript, TranscriptFacts, last_line, repair_tail};
+pub use transcript::{AppendError, Appended, Tail, Transcript, TranscriptFacts, last_line};
 pub use verify::{
     HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
 };

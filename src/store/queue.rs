@@ -245,6 +245,17 @@ impl LedgerReader<'_> {
         query.query_map([], queued)?.collect()
     }
 
+    /// Tells whether a run has a row in the queue. The row is removed after the first line of the run
+    /// is on disk.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn is_queued(&self, run_id: &str) -> rusqlite::Result<bool> {
+        let mut query = self
+            .connection()
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM queue WHERE run_id = ?1)")?;
+        query.query_row([run_id], |row| row.get(0))
+    }
+
     /// Tells whether the ledger has any schedule or slot of this job, or a run of it that is queued
     /// or ended while it was queued.
     ///

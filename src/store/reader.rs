@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::domain::{Event, Line};
+use crate::domain::{Event, FORMAT_VERSION, Line};
 
 /// Maximum bytes of a line; a longer one is not a valid transcript line.
 const LINE_BYTES: u64 = 256 << 20;
@@ -81,12 +81,26 @@ pub fn read_lines<T: serde::de::DeserializeOwned>(
         match line {
             Err(error) => Some(Err(error.into())),
             Ok((_, false)) => None,
-            Ok((bytes, true)) => Some(
-                serde_json::from_slice(&bytes)
-                    .map_err(|error| ReadProblem::Line { line: number, reason: error.to_string() }),
-            ),
+            Ok((bytes, true)) => {
+                Some(parsed(&bytes).map_err(|reason| ReadProblem::Line { line: number, reason }))
+            }
         }
     }))
+}
+
+/// Parses a line.
+///
+/// *Errors*: why the line cannot be read. A line of a newer format may mean something else than it
+/// says.
+fn parsed<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<Line<T>, String> {
+    let line: Line<T> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match line.v <= FORMAT_VERSION {
+        true => Ok(line),
+        false => Err(format!(
+            "a newer dutyd wrote it (format version {}, supported up to {FORMAT_VERSION})",
+            line.v
+        )),
+    }
 }
 
 /// Returns the complete lines of a transcript verbatim, each with its parsed form. Stops at the
@@ -97,8 +111,8 @@ pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLi
     Ok(whole_lines(path)?.map_while(|line| {
         let (bytes, _) = line.ok().filter(|(_, whole)| *whole)?;
         let text = String::from_utf8(bytes).ok()?;
-        let parsed = serde_json::from_str(&text).ok()?;
-        Some((text, parsed))
+        let line = parsed(text.as_bytes()).ok()?;
+        Some((text, line))
     }))
 }
 

@@ -214,14 +214,15 @@ impl StateDir {
         Ok(())
     }
 
-    /// Creates the lock file of a run and locks it for this process.
+    /// Creates the lock file of a run of this job and locks it for this process.
     ///
+    /// *Shape*: the pid of this process and the name of the job, a line each.
     /// *Errors*: any I/O error; another process holds the lock.
-    pub fn lock_run(&self, run_id: &RunId) -> io::Result<RunLock> {
+    pub fn lock_run(&self, run_id: &RunId, job: &str) -> io::Result<RunLock> {
         create_private_dir(&self.run_locks())?;
         let path = self.run_locks().join(run_id.as_str());
         let mut file = append_private(&path)?;
-        writeln!(file, "{}", std::process::id())?;
+        writeln!(file, "{}\n{job}", std::process::id())?;
         let lock = lock(file)?;
         Ok(RunLock { path, _lock: lock })
     }
@@ -295,6 +296,13 @@ pub struct RunLock {
 }
 
 impl RunLock {
+    /// Returns the name of the job; `None` if an earlier version created the lock file.
+    #[must_use]
+    pub fn job(&self) -> Option<String> {
+        let text = std::fs::read_to_string(&self.path).ok()?;
+        text.lines().nth(1).map(str::to_owned)
+    }
+
     /// Removes the lock file. Call this after the run's last line is written.
     ///
     /// *Errors*: any I/O error; the next start then examines the run again and finds it ended.
@@ -459,7 +467,7 @@ mod tests {
     fn a_mark_is_held_until_it_is_closed() {
         let temp = tempfile::tempdir().unwrap();
         let state = StateDir::new(temp.path());
-        let lock = state.lock_run(&run_id(1)).unwrap();
+        let lock = state.lock_run(&run_id(1), "j").unwrap();
         assert!(state.is_live(&run_id(1)));
         assert!(state.abandoned().unwrap().is_empty());
         drop(lock);

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::reader::{ReadLine, known};
 use crate::domain::{
-    DecisionKind, Event, Outcome, RunId, SessionEnd, SessionStart, StopReason, Trigger, Usage,
+    CallId, DecisionKind, Event, Outcome, RunId, SessionEnd, SessionStart, StopReason, Trigger,
+    Usage,
 };
 
 /// A run as `dutyd runs` prints it.
@@ -46,6 +47,10 @@ pub struct RunSummary {
     /// Number of calls that the gate denied.
     #[serde(default)]
     pub refused_calls: u64,
+    /// These calls; not filled for a run that was read from the index. After a crash, a call that had
+    /// not started is decided again.
+    #[serde(skip)]
+    pub refused: BTreeSet<CallId>,
     pub usage: Usage,
     /// The cost in US dollars; null if the price is unknown.
     pub cost_usd: Option<f64>,
@@ -139,6 +144,7 @@ impl RunSummary {
             iterations: 0,
             tool_calls: 0,
             refused_calls: 0,
+            refused: BTreeSet::new(),
             usage: Usage::default(),
             cost_usd: None,
             model: start.model.clone(),
@@ -166,6 +172,7 @@ impl RunSummary {
             iterations: 0,
             tool_calls: 0,
             refused_calls: 0,
+            refused: BTreeSet::new(),
             usage: Usage::default(),
             cost_usd: None,
             model: String::new(),
@@ -194,7 +201,7 @@ impl RunSummary {
                 // model response, so it is not an iteration.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
                 Some(Event::PolicyDecision(decision)) => {
-                    row.decided(decision.decision);
+                    row.decided(&decision.call_id, decision.decision);
                     // A call that requires approval has two decisions.
                     if decision.decision != DecisionKind::Deny {
                         calls.insert(&decision.call_id);
@@ -211,8 +218,10 @@ impl RunSummary {
     }
 
     /// Counts a decision of the gate.
-    pub fn decided(&mut self, decision: DecisionKind) {
-        self.refused_calls += u64::from(decision == DecisionKind::Deny);
+    pub fn decided(&mut self, call_id: &CallId, decision: DecisionKind) {
+        if decision == DecisionKind::Deny && self.refused.insert(call_id.clone()) {
+            self.refused_calls += 1;
+        }
     }
 
     /// Takes the totals and the result from `end`, which must already be redacted.
@@ -239,6 +248,38 @@ impl RunSummary {
         self.error =
             Some("the record is broken: it has no end (run `dutyd verify` for details)".to_owned());
         self
+    }
+
+    /// Returns the row of a run that began, but whose transcript has no readable first line.
+    /// `due_at` is the due time of its slot, if it has one.
+    #[must_use]
+    pub fn unreadable(run_id: &RunId, job: String, due_at: Option<DateTime<Utc>>) -> Self {
+        let ulid = run_id.as_str().parse::<ulid::Ulid>().ok();
+        let created = ulid.and_then(|ulid| i64::try_from(ulid.timestamp_ms()).ok());
+        let created = created.and_then(DateTime::from_timestamp_millis).map(moment);
+        Self {
+            run_id: run_id.to_string(),
+            job,
+            trigger: due_at.map_or(Trigger::Manual, |_| Trigger::Schedule),
+            scheduled_for: due_at.map(moment),
+            started_at: created.clone(),
+            ended_at: None,
+            outcome: None,
+            stop_reason: None,
+            verdict: None,
+            result: None,
+            attempt: 1,
+            iterations: 0,
+            tool_calls: 0,
+            refused_calls: 0,
+            refused: BTreeSet::new(),
+            usage: Usage::default(),
+            cost_usd: None,
+            model: String::new(),
+            error: None,
+            config_digest: None,
+        }
+        .cut(created.unwrap_or_default())
     }
 
     /// Returns the state of the run.

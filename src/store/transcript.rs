@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use chrono::{DateTime, SecondsFormat, Utc};
-use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 
@@ -154,6 +153,8 @@ impl Writer {
     fn write(&mut self, event: Event) -> Result<Appended, AppendError> {
         let durable = must_be_durable(&event);
         let mut payload = serde_json::to_value(event)?;
+        #[cfg(feature = "faults")]
+        super::faults::before_line(payload.get("type").and_then(serde_json::Value::as_str))?;
         self.facts.redactor.value(&mut payload, OPAQUE);
         let line = Line {
             v: FORMAT_VERSION,
@@ -219,49 +220,48 @@ pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
     Ok(last)
 }
 
-/// Cuts off torn lines at the end; returns the number of bytes removed.
-///
-/// A line is torn if it has no newline, or is not a JSON object: a power cut can leave a block of
-/// zeros.
-/// *Errors*: any I/O error.
-pub fn repair_tail(path: &Path) -> io::Result<u64> {
-    /// Bytes per read; the last line is read backwards.
-    const PIECE: u64 = 64 * 1024;
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
-    let mut end = file.metadata()?.len();
-    let before = end;
-    while end > 0 {
-        // Find the start of the last line: search backwards for the newline before `end - 1`.
-        let mut start = end - 1;
-        let mut tail: Vec<u8> = Vec::new();
-        let begin = loop {
-            let from = start.saturating_sub(PIECE);
-            let mut piece = vec![0; usize::try_from(start - from).unwrap_or(0)];
+/// How many bytes of a transcript are whole lines, and how many follow the last newline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    pub whole_bytes: u64,
+    /// A line that a power cut tore, if any.
+    pub torn_bytes: u64,
+}
+
+impl Tail {
+    /// Finds the last newline of a transcript.
+    ///
+    /// *Errors*: any I/O error.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        /// Bytes per read; the file is read backwards.
+        const PIECE: u64 = 64 * 1024;
+        let file = open_regular(path)?;
+        let length = file.metadata()?.len();
+        let mut end = length;
+        while end > 0 {
+            let from = end.saturating_sub(PIECE);
+            let mut piece = vec![0; usize::try_from(end - from).unwrap_or(0)];
             file.read_exact_at(&mut piece, from)?;
-            let newline = piece.iter().rposition(|byte| *byte == b'\n');
-            let kept = newline.map_or(0, |at| at + 1);
-            let mut joined = piece.split_off(kept);
-            joined.extend(tail);
-            tail = joined;
-            if newline.is_some() || from == 0 {
-                break from + kept as u64;
+            if let Some(at) = piece.iter().rposition(|byte| *byte == b'\n') {
+                let whole_bytes = from + at as u64 + 1;
+                return Ok(Self { whole_bytes, torn_bytes: length - whole_bytes });
             }
-            start = from;
-        };
-        let mut last = [0];
-        file.read_exact_at(&mut last, end - 1)?;
-        let whole = last == [b'\n']
-            && serde_json::from_slice::<Value>(&tail).is_ok_and(|value| value.is_object());
-        if whole {
-            break;
+            end = from;
         }
-        end = begin;
+        Ok(Self { whole_bytes: 0, torn_bytes: length })
     }
-    if end != before {
-        file.set_len(end)?;
-        file.sync_all()?;
+
+    /// Cuts off the torn line of the transcript.
+    ///
+    /// *Errors*: any I/O error.
+    pub fn cut(self, path: &Path) -> io::Result<()> {
+        if self.torn_bytes > 0 {
+            let file = OpenOptions::new().write(true).open(path)?;
+            file.set_len(self.whole_bytes)?;
+            file.sync_all()?;
+        }
+        Ok(())
     }
-    Ok(before - end)
 }
 
 #[cfg(test)]
@@ -361,17 +361,31 @@ mod tests {
     async fn a_torn_tail_is_cut_and_the_chain_goes_on() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("transcript.jsonl");
-        for tail in [&b"{\"v\":1,\"se"[..], b"\0\0\0\0", b"{\"a\":", b"\0\0\n", b"not json\n"] {
+        for tail in [&b"{\"v\":1,\"se"[..], b"\0\0\0\0", b"{\"a\":"] {
             let _ = std::fs::remove_file(&path);
             write(&path, &["one", &"x".repeat(200_000)]).await;
             let whole = std::fs::metadata(&path).unwrap().len();
             append_private(&path).unwrap().write_all(tail).unwrap();
-            assert_eq!(repair_tail(&path).unwrap(), tail.len() as u64);
+            let found = Tail::find(&path).unwrap();
+            let torn_bytes = tail.len() as u64;
+            assert_eq!(found, Tail { whole_bytes: whole, torn_bytes });
+            found.cut(&path).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
-            assert_eq!(repair_tail(&path).unwrap(), 0);
+            assert_eq!(Tail::find(&path).unwrap().torn_bytes, 0);
             write(&path, &["after"]).await;
             assert!(verified(&path).ok);
         }
+    }
+
+    // proves LOG-3
+    #[tokio::test]
+    async fn a_whole_line_is_never_cut_whatever_it_contains() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("transcript.jsonl");
+        write(&path, &["one"]).await;
+        append_private(&path).unwrap().write_all(b"xot json\n\0\0\n").unwrap();
+        assert_eq!(Tail::find(&path).unwrap().torn_bytes, 0);
+        assert_eq!(verified(&path).broken_at_seq, Some(1));
     }
 
     proptest! {
@@ -384,7 +398,7 @@ mod tests {
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             let length = file.metadata().unwrap().len();
             file.set_len(length.saturating_sub(cut as u64)).unwrap();
-            repair_tail(&path).unwrap();
+            Tail::find(&path).unwrap().cut(&path).unwrap();
             let report = verified(&path);
             prop_assert!(report.ok && !report.torn, "{:?}", report);
         }

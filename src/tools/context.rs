@@ -15,7 +15,7 @@ use crate::agent::CallOutput;
 use crate::config::{Skill, WebSearch};
 use crate::domain::{CallId, Image};
 use crate::gate::{DomainRules, PathRules};
-use crate::process::Spawner;
+use crate::process::{HostWork, Spawner};
 use crate::text::redact::Redactor;
 use crate::text::truncate::ViewLimit;
 
@@ -28,6 +28,8 @@ pub struct ToolContext {
     /// Removes secrets from outputs.
     pub redactor: Redactor,
     pub programs: ProgramContext,
+    /// Runs the work on files of this host, which a dead file system can hold up.
+    pub host_work: HostWork,
     pub outputs: OutputContext,
     pub access: AccessRules,
     /// The search service, if the operator configured one.

@@ -18,7 +18,7 @@ use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Expect, Tool};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
-use crate::process::{Exit, HostWorkError, on_host, resolved};
+use crate::process::{Exit, HostWork, HostWorkError, resolved};
 
 /// Maximum bytes of a file that we hash because a literal argument names it. A literal argument is
 /// one without placeholders in `tools.yaml`.
@@ -75,14 +75,15 @@ fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
 /// and change time instead.
 ///
 /// *Errors*: `io` if the metadata of the file cannot be read.
-async fn facts_of_file(path: &Path) -> Result<String, CallError> {
+async fn facts_of_file(host_work: &HostWork, path: &Path) -> Result<String, CallError> {
     let failed = |error: std::io::Error| {
         CallError::new(ErrorKind::Io, format!("{} cannot be inspected: {error}.", path.display()))
     };
     let named = path.to_path_buf();
-    let meta = on_host(move || std::fs::metadata(named)).await.map_err(late)?.map_err(failed)?;
+    let meta =
+        host_work.run(move || std::fs::metadata(named)).await.map_err(late)?.map_err(failed)?;
     if meta.len() <= DIGEST_BYTES
-        && let Ok(digest) = digest_of_file(path.to_path_buf()).await
+        && let Ok(digest) = digest_of_file(host_work, path.to_path_buf()).await
     {
         return Ok(digest);
     }
@@ -147,9 +148,8 @@ impl DeclaredTool {
                     }
                     // If the path does not exist yet, only its existing part is resolved. A
                     // dangling link is refused.
-                    let real =
-                        on_host(move || resolved(&path).ok().filter(|real| !real.is_symlink()));
-                    let real = real.await.map_err(late)?;
+                    let real = move || resolved(&path).ok().filter(|real| !real.is_symlink());
+                    let real = self.ctx.host_work.run(real).await.map_err(late)?;
                     let astray = || denied("path", &"a link in the path cannot be resolved");
                     rules.judge(&real.ok_or_else(astray)?, *access).map_err(refused)?;
                 }
@@ -300,19 +300,20 @@ impl ToolSpec for DeclaredTool {
 impl ToolRunner for DeclaredTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let mut files = String::new();
+        let host_work = &self.ctx.host_work;
         if self.ctx.programs.execution.is_local() {
             if let Some(path) = &self.tool.program.path {
-                let digest = digest_of_file(path.clone()).await?;
+                let digest = digest_of_file(host_work, path.clone()).await?;
                 files.push_str(&format!("{}={digest} ", path.display()));
             }
             let (tool, call) = (self.tool.clone(), call.clone());
-            let literals = on_host(move || {
+            let literals = host_work.run(move || {
                 let files = tool.command.literals().filter_map(|text| literal_file(&call, text));
                 files.collect::<Vec<PathBuf>>()
             });
             let literals = literals.await.map_err(late)?;
             for path in literals {
-                let facts = facts_of_file(&path).await?;
+                let facts = facts_of_file(host_work, &path).await?;
                 files.push_str(&format!("{}={facts} ", path.display()));
             }
         }

@@ -10,7 +10,7 @@ use super::output::PROGRAM_VIEW;
 use crate::agent::{CallContext, CallOutput, PreparedCall};
 use crate::config::ToolSandbox;
 use crate::domain::{CallError, Category, ErrorKind};
-use crate::process::{Exit, HUNG_UP, ProcessSpec, SpawnFailure, on_host};
+use crate::process::{Exit, HUNG_UP, HostWork, HostWorkError, ProcessSpec, SpawnFailure};
 
 /// The settings of a tool process. Its argv, working directory and standard input come from the
 /// call.
@@ -41,7 +41,11 @@ impl Process<'_> {
                 let profiles = ctx.programs.sandboxes.clone();
                 let (category, own) = (self.category, self.sandbox.clone());
                 let directory = working_dir.clone();
-                on_host(move || profiles.of(category, &own, &directory)).await
+                let profile = move || profiles.of(category, &own, &directory);
+                tokio::select! {
+                    profile = ctx.host_work.run(profile) => profile,
+                    () = context.cancel.cancelled() => Err(HostWorkError::Late),
+                }
             }
             false => Ok(Ok(None)),
         };
@@ -129,7 +133,7 @@ pub(super) fn interruption(
 fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
     let kind = match failure {
         SpawnFailure::Refused { .. } | SpawnFailure::Order(_) => ErrorKind::SpawnFailed,
-        SpawnFailure::ShimLost => ErrorKind::Interrupted,
+        SpawnFailure::ShimLost { .. } => ErrorKind::Interrupted,
         SpawnFailure::Output(_) => ErrorKind::Io,
     };
     let message = match failure {
@@ -139,6 +143,9 @@ fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
         other => format!("[ERROR: {other}]"),
     };
     output.error_kind = Some(kind);
+    if let SpawnFailure::ShimLost { survivors } = failure {
+        output.survivors = *survivors;
+    }
     if let Some(whole) = &mut output.output {
         append(whole, &message);
     }
@@ -158,8 +165,11 @@ pub(super) fn append(text: &mut String, note: &str) {
 /// Returns the SHA-256 (hex) of a file.
 ///
 /// *Errors*: `io` if the file cannot be read.
-pub(super) async fn digest_of_file(path: PathBuf) -> Result<String, CallError> {
-    let digest = on_host(move || {
+pub(super) async fn digest_of_file(
+    host_work: &HostWork,
+    path: PathBuf,
+) -> Result<String, CallError> {
+    let digest = host_work.run(move || {
         let mut digest = Sha256::new();
         let mut file = std::fs::File::open(&path)?;
         let mut buffer = vec![0; 256 * 1024];

@@ -389,3 +389,23 @@ fn a_second_daemon_does_not_start_where_the_lock_file_was_removed() {
     assert!(socket.exists());
     drop(other);
 }
+
+#[test]
+fn signals_that_arrive_while_the_daemon_starts_wait_until_it_has() {
+    use nix::sys::signal::Signal;
+    // Reading the files takes a while.
+    let jobs: String = (0..1000).map(|n| format!("  - {{name: j{n}, prompt: x}}\n")).collect();
+    let place = Place::new(&[
+        ("config.yaml", "models: {m: {provider: scripted, script: s.yaml}}\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", &format!("version: 1\njobs:\n{jobs}")),
+    ]);
+    let daemon = place.serve_soon();
+    wait_until(|| place.state().exists(), || place.log());
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGPIPE, Signal::SIGHUP] {
+        daemon.signal(signal);
+    }
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0), "{}", place.log());
+}

@@ -126,3 +126,20 @@ fn no_run_begins_on_a_full_disk_and_runs_begin_again_by_themselves() {
     let known = ["ran", "skipped", "coalesced", "missed"];
     assert!(states.iter().all(|state| known.contains(state)), "{states:?}");
 }
+
+// proves STATE-4
+#[test]
+fn a_daemon_that_starts_on_a_full_disk_waits_for_room() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let place = &disk.0;
+    disk.fill();
+    let daemon = place.serve_soon();
+    wait_until(|| place.log().contains("the daemon starts once it can"), || place.log());
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0), "{}", place.log());
+    let daemon = place.serve_soon();
+    disk.empty();
+    wait_until(|| place.dutyd(&["status"]).code == 0, || place.log());
+    wait_until(|| ran(place) >= 1, || place.log());
+    drop(daemon);
+}

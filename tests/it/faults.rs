@@ -53,6 +53,26 @@ jobs:
     is_sound(&place);
 }
 
+#[test]
+fn a_panic_before_the_session_ends_the_run_for_good() {
+    let place = place("version: 1\njobs:\n  - {name: bad, schedule: '* * * * * *', prompt: x}\n");
+    let daemon = place.serve_with("DUTYD_FAULTS", "panic_in_prompt=bad");
+    let rows = || place.json(&["runs", "--outcome", "failed"]).as_array().unwrap().clone();
+    wait_until(|| rows().len() >= 2, || place.log());
+    let run = rows().pop().unwrap();
+    assert_eq!(run["stop_reason"], "internal_error");
+    let open = std::fs::read_dir(place.state().join("runs/open")).unwrap();
+    let open: Vec<_> = open.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(open.iter().all(|run_id| run["run_id"] != run_id.to_str().unwrap()), "{open:?}");
+    daemon.signal(nix::sys::signal::Signal::SIGKILL);
+    daemon.wait();
+    drop(place.serve());
+    is_sound(&place);
+    let slots = place.json(&["slots", "bad"]);
+    let of_run = slots.as_array().unwrap().iter().find(|slot| slot["run_id"] == run["run_id"]);
+    assert_eq!(of_run.unwrap()["reason"], "failed (internal_error)");
+}
+
 // proves STATE-4
 #[test]
 fn a_daemon_without_descriptors_says_so_and_continues() {

@@ -40,6 +40,7 @@ tools:
     cmd: ls
     args: ['{{path}}']
     parameters: {path: {type: string, format: path}}
+  - {name: inside, description: Works there, category: read, cmd: 'true', working_dir: ROOT/dead/work, timeout: 1s}
 ";
 
 fn place(root: &str) -> Place {
@@ -48,6 +49,7 @@ fn place(root: &str) -> Place {
 jobs:
   - {{name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}}
   - {{name: inside, prompt: x, working_dir: {root}/dead/work, double_confirmation: false}}
+  - {{name: caller, prompt: x, model: calls, sandbox: 'off', double_confirmation: false}}
   - {{name: reader, prompt: x, model: reads, allowed_paths: [{root}/dead], double_confirmation: false}}
 "
     );
@@ -57,11 +59,12 @@ jobs:
     Place::new(&[
         (
             "config.yaml",
-            "default_model: m\nmodels: {m: {provider: scripted, script: s.yaml}, reads: {provider: scripted, script: reads.yaml}}\n",
+            "default_model: m\nmodels: {m: {provider: scripted, script: s.yaml}, reads: {provider: scripted, script: reads.yaml}, calls: {provider: scripted, script: calls.yaml}}\n",
         ),
         ("s.yaml", "steps: [{say: done}]\n"),
         ("reads.yaml", &reads),
-        ("tools.yaml", TOOLS),
+        ("calls.yaml", "steps: [{call: {tool: inside}}, {say: done}]\n"),
+        ("tools.yaml", &TOOLS.replace("ROOT", root)),
         ("jobs.yaml", &jobs),
     ])
 }
@@ -104,4 +107,89 @@ fn a_dead_file_system_fails_its_own_runs_and_holds_up_no_other() {
     drop(dead);
     let audit = place.json(&["audit"]);
     assert_eq!((&audit["holes"], &audit["extras"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+}
+
+// proves PROC-1, PROC-2
+#[test]
+fn a_call_that_hangs_in_its_working_directory_times_out_and_leaves_no_process() {
+    let home = tempfile::tempdir().unwrap();
+    let place = place(&home.path().display().to_string());
+    let daemon = place.serve();
+    let Some(dead) = Dead::new(&home.path().join("dead")) else {
+        skipped("a dead file system: only root can mount one");
+        return;
+    };
+    let run_id = place.dutyd(&["trigger", "caller"]).stdout.trim().to_owned();
+    wait_until(|| run(&place, &run_id)["outcome"] != Value::Null, || place.log());
+    let shown = place.json(&["show", &run_id]);
+    let events = shown["events"].as_array().unwrap();
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+    let (call, end) = (of("tool_call_end"), of("session_end"));
+    assert_eq!(call["error_kind"], "timeout", "{call}");
+    assert!(call["duration_ms"].as_u64().unwrap() < 4000, "3 s after the deadline of 1 s: {call}");
+    assert_eq!(end["survivors"], 0);
+    // Only the fork server and its waiting shim are left.
+    let left = || {
+        let of_daemon = |pid: &str| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let (name, rest) = stat.rsplit_once(')').unwrap_or_default();
+            let parent = rest.split_whitespace().nth(1).unwrap_or_default().to_owned();
+            parent == daemon.pid().to_string() && !name.ends_with("dutyd:forks")
+        };
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        all.filter(|entry| of_daemon(&entry.file_name().to_string_lossy())).count()
+    };
+    wait_until(|| left() == 0, || place.log());
+    drop((dead, daemon));
+}
+
+#[test]
+fn verbs_that_touch_a_dead_file_system_hold_up_no_run() {
+    let home = tempfile::tempdir().unwrap();
+    let root = home.path().display().to_string();
+    let place = place(&root);
+    let daemon = place.serve();
+    let Some(dead) = Dead::new(&home.path().join("dead")) else {
+        skipped("a dead file system: only root can mount one");
+        return;
+    };
+    let path = format!("{{\"path\": \"{root}/dead/x\"}}");
+    let asked = [
+        vec!["check", "inside"],
+        vec!["check", "inside"],
+        vec!["tools", "--job", "inside"],
+        vec!["explain", "reader", "look", &path],
+    ];
+    let mut asking: Vec<_> = asked
+        .iter()
+        .map(|args| {
+            place
+                .command(args)
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let ran = || {
+        let slots = place.json(&["slots", "tick"]).as_array().unwrap().clone();
+        slots.iter().filter(|slot| slot["state"] == "ran").count()
+    };
+    let before = ran();
+    wait_until(|| ran() > before + 3, || place.log());
+    assert_eq!(place.dutyd(&["status"]).code, 0);
+    for client in &mut asking {
+        client.wait().unwrap();
+    }
+    // A cancelled run does not wait for the file system.
+    let run_id = place.dutyd(&["run", "--detach", "inside"]).stdout.trim().to_owned();
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    wait_until(|| run(&place, &run_id)["outcome"] != Value::Null, || place.log());
+    let shown = place.json(&["show", &run_id]);
+    let end = shown["events"].as_array().unwrap().last().unwrap();
+    assert_eq!(end["outcome"], "cancelled", "{end}");
+    assert!(end["duration_ms"].as_u64().unwrap() < 9000, "not the 10 s of the file system: {end}");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    drop(dead);
 }

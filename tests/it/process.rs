@@ -263,7 +263,7 @@ async fn a_tool_that_kills_its_shim_does_not_get_away() {
             &mut |_| Ok(()),
         )
         .await;
-    assert_eq!(exit, Err(SpawnFailure::ShimLost));
+    assert_eq!(exit, Err(SpawnFailure::ShimLost { survivors: 0 }));
     assert_eq!(alive("sleep 7006.OWN"), [""; 0]);
 }
 

@@ -206,7 +206,7 @@ fn a_thousand_reloads_disturb_no_run_and_leave_memory_flat() {
     let key = std::fs::read_to_string(place.state().join("control.key")).unwrap();
     let reload = |version: usize| {
         let text = jobs(version);
-        let is_broken = version % 3 == 0;
+        let is_broken = version.is_multiple_of(3);
         let text = if is_broken { &text[..text.len() / 2] } else { &text };
         place.write("jobs.yaml", text);
         let answer = asked(&socket, Some(key.trim()), "POST /api/v1/reload");
@@ -244,5 +244,86 @@ fn a_reload_says_which_jobs_gained_rights() {
     assert!(place.dutyd(&["status"]).stdout.contains("`j` gained rights"));
     place.write("jobs.yaml", &jobs(1));
     wait_until(|| config(&place)["widened"] == json!([]), || place.log());
+    drop(daemon);
+}
+
+// proves CFG-7
+#[test]
+fn a_file_that_is_restored_right_after_a_reload_is_loaded() {
+    let place = place();
+    let daemon = place.serve();
+    for _ in 0..3 {
+        place.write("jobs.yaml", &jobs(2));
+        assert_eq!(place.dutyd(&["reload"]).code, 0);
+        place.write("jobs.yaml", &jobs(1));
+        wait_until(|| has(&place, 1), || place.log());
+        place.write("jobs.yaml", "broken");
+        assert_eq!(place.dutyd(&["reload"]).code, 2);
+        place.write("jobs.yaml", &jobs(1));
+        wait_until(|| has(&place, 1), || place.log());
+    }
+    drop(daemon);
+}
+
+// proves CFG-1, CFG-2
+#[test]
+fn a_lost_config_yaml_is_not_taken_for_defaults() {
+    let place = place();
+    place.write("jobs.d/more.yaml", "version: 1\njobs: [{name: more, prompt: x}]\n");
+    let daemon = place.serve();
+    let first = config(&place)["digest"].clone();
+    std::fs::remove_file(place.config().join("config.yaml")).unwrap();
+    wait_until(|| config(&place)["valid"] == false, || place.log());
+    let state = config(&place);
+    assert_eq!(state["digest"], first);
+    assert!(state["errors"][0].as_str().unwrap().contains("config.yaml is gone"), "{state}");
+    place.write("config.yaml", CONFIG);
+    wait_until(|| config(&place)["valid"] == true, || place.log());
+    assert_eq!(config(&place)["digest"], first);
+    // A file of `jobs.d` may go with its jobs; the log names them.
+    std::fs::remove_file(place.config().join("jobs.d/more.yaml")).unwrap();
+    wait_until(|| place.json(&["status"])["jobs"]["total"] == 1, || place.log());
+    assert!(place.log().contains("jobs were removed from the configuration"), "{}", place.log());
+    drop(daemon);
+}
+
+#[test]
+fn a_directory_that_the_daemon_must_not_read_hides_no_change() {
+    if !nix::unistd::geteuid().is_root() {
+        crate::support::skipped("a directory of another user: only root can make one");
+        return;
+    }
+    let place = place().given_to_nobody();
+    let keys = place.config().join("keys");
+    std::fs::create_dir(&keys).unwrap();
+    private(&keys);
+    let daemon = place.serve();
+    std::fs::write(place.config().join("jobs.yaml"), jobs(2)).unwrap();
+    wait_until(|| has(&place, 2), || place.log());
+    assert_eq!(place.json(&["status"])["degraded"], json!([]));
+    drop(daemon);
+}
+
+#[test]
+fn a_link_above_the_configuration_directory_is_watched() {
+    let place = place();
+    let root = place.path().to_path_buf();
+    for (release, version) in [("41", 1), ("42", 2)] {
+        let directory = root.join("releases").join(release).join("dutyd");
+        std::fs::create_dir_all(&directory).unwrap();
+        private(&directory);
+        for entry in std::fs::read_dir(place.config()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), directory.join(entry.file_name())).unwrap();
+        }
+        std::fs::write(directory.join("jobs.yaml"), jobs(version)).unwrap();
+    }
+    let current = root.join("current");
+    std::os::unix::fs::symlink("releases/41", &current).unwrap();
+    let daemon = place.serve_from(&current.join("dutyd"));
+    let first = config(&place)["digest"].clone();
+    std::os::unix::fs::symlink("releases/42", root.join("next")).unwrap();
+    std::fs::rename(root.join("next"), &current).unwrap();
+    wait_until(|| config(&place)["digest"] != first, || place.log());
     drop(daemon);
 }

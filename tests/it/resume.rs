@@ -300,3 +300,175 @@ fn an_index_that_lacks_runs_is_repaired() {
     assert!(place.log().contains("added runs that were missing in the index"));
     drop(daemon);
 }
+
+/// Returns the path of the transcript of a run.
+fn transcript(place: &Place, run_id: &str) -> std::path::PathBuf {
+    let kept = place.kept().into_iter();
+    let mut own = kept.filter(|path| path.parent().unwrap().ends_with(run_id));
+    own.find(|path| path.ends_with("transcript.jsonl")).unwrap()
+}
+
+// proves LOG-3, STATE-1
+#[test]
+fn an_altered_last_line_is_not_taken_for_a_torn_one() {
+    let place = place("change", "7320.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7320.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let path = transcript(&place, &run_id);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let last = bytes[..bytes.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    bytes[last] = b'x';
+    std::fs::write(&path, &bytes).unwrap();
+    let_it_end(&place);
+    let daemon = place.serve();
+    let [row] = place.json(&["runs"]).as_array().unwrap().clone().try_into().unwrap();
+    assert_eq!((&row["run_id"], &row["outcome"]), (&json!(run_id), &json!("interrupted")));
+    assert_eq!((made(&place), std::fs::read(&path).unwrap()), ("change\n".to_owned(), bytes));
+    assert!(place.log().contains("the record of an open run is broken"), "{}", place.log());
+    assert!(!place.state().join("runs/open").join(&run_id).exists());
+    drop(daemon);
+}
+
+// proves CRON-1, STATE-1
+#[test]
+fn a_slot_whose_record_is_gone_does_not_run_again() {
+    type Damage = fn(&std::path::Path);
+    let damages: [Damage; 3] = [
+        |path| {
+            let length = path.metadata().unwrap().len();
+            std::fs::write(path, vec![0; usize::try_from(length).unwrap()]).unwrap();
+        },
+        |path| std::fs::write(path, "").unwrap(),
+        |path| std::fs::remove_dir_all(path.parent().unwrap()).unwrap(),
+    ];
+    for (number, damage) in (7321..).zip(damages) {
+        let number = format!("{number}.OWN");
+        let place = place("change", &number, "schedule: '* * * * * *'");
+        let root = place.path().display().to_string();
+        let tools = format!(
+            "version: 1\ntools: [{{name: change, description: Changes, category: write, cmd: sh, args: [-c, 'echo \"$${{TMPDIR##*/}}\" >> {root}/made; [ -e {root}/again ] || exec sleep {number}']}}]\n"
+        );
+        place.write("tools.yaml", &tools);
+        let daemon = place.serve();
+        wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        let run_id = made(&place).trim().to_owned();
+        damage(&transcript(&place, &run_id));
+        let_it_end(&place);
+        let daemon = place.serve();
+        wait_until(|| made(&place).lines().count() > 2, || place.log());
+        assert_eq!(made(&place).matches(&run_id).count(), 1, "{}", place.log());
+        let slots = place.json(&["slots", "j"]);
+        let slot = slots.as_array().unwrap().iter().find(|slot| slot["run_id"] == run_id.as_str());
+        let slot = slot.unwrap();
+        assert_eq!(slot["state"], "ran", "{slot}");
+        assert!(slot["reason"].as_str().unwrap().starts_with("interrupted"), "{slot}");
+        daemon.signal(Signal::SIGTERM);
+        daemon.wait();
+        assert_eq!(place.json(&["audit"])["ok"], true);
+    }
+}
+
+// proves STATE-1
+#[test]
+fn a_run_that_a_person_cancelled_does_not_continue_after_a_crash() {
+    let place = place("change", "7325.OWN", "description: d");
+    let root = place.path().display().to_string();
+    // The tool uses its whole grace period.
+    place.write(
+        "tools.yaml",
+        &format!("version: 1\ntools: [{{name: change, description: Changes, category: write, cmd: sh, args: [-c, 'trap \"\" TERM; echo change >> {root}/made; while :; do sleep 7325.OWN; done']}}]\n"),
+    );
+    let (daemon, run_id) = hang(&place, "7325.OWN");
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    assert!(run["error"].as_str().unwrap().contains("had cancelled it"), "{run}");
+    let [warning] = events(&place, &run_id, "warning").try_into().unwrap();
+    assert_eq!(warning["code"], "effect_unknown");
+    assert_eq!(made(&place), "change\n");
+    drop(daemon);
+}
+
+#[test]
+fn the_checklist_is_not_evaluated_again() {
+    let place = place("look", "7326.OWN", "precheck: {tool: look, run_when: nonempty}");
+    let root = place.path().display().to_string();
+    let program = place.path().join("program");
+    std::fs::copy("/bin/true", &program).unwrap();
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    let changed = tools.replacen(
+        "category: write\n    cmd: sh",
+        &format!("category: write\n    cmd: {root}/program"),
+        1,
+    );
+    assert_ne!(changed, tools);
+    place.write("tools.yaml", &changed);
+    place.write("s.yaml", "steps: [{say: done}]\n");
+    let (daemon, run_id) = hang(&place, "7326.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    std::fs::remove_file(program).unwrap();
+    let_it_end(&place);
+    let daemon = place.serve();
+    assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+    assert_eq!(events(&place, &run_id, "preflight").len(), 1);
+    let [precheck] = events(&place, &run_id, "precheck").try_into().unwrap();
+    assert_eq!(precheck["ok"], true);
+    assert_eq!(made(&place), "look\nlook\n", "the precheck is made again");
+    drop(daemon);
+}
+
+/// Returns the process of a daemon that forks its shims.
+fn fork_server_of(daemon: &Daemon) -> nix::unistd::Pid {
+    let path = format!("/proc/{0}/task/{0}/children", daemon.pid());
+    let of_task = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let all: String = tasks
+        .map(|task| of_task(&task.unwrap().path().join("children").display().to_string()))
+        .collect();
+    let pids = all.split_whitespace().map(|pid| pid.parse().unwrap());
+    let is_it = |pid: &i32| of_task(&format!("/proc/{pid}/comm")).trim() == "dutyd:forks";
+    nix::unistd::Pid::from_raw(pids.clone().find(is_it).unwrap_or_else(|| panic!("{path}: {all}")))
+}
+
+#[test]
+fn the_fork_server_of_a_dead_daemon_is_killed_even_if_it_is_stopped() {
+    let place = place("look", "7327.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7327.OWN");
+    let server = fork_server_of(&daemon);
+    nix::sys::signal::kill(server, Signal::SIGSTOP).unwrap();
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    let daemon = place.serve();
+    assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+    // Init may not have reaped it yet.
+    let is_gone = || {
+        let stat = std::fs::read_to_string(format!("/proc/{server}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    wait_until(is_gone, || place.log());
+    drop(daemon);
+}
+
+// proves STATE-4
+#[test]
+fn a_run_that_cannot_be_recorded_continues_once_it_can() {
+    let place = place("look", "7328.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7328.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    let daemon = place.serve_with("DUTYD_FAULTS", "fail_line_once=session_resumed");
+    let degraded = || place.json(&["status"])["degraded"].to_string();
+    wait_until(|| degraded().contains("could neither continue nor end"), || place.log());
+    assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+    assert_eq!(degraded(), "[]");
+    drop(daemon);
+}

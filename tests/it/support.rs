@@ -175,12 +175,28 @@ impl Place {
         self.started_onto(daemon, log)
     }
 
-    fn started_onto(&self, mut daemon: Command, stderr: impl Into<Stdio>) -> Daemon {
-        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        let child = daemon.spawn().unwrap();
-        let daemon = Daemon { child };
+    fn started_onto(&self, daemon: Command, stderr: impl Into<Stdio>) -> Daemon {
+        let daemon = Self::spawned(daemon, stderr);
         wait_until(|| self.dutyd(&["status"]).code == 0, || self.log());
         daemon
+    }
+
+    /// Starts the daemon without a wait.
+    pub(crate) fn serve_soon(&self) -> Daemon {
+        let path = self.temp.path().join("log");
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        Self::spawned(self.command(&["serve"]), log)
+    }
+
+    fn spawned(mut daemon: Command, stderr: impl Into<Stdio>) -> Daemon {
+        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        Daemon { child: daemon.spawn().unwrap() }
+    }
+
+    /// Starts the daemon with this configuration directory and waits until it is ready.
+    pub(crate) fn serve_from(&self, directory: &std::path::Path) -> Daemon {
+        let directory = directory.display().to_string();
+        self.started(self.command(&["--config-dir", &directory, "serve"]))
     }
 
     pub(crate) fn log(&self) -> String {

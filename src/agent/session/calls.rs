@@ -162,9 +162,10 @@ impl Session {
         cancel: &CancellationToken,
     ) -> Result<Made, RecordError> {
         let approval = self.parts.machine.rules().approval;
-        let before = match call.tool.state(&call.prepared).await {
-            Ok(state) => state,
-            Err(error) => return Ok(not_made(&error)),
+        let before = match self.state_of(call).await {
+            Some(Ok(state)) => state,
+            Some(Err(error)) => return Ok(not_made(&error)),
+            None => return Ok(skipped()),
         };
         match self.answer_of_person(open, call, reason, cancel).await? {
             _ if cancel.is_cancelled() => Ok(skipped()),
@@ -181,7 +182,7 @@ impl Session {
                 let message = format!("A person denied this call{words}. Do not request it again.");
                 Ok(not_made(&CallError::new(ErrorKind::Denied, message)))
             }
-            Some(_) if call.tool.state(&call.prepared).await.ok() != Some(before) => {
+            Some(_) if self.state_of(call).await.and_then(Result::ok) != Some(before) => {
                 Ok(not_made(&CallError::new(
                     ErrorKind::Denied,
                     "Not run: the program or the files of this call changed while it waited for approval.",
@@ -191,6 +192,14 @@ impl Session {
                 self.record_consent(open, call, &answer.by).await?;
                 self.run_tool(open, call).await
             }
+        }
+    }
+
+    /// Returns the state of the program and the files of a call; `None` if the run must end.
+    async fn state_of(&self, call: &AcceptedCall) -> Option<Result<String, CallError>> {
+        tokio::select! {
+            state = call.tool.state(&call.prepared) => Some(state),
+            _ = self.parts.stop.reason() => None,
         }
     }
 

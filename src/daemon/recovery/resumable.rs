@@ -9,21 +9,31 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
 use crate::domain::{Event, RunId, SessionStart, Trigger};
+use crate::process::on_host;
 use crate::run::{Host, RunSpec, TriggerFacts};
 use crate::store::{ReadLine, known};
 
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
 
+/// What the ledger knows of the previous daemon.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// When it was last seen.
+    pub(super) last: Option<DateTime<Utc>>,
+    /// When it started.
+    pub(super) started: Option<DateTime<Utc>>,
+}
+
 /// Returns the run as it began, if it may continue.
 ///
 /// *Errors*: why it ends as interrupted, for people; the reason follows "the daemon stopped during
 /// the run: ".
-pub(super) fn resumable(
+pub(super) async fn resumable(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
-    last_seen: Option<DateTime<Utc>>,
+    seen: Seen,
 ) -> Result<RunSpec, String> {
     let Some(Event::SessionStart(start)) = lines.first().and_then(known) else {
         return Err("its transcript does not begin with `session_start`".to_owned());
@@ -34,16 +44,22 @@ pub(super) fn resumable(
     if start.interactive {
         return Err("an interactive run does not continue".to_owned());
     }
-    let config = config_of(host, start)?;
+    let (of_host, start_of) = (host.clone(), start.clone());
+    let config = on_host(move || config_of(&of_host, &start_of)).await;
+    let config = config.map_err(|error| cannot_load(&error))??;
     let job = config.jobs.iter().find(|(name, _)| name.as_str() == start.job);
     let job = job.map(|(_, job)| job.clone()).ok_or("its configuration lacks its job")?;
     if !job.is_resumed {
         return Err("on_crash is `fail`".to_owned());
     }
-    if deaths(lines) >= MAX_RESUMPTIONS {
+    let was_stopped = lines
+        .last()
+        .and_then(known)
+        .is_some_and(|last| matches!(last, Event::SessionSuspended { .. }));
+    if deaths(lines) >= MAX_RESUMPTIONS && !was_stopped {
         return Err(format!("it was already resumed {MAX_RESUMPTIONS} times"));
     }
-    let stopped = lines.last().and_then(moment).max(last_seen);
+    let stopped = lines.last().and_then(moment).max(seen.last);
     let down = stopped.map(|stopped| host.clock.now() - stopped).unwrap_or_default();
     if down > TimeDelta::from_std(job.catchup_window).unwrap_or(TimeDelta::MAX) {
         let (down, window) = (shown(down), humantime::format_duration(job.catchup_window));
@@ -67,17 +83,21 @@ pub(super) fn resumable(
 /// Loads the configuration with which a run began.
 fn config_of(host: &Host, start: &SessionStart) -> Result<Arc<Config>, String> {
     let digest = &start.config_digest;
-    let cannot = |why: &dyn std::fmt::Display| format!("its configuration cannot be loaded: {why}");
-    let kept = host.state.read_config(digest).map_err(|error| cannot(&error))?;
-    let files: RecordedFiles = serde_json::from_slice(&kept).map_err(|error| cannot(&error))?;
+    let kept = host.state.read_config(digest).map_err(|error| cannot_load(&error))?;
+    let files: RecordedFiles =
+        serde_json::from_slice(&kept).map_err(|error| cannot_load(&error))?;
     let set = FileSet::of_record(Arc::new(files));
     let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
     let loaded = load(&set, &host.environment, trust, secrets, 0, host.clock.now());
-    let config = loaded.config.ok_or_else(|| cannot(&loaded.report.summary()))?;
+    let config = loaded.config.ok_or_else(|| cannot_load(&loaded.report.summary()))?;
     match config.digest == *digest {
         true => Ok(Arc::new(config)),
-        false => Err(cannot(&"the kept files were changed")),
+        false => Err(cannot_load(&"the kept files were changed")),
     }
+}
+
+fn cannot_load(why: &dyn std::fmt::Display) -> String {
+    format!("its configuration cannot be loaded: {why}")
 }
 
 /// Returns how often the run was resumed after the daemon died.
@@ -98,12 +118,14 @@ pub(super) fn resumptions(lines: &[ReadLine]) -> u64 {
     lines.iter().filter(is_resumed).count() as u64
 }
 
-/// Returns how long a run worked, without the time in which the daemon was down: what its last reply
-/// says, and the time from there to the last line. If the daemon died, also the time from there to
-/// when the daemon was last seen.
-pub(super) fn worked(lines: &[ReadLine], last_seen: Option<DateTime<Utc>>) -> Duration {
+/// Returns how long a run worked, without the time in which the daemon was down and without its wait
+/// to continue: what its last reply or its last continuation says, and the time from there to the
+/// last line. If the daemon died while it worked on the run, also the time from there to when the
+/// daemon was last seen.
+pub(super) fn worked(lines: &[ReadLine], seen: Seen) -> Duration {
     let elapsed = |line: &ReadLine| match known(line) {
         Some(Event::AssistantTextEnd { elapsed_ms, model: Some(_), .. }) => Some(*elapsed_ms),
+        Some(Event::SessionResumed { worked_ms, .. }) => *worked_ms,
         _ => None,
     };
     let replied = lines.iter().enumerate().rev().find_map(|(at, line)| Some((at, elapsed(line)?)));
@@ -123,7 +145,9 @@ pub(super) fn worked(lines: &[ReadLine], last_seen: Option<DateTime<Utc>>) -> Du
     }
     let last =
         lines.last().filter(|last| !matches!(known(last), Some(Event::SessionSuspended { .. })));
-    let silent = last.and_then(moment).zip(last_seen);
+    // A daemon that started after the last line never continued the run.
+    let last = last.and_then(moment).filter(|last| seen.started.is_none_or(|at| at <= *last));
+    let silent = last.zip(seen.last);
     worked + silent.map_or(Duration::ZERO, |(last, seen)| between(last, seen))
 }
 
@@ -133,4 +157,57 @@ fn moment(line: &ReadLine) -> Option<DateTime<Utc>> {
 
 fn shown(down: TimeDelta) -> String {
     humantime::format_duration(Duration::from_secs(down.num_seconds().unsigned_abs())).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn line(second: i64, event: &Value) -> ReadLine {
+        let at = DateTime::from_timestamp(1_790_000_000 + second, 0).unwrap();
+        let mut line = json!({"v": 1, "seq": 0, "ts": at.to_rfc3339(), "run_id": "01m8266a6bdtqp42bjvv982dj6", "session_id": "s", "prev": ""});
+        line.as_object_mut().unwrap().extend(event.as_object().unwrap().clone());
+        serde_json::from_value(line).unwrap()
+    }
+
+    fn at(second: i64) -> Option<DateTime<Utc>> {
+        DateTime::from_timestamp(1_790_000_000 + second, 0)
+    }
+
+    fn resumed(worked_ms: Option<u64>) -> Value {
+        json!({"type": "session_resumed", "from_seq": 1, "count": 1, "killed": 0, "worked_ms": worked_ms})
+    }
+
+    fn suspended() -> Value {
+        json!({"type": "session_suspended", "reason": "r"})
+    }
+
+    #[test]
+    fn neither_downtime_nor_a_wait_to_continue_counts_as_work() {
+        let warning = json!({"type": "warning", "code": "c", "message": "m"});
+        let check = |lines: &[(i64, &Value)], seen: (i64, i64), expected: u64| {
+            let lines: Vec<ReadLine> = lines.iter().map(|(at, event)| line(*at, event)).collect();
+            let seen = Seen { started: at(seen.0), last: at(seen.1) };
+            assert_eq!(worked(&lines, seen), Duration::from_secs(expected), "{lines:?} {seen:?}");
+        };
+        let (stopped, again) = (suspended(), resumed(None));
+        check(&[(0, &warning), (10, &warning)], (-5, 15), 15);
+        check(&[(0, &warning), (10, &stopped)], (-5, 15), 10);
+        check(&[(0, &warning), (10, &warning), (100, &again), (107, &warning)], (90, 108), 18);
+        // The daemon that started at 90 died before it continued the run.
+        check(&[(0, &warning), (10, &warning)], (90, 7000), 10);
+        // The silent work before the first death counts once the run has continued.
+        check(&[(0, &warning), (100, &resumed(Some(60_000))), (107, &warning)], (90, 107), 67);
+    }
+
+    #[test]
+    fn a_stop_is_not_a_death() {
+        let warning = json!({"type": "warning", "code": "c", "message": "m"});
+        let again = resumed(None);
+        let events = [&warning, &again, &warning, &suspended(), &again, &warning, &again];
+        let lines: Vec<ReadLine> = events.iter().map(|event| line(0, event)).collect();
+        assert_eq!((deaths(&lines), resumptions(&lines)), (2, 3));
+    }
 }

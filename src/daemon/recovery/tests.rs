@@ -6,7 +6,7 @@ use super::*;
 use crate::clock::SystemClock;
 use crate::config::Environment;
 use crate::sinks::Observers;
-use crate::store::{HeadState, RecordFacts, StateDir, verify};
+use crate::store::{HeadState, RecordFacts, RunFilter, StateDir, verify};
 
 /// The transcripts of ended runs, each with one or two calls.
 fn recorded() -> Vec<PathBuf> {
@@ -31,7 +31,7 @@ impl Crashed {
         let began = chrono::DateTime::parse_from_rfc3339("2026-11-22T00:00:00Z").unwrap();
         let run = state.create_run(&crashed.run_id, began.to_utc()).unwrap();
         std::fs::write(run.transcript(), transcript).unwrap();
-        drop(state.lock_run(&crashed.run_id).unwrap());
+        drop(state.lock_run(&crashed.run_id, "j").unwrap());
         crashed
     }
 
@@ -74,6 +74,20 @@ impl Crashed {
     }
 }
 
+/// Returns the lines with the hashes that belong to them.
+fn rehashed(text: &str) -> String {
+    use sha2::{Digest as _, Sha256};
+    let (mut prev, mut lines) = (crate::domain::FIRST_PREV.to_owned(), String::new());
+    for line in text.lines() {
+        let mut value: Value = serde_json::from_str(line).unwrap();
+        value["prev"] = prev.into();
+        let line = value.to_string();
+        prev = hex::encode(Sha256::digest(&line));
+        lines += &format!("{line}\n");
+    }
+    lines
+}
+
 fn values(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -101,8 +115,13 @@ async fn a_run_cut_after_any_line_keeps_its_lines_and_gets_one_end() {
                 lines.map(|line| line["call_id"].clone()).collect()
             };
             let ended = of("tool_call_end");
-            let open: Vec<Value> =
-                of("tool_call_start").into_iter().filter(|id| !ended.contains(id)).collect();
+            let changes = values(&before)
+                .into_iter()
+                .filter(|line| line["type"] == "tool_call_start" && line["category"] != "read");
+            let open: Vec<Value> = changes
+                .map(|line| line["call_id"].clone())
+                .filter(|id| !ended.contains(id))
+                .collect();
             assert_eq!(warnings.len(), open.len(), "{warnings:?}");
             for (warning, call_id) in warnings.iter().zip(&open) {
                 assert_eq!(warning["code"], "effect_unknown");
@@ -156,13 +175,24 @@ async fn a_run_that_had_ended_gets_no_second_end() {
 async fn a_run_whose_transcript_is_broken_keeps_it_as_it_is() {
     let path = &recorded()[0];
     let whole = std::fs::read_to_string(path).unwrap();
-    let broken = whole.replacen("\"type\"", "\"type", 3);
-    let crashed = Crashed::new(path, broken.as_bytes());
-    let [recovered] =
-        recover(&crashed.host(), &Redactor::default()).await.unwrap().ended.try_into().unwrap();
-    assert!(recovered.began && !recovered.had_ended);
-    assert!(!crashed.state().is_open(&crashed.run_id));
-    assert_eq!(crashed.transcript(), broken);
+    let cut: String = whole.split_inclusive('\n').take(4).collect();
+    let newer = cut.replace("\"v\":1", "\"v\":2");
+    let unread = cut.replacen("\"source\":\"job\"", "\"source\":\"of a later version\"", 1);
+    assert_ne!(unread, cut);
+    // The second variant has valid hashes, as a later version would write them.
+    for broken in [whole.replacen("\"type\"", "\"type", 3), rehashed(&unread), newer] {
+        let crashed = Crashed::new(path, broken.as_bytes());
+        let host = crashed.host();
+        let [recovered] =
+            recover(&host, &Redactor::default()).await.unwrap().ended.try_into().unwrap();
+        assert!(recovered.began && !recovered.had_ended);
+        assert!(!crashed.state().is_open(&crashed.run_id));
+        assert_eq!(crashed.transcript(), broken);
+        let rows =
+            host.index.get().await.unwrap().runs(RunFilter { limit: 9, ..RunFilter::default() });
+        let [row] = rows.await.unwrap().try_into().unwrap();
+        assert_eq!(row.outcome, Some(Outcome::Interrupted));
+    }
 }
 
 #[tokio::test]
@@ -171,9 +201,31 @@ async fn a_run_that_a_process_holds_is_left_alone() {
     let whole = std::fs::read_to_string(path).unwrap();
     let before: String = whole.split_inclusive('\n').take(4).collect();
     let crashed = Crashed::new(path, before.as_bytes());
-    let _held = crashed.state().lock_run(&crashed.run_id).unwrap();
+    let _held = crashed.state().lock_run(&crashed.run_id, "j").unwrap();
     assert_eq!(recover(&crashed.host(), &Redactor::default()).await.unwrap().ended, []);
     assert_eq!(crashed.transcript(), before);
+}
+
+// proves STATE-1
+#[tokio::test]
+async fn a_run_whose_lines_are_gone_is_interrupted_and_not_begun_again() {
+    for transcript in [&b""[..], &[0; 4096]] {
+        let crashed = Crashed::new(&recorded()[0], transcript);
+        let run = crashed.state().find_run(&crashed.run_id).unwrap();
+        std::fs::create_dir(run.outputs()).unwrap();
+        let host = crashed.host();
+        let [recovered] =
+            recover(&host, &Redactor::default()).await.unwrap().ended.try_into().unwrap();
+        assert!(recovered.began && !crashed.state().is_open(&crashed.run_id));
+        assert_eq!(std::fs::read(run.transcript()).unwrap(), transcript);
+        let index = host.index.get().await.unwrap();
+        let filter = || RunFilter { limit: 9, ..RunFilter::default() };
+        for _ in 0..2 {
+            let [row] = index.runs(filter()).await.unwrap().try_into().unwrap();
+            assert_eq!((row.job.as_str(), row.outcome), ("j", Some(Outcome::Interrupted)));
+            index.rebuild(crashed.state()).await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,21 +1,16 @@
 //! Handles the commands of clients and signals.
 
-use std::sync::Arc;
-
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
-use super::downtime::has_due;
 use super::queue::{Waiting, WaitsFor};
-use super::slots::{schedules, waits_for};
-use super::{Active, Command, CommandError, Held, RunRequest, SUPERSEDED, Started, Supervisor};
-use crate::config::{Config, SandboxMode};
-use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns, error_lines};
+use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
+use crate::config::SandboxMode;
+use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
-use crate::gate::jobs_with_more_rights;
-use crate::process::{on_host, sandbox_gaps, sandbox_support};
+use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::TriggerFacts;
-use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
+use crate::store::{EndedRuns, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -58,10 +53,14 @@ impl Supervisor {
             Command::IsReady(reply) => {
                 let _ = reply.send(self.disk_fault.is_none() && self.stopping.is_none());
             }
-            Command::Reload(reply) => {
-                self.reload().await;
-                let _ = reply.send(self.config_state.clone());
+            Command::Reload(reply) => self.reload(Some(reply)),
+            Command::FilesChanged { are_in_effect } => {
+                // After an error, the same files may be loaded now.
+                if !(are_in_effect && self.config_state.valid) {
+                    self.reload(None);
+                }
             }
+            Command::Unwatched(why) => self.unwatched = why,
             Command::Stop => self.begin_stop().await,
         }
     }
@@ -117,6 +116,7 @@ impl Supervisor {
             waits_for: WaitsFor::Nothing,
             is_caught_up: false,
             resumed: None,
+            place: None,
         };
         let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
         // Do not start a run that the ledger does not have.
@@ -137,7 +137,7 @@ impl Supervisor {
         let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job));
         let mut wanted: Vec<RunId> = active.map(|(run_id, _)| run_id.clone()).collect();
         for run_id in &wanted {
-            self.cancel_active(run_id, by.clone());
+            self.cancel_active(run_id, by.clone()).await;
         }
         let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
         let resumed = self.queue.iter().filter(|run| is_wanted(&run.job) && run.resumed.is_some());
@@ -170,7 +170,8 @@ impl Supervisor {
         if self.active.get(run_id).is_some_and(is_suspending) {
             return Err(CommandError::Stopping);
         }
-        if self.cancel_active(run_id, by.clone()) || self.cancel_resumed(run_id, &stop).await {
+        if self.cancel_active(run_id, by.clone()).await || self.cancel_resumed(run_id, &stop).await
+        {
             return Ok(());
         }
         if self.retries.keys().any(|(_, of)| of == run_id) {
@@ -191,9 +192,13 @@ impl Supervisor {
         Ok(())
     }
 
-    fn cancel_active(&self, run_id: &RunId, by: Option<Person>) -> bool {
+    /// Stops an active run; returns whether it is active. A crash does not continue it.
+    async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
+        let person = by.as_ref().map_or("a person", |person| &person.user);
+        let why = format!("{person} had cancelled it");
         active.stop.send_replace(Some(Stop { by, ..StopReason::Cancelled.into() }));
+        self.give_up(vec![run_id.clone()], &why).await;
         true
     }
 
@@ -211,138 +216,6 @@ impl Supervisor {
         let ended = EndedRuns { runs, state, stop_reason, reason };
         let ended = self.parts.ledger.end_waiting(ended, now).await;
         ended.map_err(|error| CommandError::NotCancelled(error.to_string()))
-    }
-
-    /// Reloads the files, and tells systemd when this begins and ends. Does nothing if the daemon is
-    /// stopping.
-    pub(super) async fn reload(&mut self) {
-        if self.stopping.is_some() {
-            tracing::info!("the daemon is stopping, so it does not reload its configuration");
-            return;
-        }
-        let mut notice = vec![NotifyState::Reloading];
-        notice.extend(NotifyState::monotonic_usec_now().ok());
-        let _ = sd_notify::notify(&notice);
-        self.reload_files().await;
-        let _ = sd_notify::notify(&[NotifyState::Ready]);
-    }
-
-    /// Reloads the files. On any error, the configuration in effect stays (CFG-1).
-    async fn reload_files(&mut self) {
-        let reload = self.reload.clone();
-        let loaded = match on_host(move || reload()).await {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                self.config_state.valid = false;
-                self.config_state.errors = vec![format!("the files cannot be read: {error}")];
-                tracing::error!(%error, "the new configuration cannot be read; the old one stays in effect");
-                return;
-            }
-        };
-        let now = self.parts.host.clock.now();
-        self.config_state.valid = loaded.report.errors.is_empty();
-        self.config_state.errors = error_lines(&loaded.report.errors);
-        let Some(config) = loaded.config else {
-            tracing::error!(
-                report = loaded.report.summary(),
-                "the new configuration has errors; the old one stays in effect"
-            );
-            return;
-        };
-        // Due times up to now belong to the old schedules.
-        for due in self.ticker.take(now) {
-            self.hold(due);
-        }
-        let (old, new) = (schedules(&self.config.borrow()), schedules(&config));
-        let is_same = |job: &String| match (old.get(job), new.get(job)) {
-            (Some(old), Some(new)) => {
-                old.to_record() == new.to_record() && old.zone() == new.zone()
-            }
-            _ => false,
-        };
-        let superseded = |held: &&Held| held.due_at <= now && !is_same(&held.job);
-        let slots = self.held.iter().filter(superseded).map(|held| Slot {
-            job: held.job.clone(),
-            epoch: held.epoch,
-            due_at: held.due_at,
-            state: SlotState::Superseded,
-            run_id: None,
-            reason: SUPERSEDED.to_owned(),
-            zone: old
-                .get(&held.job)
-                .map(|schedule| schedule.zone().name().to_owned())
-                .unwrap_or_default(),
-            config_digest: self.config_state.digest.clone(),
-            span: None,
-            is_backfill: false,
-            left: None,
-            queued: None,
-        });
-        let slots: Vec<Slot> = slots.collect();
-        let settled = self.settled_by(&slots);
-        let config = Arc::new(config);
-        let stays = |run: &Waiting| match (run.facts.trigger, run.facts.scheduled_for) {
-            (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
-            // An earlier attempt has begun.
-            (Trigger::Retry, _) => true,
-            _ => is_same(&run.job),
-        };
-        let waiting = self.queue.iter().filter(|run| run.is_new_slot() && !stays(run));
-        let ended = Some(EndedRuns {
-            runs: waiting.map(|run| run.run_id.clone()).collect(),
-            state: SlotState::Superseded,
-            stop_reason: StopReason::Cancelled,
-            reason: SUPERSEDED.to_owned(),
-        });
-        let (digest, jobs) = (config.digest.clone(), config.jobs.len());
-        let needs_restart = needs_restart(&self.config.borrow(), &config);
-        let widened = jobs_with_more_rights(&self.config.borrow(), &config);
-        let before = self.config.send_replace(config.clone());
-        let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
-        if let Err(error) = adopted {
-            self.config.send_replace(before);
-            self.disk_failed(&format!("the ledger: {error}"));
-            self.refuse_reload(&error);
-            return;
-        }
-        // The ticker issues later due times again.
-        self.held.retain(|held| held.due_at <= now && is_same(&held.job));
-        self.renew_queue(stays);
-        if !needs_restart.is_empty() {
-            tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
-        }
-        if !widened.is_empty() {
-            tracing::warn!(jobs = ?widened, "jobs gained rights through the reload");
-        }
-        if digest != self.config_state.digest {
-            self.config_state.widened = widened;
-        }
-        // Keys that an earlier reload changed still wait for the restart.
-        self.config_state.needs_restart.extend(needs_restart);
-        self.config_state.needs_restart.sort();
-        self.config_state.needs_restart.dedup();
-        self.config_state.digest = digest;
-        self.config_state.loaded_at = now;
-        tracing::info!(jobs, digest = self.config_state.digest, "configuration reloaded");
-        self.fill().await;
-    }
-
-    /// Applies a new configuration to the slots that wait. A slot whose schedule changed leaves the
-    /// queue. The others start in the order that the new `overlap` allows.
-    fn renew_queue(&mut self, stays: impl Fn(&Waiting) -> bool) {
-        let config = self.config.borrow().clone();
-        let waiting = self.queue.take(None, Waiting::is_new_slot);
-        for run in waiting.into_iter().filter(stays) {
-            let job = config.jobs.get(run.job.as_str());
-            let waits_for = job
-                .map_or(run.waits_for, |job| waits_for(job, run.facts.trigger, run.is_caught_up));
-            self.queue.push(Waiting { waits_for, ..run });
-        }
-    }
-
-    fn refuse_reload(&mut self, error: &DbError) {
-        self.config_state.errors.push(format!("the new configuration is not in effect: {error}"));
-        self.config_state.valid = false;
     }
 
     pub(super) async fn begin_stop(&mut self) {
@@ -387,6 +260,10 @@ impl Supervisor {
     pub(super) fn status(&self) -> StatusReport {
         let mut degraded = self.parts.degraded.clone();
         degraded.extend(self.disk_fault.clone());
+        degraded.extend(self.unwatched.clone());
+        degraded.extend(self.unsettled.iter().map(|(run_id, why)| {
+            format!("the run {run_id} could neither continue nor end ({why}); dutyd tries again")
+        }));
         if !self.config_state.valid {
             degraded.push("the last reload failed; an older configuration is in effect".to_owned());
         }
@@ -408,12 +285,6 @@ impl Supervisor {
             degraded,
         }
     }
-}
-
-/// Returns the changed keys that take effect only after a restart of the daemon.
-fn needs_restart(old: &Config, new: &Config) -> Vec<String> {
-    let is_changed = old.settings.log != new.settings.log;
-    is_changed.then(|| "telemetry".to_owned()).into_iter().collect()
 }
 
 /// Describes how tools are sandboxed unless their job sets a mode of its own.

@@ -1,6 +1,6 @@
 //! Decides at the start of the daemon the slots that came due earlier.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -162,15 +162,21 @@ impl Supervisor {
     /// ended, and ends the queued runs without an open slot.
     async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
         let mut left = Vec::new();
-        for slot in self.parts.ledger.read(|reader| reader.open_slots()).await? {
+        let open = self.parts.ledger.read(|reader| Ok((reader.open_slots()?, reader.queue()?)));
+        let (slots, queue) = open.await?;
+        let queued: HashSet<String> = queue.iter().map(|run| run.run_id.to_string()).collect();
+        // Their runs continue, or wait for their next attempts.
+        let kept = self.queue.iter().map(|run| &run.run_id);
+        let kept = kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unsettled.keys());
+        let kept: HashSet<RunId> = kept.cloned().collect();
+        for slot in slots {
             let Some(run_id) = run_of(&slot) else { continue };
-            let is_kept = self.queue.of_job(&slot.job).any(|run| run.run_id == run_id)
-                || self.retries.keys().any(|(_, of)| *of == run_id);
-            if is_kept {
-                // The run continues, or waits for its next attempt.
+            if kept.contains(&run_id) {
                 continue;
             }
-            match self.end_of(&run_id) {
+            let has_begun = slot.state == SlotState::Running && !queued.contains(run_id.as_str());
+            let end = self.end_of(&run_id).or_else(|| has_begun.then(RecordedEnd::lost));
+            match end {
                 Some(RecordedEnd { outcome, stop_reason, reason, failed }) => {
                     if let Some(failed) = failed
                         && self.retry(&slot.job, &run_id, failed, now).await
@@ -192,7 +198,7 @@ impl Supervisor {
 
     /// Returns how the run of an open slot ended; `None` if its transcript does not exist or is empty,
     /// so that the run had not begun.
-    fn end_of(&self, run_id: &RunId) -> Option<RecordedEnd> {
+    pub(super) fn end_of(&self, run_id: &RunId) -> Option<RecordedEnd> {
         let transcript = self.parts.host.state.find_run(run_id)?.transcript();
         let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
@@ -227,13 +233,22 @@ impl Supervisor {
 }
 
 /// How the run of an open slot ended.
-struct RecordedEnd {
-    outcome: Outcome,
-    stop_reason: StopReason,
+pub(super) struct RecordedEnd {
+    pub(super) outcome: Outcome,
+    pub(super) stop_reason: StopReason,
     /// The reason for the row of the slot.
     reason: String,
     /// The run, if its job may repeat it.
     failed: Option<FailedRun>,
+}
+
+impl RecordedEnd {
+    /// Returns the end of a run that had begun, and whose transcript is gone or empty.
+    fn lost() -> Self {
+        let (outcome, stop_reason) = (Outcome::Interrupted, StopReason::Interrupted);
+        let reason = format!("{outcome} (its transcript is gone)");
+        Self { outcome, stop_reason, reason, failed: None }
+    }
 }
 
 /// Tells whether a run has started a write or admin call.

@@ -60,11 +60,15 @@ impl Supervisor {
                         tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
                     }
                 }
-                if stop_reason == StopReason::RecordFailed || !ended.recorded {
-                    let error = end.error.as_deref().unwrap_or("unknown error");
-                    self.disk_failed(&format!("the record of a run: {error}"));
-                } else if let Some(error) = &ended.unsettled {
+                let error = end.error.as_deref().unwrap_or("unknown error");
+                if let Some(error) = ended.unsettled.as_deref() {
                     self.disk_failed(&format!("the end of a run: {error}"));
+                    self.keep_unsettled(run_id.clone(), &error);
+                } else if !ended.recorded {
+                    self.disk_failed(&format!("the record of a run: {error}"));
+                    self.keep_unsettled(run_id.clone(), &error);
+                } else if stop_reason == StopReason::RecordFailed {
+                    self.disk_failed(&format!("the record of a run: {error}"));
                 }
                 let may_retry =
                     outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;
@@ -79,12 +83,12 @@ impl Supervisor {
                     self.record_end(job, run_id, (outcome, stop_reason), now).await;
                 }
             }
-            // It has begun before, so its slot stays `running`, and the next start tries again.
+            Err(RunError::Panicked) => self.on_panic(job, run_id, now).await,
+            // It has begun before, so its slot stays `running`.
             Err(error) if is_resumed => {
                 tracing::error!(job, %run_id, %error, "failed to continue a run");
-                self.parts.degraded.push(format!(
-                    "the run {run_id} could not continue ({error}); the next start of the daemon tries again"
-                ));
+                self.disk_failed(&error);
+                self.keep_unsettled(run_id, &error);
             }
             Err(RunError::OverBudget(reason)) => {
                 tracing::warn!(job, %run_id, reason, "the run did not begin");
@@ -93,16 +97,11 @@ impl Supervisor {
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
             Err(error) => {
-                tracing::error!(job, %run_id, %error, "failed to record a run, or the run panicked");
-                if !matches!(error, RunError::Panicked) {
-                    self.disk_failed(&error);
-                }
+                tracing::error!(job, %run_id, %error, "failed to record a run");
+                self.disk_failed(&error);
+                self.keep_unsettled(run_id.clone(), &error);
                 self.last_outcomes.insert(job, false);
-                let state = if matches!(error, RunError::Panicked) {
-                    SlotState::Ran
-                } else {
-                    SlotState::Missed
-                };
+                let state = SlotState::Missed;
                 let reason = format!("did not run to its end: {error}");
                 let (runs, stop_reason) = (vec![run_id], StopReason::RecordFailed);
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
@@ -160,17 +159,12 @@ impl Supervisor {
         }
     }
 
-    /// Writes the disposition of a run's slots, unless it is final already.
-    pub(super) async fn decide(
-        &mut self,
-        run_id: RunId,
-        state: SlotState,
-        reason: String,
-        now: DateTime<Utc>,
-    ) {
-        if let Err(error) = self.parts.ledger.decide(run_id, state, reason, now).await {
-            self.end_failed(&error);
-        }
+    /// Records that a run begins or continues; returns whether the ledger could be written. Otherwise,
+    /// the run must not begin.
+    pub(super) async fn record_running(&mut self, run_id: RunId, now: DateTime<Utc>) -> bool {
+        let (state, reason) = (SlotState::Running, "running".to_owned());
+        let written = self.parts.ledger.decide(run_id, state, reason, now).await;
+        written.inspect_err(|error| self.disk_failed(&format!("the ledger: {error}"))).is_ok()
     }
 
     fn end_failed(&mut self, error: &DbError) {

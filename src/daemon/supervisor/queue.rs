@@ -29,6 +29,9 @@ pub(super) struct Waiting {
     pub(super) is_caught_up: bool,
     /// What the run needs to continue, if the previous daemon left it.
     pub(super) resumed: Option<Box<Resumable>>,
+    /// Its number in the order of arrival, once it was in the queue. A run that returns to the queue
+    /// keeps its place.
+    pub(super) place: Option<u64>,
 }
 
 impl Waiting {
@@ -128,8 +131,9 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {
-        let number = self.arrived;
-        self.arrived += 1;
+        let number = waiting.place.unwrap_or(self.arrived);
+        let waiting = Waiting { place: Some(number), ..waiting };
+        self.arrived = self.arrived.max(number + 1);
         self.len += 1;
         let job = waiting.job.clone();
         let runs = self.jobs.entry(job.clone()).or_default();
@@ -140,7 +144,8 @@ impl Queue {
                 self.ready.insert(number, waiting);
             }
             WaitsFor::CaughtUp | WaitsFor::AllRuns => {
-                runs.behind.push_back((number, waiting));
+                let at = runs.behind.partition_point(|(of, _)| *of < number);
+                runs.behind.insert(at, (number, waiting));
                 self.advance(&job);
             }
         }
@@ -263,6 +268,7 @@ mod tests {
             waits_for,
             is_caught_up: waits_for == WaitsFor::CaughtUp,
             resumed: None,
+            place: None,
         }
     }
 

@@ -14,7 +14,6 @@ use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
 use crate::domain::Stop;
 use crate::run::{RunError, RunSpec, resume};
-use crate::store::SlotState;
 
 impl Waiting {
     /// Returns a run that continues. It does not wait for other runs of its job.
@@ -27,6 +26,7 @@ impl Waiting {
             waits_for: WaitsFor::Nothing,
             is_caught_up: runs_regardless(run.spec.trigger.trigger, run.spec.job.catchup),
             resumed: Some(Box::new(run)),
+            place: None,
         }
     }
 }
@@ -41,10 +41,14 @@ fn requested_vars(spec: &RunSpec) -> BTreeMap<String, String> {
 impl Supervisor {
     /// Continues a run. `stop` ends it at once, for a run that was cancelled while it waited.
     pub(super) async fn start_again(&mut self, waiting: Waiting, stop: Option<Stop>) {
+        let now = self.parts.host.clock.now();
+        if stop.is_none() && !self.record_running(waiting.run_id.clone(), now).await {
+            self.queue.ended(&waiting.job, waiting.is_caught_up);
+            self.queue.push(waiting);
+            return;
+        }
         let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
         let Some(run) = resumed else { return };
-        let now = self.parts.host.clock.now();
-        self.decide(run_id.clone(), SlotState::Running, "running".to_owned(), now).await;
         tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
         let (stop, stopped) = watch::channel(stop);
         let facts = run.spec.trigger.clone();

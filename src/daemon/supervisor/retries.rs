@@ -1,5 +1,6 @@
 //! Repeats runs that failed before they changed anything.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -50,6 +51,7 @@ impl Supervisor {
             waits_for: WaitsFor::AllRuns,
             is_caught_up: true,
             resumed: None,
+            place: None,
         };
         let queued = QueuedRun {
             not_before: Some(begins_at),
@@ -104,6 +106,8 @@ impl Supervisor {
     pub(super) async fn load_retries(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let rows = self.parts.ledger.read(|reader| Ok((reader.queue()?, reader.open_slots()?)));
         let (queue, slots) = rows.await?;
+        let epochs = slots.into_iter().filter_map(|slot| Some((slot.run_id?, slot.epoch)));
+        let epochs: HashMap<String, i64> = epochs.collect();
         let left =
             queue.into_iter().filter(|run| run.trigger == Trigger::Retry && run.ended.is_none());
         for run in left {
@@ -123,12 +127,10 @@ impl Supervisor {
                 continue;
             }
             let request = run.request.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            let slot =
-                slots.iter().find(|slot| slot.run_id.as_deref() == Some(run.run_id.as_str()));
             let facts = TriggerFacts {
                 trigger: Trigger::Retry,
                 scheduled_for: run.scheduled_for,
-                epoch: slot.map(|slot| slot.epoch),
+                epoch: epochs.get(run.run_id.as_str()).copied(),
                 attempt: run.attempt,
                 by: None,
             };
@@ -140,6 +142,7 @@ impl Supervisor {
                 waits_for: WaitsFor::AllRuns,
                 is_caught_up: true,
                 resumed: None,
+                place: None,
             };
             self.retries.insert((begins_at, run.run_id), waiting);
         }

@@ -100,10 +100,12 @@ impl Supervisor {
         for (job, run_id) in &replaced {
             self.queue.take(Some(job), |waiting| waiting.run_id == *run_id);
         }
-        self.cancel_others(&runs).await;
         let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
         let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
         runs.retain(|run| !lost.contains(&run.run_id));
+        self.cancel_others(&runs).await;
+        // The oldest slots of all jobs go first.
+        runs.sort_by_key(|run| run.facts.scheduled_for);
         runs.into_iter().for_each(|run| self.queue.push(run));
         Ok(())
     }
@@ -207,16 +209,21 @@ impl Supervisor {
             let at_once = overlap == Some(Overlap::TerminateOther);
             // A backfill and `catchup: all` run beside the schedule.
             let is_of_schedule =
-                |of: &&Active| !of.is_caught_up || of.facts.trigger == Trigger::Retry;
-            let own = self.active.values().filter(|of| of.job == job).filter(is_of_schedule);
-            for active in own {
-                active.stop.send_if_modified(|stop| {
-                    let before = stop.clone();
-                    let stop = stop.get_or_insert_with(|| StopReason::Cancelled.into());
-                    stop.at_once |= at_once;
-                    before.as_ref() != Some(stop)
-                });
-            }
+                |of: &Active| !of.is_caught_up || of.facts.trigger == Trigger::Retry;
+            let own = self.active.iter().filter(|(_, of)| of.job == job);
+            let own: Vec<RunId> = own
+                .filter(|(_, of)| is_of_schedule(of))
+                .map(|(run_id, of)| {
+                    of.stop.send_if_modified(|stop| {
+                        let before = stop.clone();
+                        let stop = stop.get_or_insert_with(|| StopReason::Cancelled.into());
+                        stop.at_once |= at_once;
+                        before.as_ref() != Some(stop)
+                    });
+                    run_id.clone()
+                })
+                .collect();
+            self.give_up(own, "a newer run took its place").await;
             let resumed = self.queue.of_job(job);
             let resumed = resumed.filter(|run| run.resumed.is_some() && !run.is_caught_up);
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
@@ -395,6 +402,7 @@ fn of_slot(
         waits_for: waits_for(job, trigger, is_caught_up),
         is_caught_up,
         resumed: None,
+        place: None,
     })
 }
 

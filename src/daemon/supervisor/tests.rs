@@ -63,6 +63,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
         degraded: Vec::new(),
         resumable: Vec::new(),
+        unsettled: BTreeMap::new(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }
@@ -75,7 +76,8 @@ impl Bench {
         let now = at(now);
         while let Some(waiting) = self.supervisor.queue.start() {
             self.supervisor.queue.ended(&waiting.job, waiting.is_caught_up);
-            self.supervisor.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await;
+            let ledger = &self.supervisor.parts.ledger;
+            ledger.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await.unwrap();
         }
     }
 
@@ -88,6 +90,18 @@ impl Bench {
             self.supervisor.hold(due);
         }
         self.supervisor.begin_due(Cause::MachineHeldUp, now).await;
+    }
+
+    /// Reloads the configuration, and waits until it is in effect.
+    async fn loads(&mut self, config: Config) {
+        self.supervisor.load =
+            Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
+        let (reply, state) = tokio::sync::oneshot::channel();
+        self.supervisor.on_command(Command::Reload(reply)).await;
+        let loaded = self.supervisor.reloads.load.join_next().await.unwrap();
+        self.supervisor.on_loaded(loaded).await;
+        let state = state.await.unwrap();
+        assert!(state.valid, "{:?}", state.errors);
     }
 
     /// Makes every run stay in the queue.
@@ -268,9 +282,7 @@ jobs:
         bench.claims(&now).await;
         let supervisor = &mut bench.supervisor;
         while let Some(run) = supervisor.queue.start() {
-            supervisor
-                .decide(run.run_id.clone(), SlotState::Running, "running".into(), at(&now))
-                .await;
+            assert!(supervisor.record_running(run.run_id.clone(), at(&now)).await);
             let (stop, stopped) = watch::channel(None);
             if run.job == "cancel" {
                 cancelled.push(stopped);
@@ -490,8 +502,6 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         let now = bench.clock.now();
         let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
         let config = load(&set, &Environment::default(), trust, secrets, 0, now).config.unwrap();
-        bench.supervisor.reload =
-            Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
         bench.supervisor.parts.config = bench.supervisor.config.borrow().clone();
         // Only the ledger and the queue matter here: `reload` starts runs if there is room.
         let most = bench.supervisor.config.borrow().settings.max_concurrent_runs;
@@ -507,7 +517,7 @@ async fn a_reload_supersedes_the_slots_that_wait() {
             };
             bench.supervisor.active.insert(slots::new_run_id(), other);
         }
-        bench.supervisor.reload().await;
+        bench.loads(config).await;
         bench.supervisor.active.clear();
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
@@ -553,10 +563,7 @@ async fn a_reload_drops_nothing_of_a_job_that_stays_as_it_is() {
     let mut config = Config::clone(&bench.supervisor.parts.config);
     config.jobs.retain(|name, _| name.as_str() == "spread");
     config.digest = "new".to_owned();
-    bench.supervisor.reload =
-        Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
-    let (reply, _answer) = tokio::sync::oneshot::channel();
-    bench.supervisor.on_command(Command::Reload(reply)).await;
+    bench.loads(config).await;
     bench.goes("2026-05-04T12:31:00Z").await;
     assert_eq!(
         bench.slots().await,

@@ -85,7 +85,7 @@ impl ToolRunner for BashTool {
     async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
         match &self.ctx.programs.shell {
             Some(shell) if self.ctx.programs.execution.is_local() => {
-                digest_of_file(shell.program.clone()).await
+                digest_of_file(&self.ctx.host_work, shell.program.clone()).await
             }
             _ => Ok(self.ctx.state_prefix()),
         }

@@ -33,7 +33,7 @@ use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRu
 use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, PathRules, Resource};
-use crate::process::{GRACE, HostWorkError, on_host, on_host_within, resolved};
+use crate::process::{GRACE, HostWorkError, resolved};
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// Maximum bytes of a text argument that declares no limit of its own.
@@ -387,7 +387,7 @@ impl ToolSpec for BuiltinTool {
 impl ToolRunner for BuiltinTool {
     async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
         let (ctx, resources) = (self.ctx.clone(), call.resources.clone());
-        let state = on_host(move || state_of(&ctx, &resources));
+        let state = self.ctx.host_work.run(move || state_of(&ctx, &resources));
         state.await.map_err(|error| CallError::new(ErrorKind::Timeout, format!("{error}.")))?
     }
 
@@ -402,8 +402,9 @@ impl ToolRunner for BuiltinTool {
             Err(HostWorkError::Late)
         };
         let limit = self.ctx.timeout + GRACE;
-        let done =
-            on_host_within(limit, move || work(&arguments, &Work { ctx: &ctx, cancel, until }));
+        let host_work = &self.ctx.host_work;
+        let done = host_work
+            .run_within(limit, move || work(&arguments, &Work { ctx: &ctx, cancel, until }));
         let done = tokio::select! {
             done = done => done,
             stopped = stopped => stopped,

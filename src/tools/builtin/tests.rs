@@ -7,7 +7,7 @@ use super::edit::Files;
 use super::*;
 use crate::config::SandboxMode;
 use crate::gate::PathRules;
-use crate::process::{ForkServer, Spawner};
+use crate::process::{ForkServer, HostWork, Spawner};
 use crate::text::redact::Redactor;
 use crate::tools::{AccessRules, OutputContext, ProgramContext, SandboxProfiles};
 
@@ -32,6 +32,7 @@ fn context_in(directory: &Path) -> ToolContext {
             ),
             shell: None,
         },
+        host_work: HostWork::of("test"),
         outputs: OutputContext { store: None, max_bytes: 1 << 20, max_characters: None },
         access: AccessRules::new(paths, Default::default()),
         working_dir,

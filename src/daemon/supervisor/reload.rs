@@ -1,0 +1,226 @@
+//! Loads the configuration again, and puts it into effect.
+//!
+//! The files are read by a task of its own, so that a file system that gives no answer holds up
+//! nothing. One task at a time reads them; requests that come meanwhile share the next one (CFG-7).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sd_notify::NotifyState;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+use super::downtime::has_due;
+use super::queue::Waiting;
+use super::slots::{schedules, waits_for};
+use super::{Held, SUPERSEDED, Supervisor};
+use crate::config::{Config, Loaded};
+use crate::daemon::views::{StatusConfig, error_lines, starts_at};
+use crate::domain::{StopReason, Trigger};
+use crate::gate::jobs_with_more_rights;
+use crate::process::{HostWorkError, on_host};
+use crate::store::{Claim, EndedRuns, Slot, SlotState};
+
+/// The requests to load the configuration.
+#[derive(Default)]
+pub(super) struct Reloads {
+    /// The task that reads the files, at most one.
+    pub(super) load: JoinSet<Result<Loaded, HostWorkError>>,
+    /// Those that wait for this task.
+    waiting: Vec<oneshot::Sender<StatusConfig>>,
+    /// Those that wait for the next one, because they came after this one had begun.
+    next: Vec<oneshot::Sender<StatusConfig>>,
+    is_wanted_again: bool,
+    /// Whether the last load failed for a reason outside the files, so that it is repeated.
+    pub(super) is_owed: bool,
+}
+
+impl Supervisor {
+    /// Loads the files soon; `reply` gets the configuration in effect after that. Does nothing if the
+    /// daemon is stopping.
+    pub(super) fn reload(&mut self, reply: Option<oneshot::Sender<StatusConfig>>) {
+        if self.stopping.is_some() {
+            tracing::info!("the daemon is stopping, so it does not reload its configuration");
+            reply.into_iter().for_each(|reply| drop(reply.send(self.config_state.clone())));
+            return;
+        }
+        self.reloads.next.extend(reply);
+        if !self.reloads.load.is_empty() {
+            self.reloads.is_wanted_again = true;
+            return;
+        }
+        self.reloads.is_wanted_again = false;
+        self.reloads.waiting = std::mem::take(&mut self.reloads.next);
+        let mut notice = vec![NotifyState::Reloading];
+        notice.extend(NotifyState::monotonic_usec_now().ok());
+        let _ = sd_notify::notify(&notice);
+        let load = self.load.clone();
+        self.reloads.load.spawn(async move { on_host(move || load()).await });
+    }
+
+    /// Puts the files that the task has read into effect, and answers those that wait.
+    pub(super) async fn on_loaded(
+        &mut self,
+        loaded: Result<Result<Loaded, HostWorkError>, tokio::task::JoinError>,
+    ) {
+        if self.stopping.is_none() {
+            match loaded.unwrap_or(Err(HostWorkError::Failed)) {
+                Ok(loaded) => self.put_into_effect(loaded).await,
+                Err(error) => {
+                    let reason = format!("the files cannot be read: {error}");
+                    self.refuse(vec![reason]);
+                    self.reloads.is_owed = true;
+                }
+            }
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+        }
+        for reply in std::mem::take(&mut self.reloads.waiting) {
+            let _ = reply.send(self.config_state.clone());
+        }
+        if self.reloads.is_wanted_again {
+            self.reload(None);
+        }
+    }
+
+    /// Keeps the configuration in effect, because of these errors.
+    fn refuse(&mut self, errors: Vec<String>) {
+        tracing::error!(
+            ?errors,
+            "the new configuration is not loaded; the old one stays in effect"
+        );
+        self.config_state.valid = false;
+        self.config_state.errors = errors;
+    }
+
+    /// Puts files into effect. On any error, the configuration in effect stays (CFG-1).
+    async fn put_into_effect(&mut self, loaded: Loaded) {
+        self.reloads.is_owed = false;
+        let now = self.parts.host.clock.now();
+        let old_config = self.config.borrow().clone();
+        let Some(config) = loaded.config else {
+            return self.refuse(error_lines(&loaded.report.errors));
+        };
+        if let Some(error) = lost_settings(&old_config, &config) {
+            return self.refuse(vec![error]);
+        }
+        // Due times up to now belong to the old schedules.
+        for due in self.ticker.take(now) {
+            self.hold(due);
+        }
+        let (old, new) = (schedules(&old_config), schedules(&config));
+        let is_same = |job: &String| match (old.get(job), new.get(job)) {
+            (Some(old), Some(new)) => {
+                old.to_record() == new.to_record() && old.zone() == new.zone()
+            }
+            _ => false,
+        };
+        let epoch = self.epoch;
+        // The new schedules give the later due times of this epoch again.
+        let is_kept = |held: &Held| held.epoch < epoch || held.due_at <= now;
+        let superseded = |held: &&Held| is_kept(held) && !is_same(&held.job);
+        let slots = self.held.iter().filter(superseded).map(|held| {
+            let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
+            let zone = old.get(&held.job).map(|schedule| schedule.zone().name());
+            self.row((&held.job, held.epoch), held.due_at, state, zone.unwrap_or_default())
+        });
+        let slots: Vec<Slot> = slots.collect();
+        let settled = self.settled_by(&slots);
+        let config = Arc::new(config);
+        let stays = |run: &Waiting| match (run.facts.trigger, run.facts.scheduled_for) {
+            (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
+            // An earlier attempt has begun.
+            (Trigger::Retry, _) => true,
+            _ => is_same(&run.job),
+        };
+        let waiting = self.queue.iter().filter(|run| run.is_new_slot() && !stays(run));
+        let ended = Some(EndedRuns {
+            runs: waiting.map(|run| run.run_id.clone()).collect(),
+            state: SlotState::Superseded,
+            stop_reason: StopReason::Cancelled,
+            reason: SUPERSEDED.to_owned(),
+        });
+        self.config.send_replace(config.clone());
+        let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
+        if let Err(error) = adopted {
+            self.config.send_replace(old_config);
+            self.disk_failed(&format!("the ledger: {error}"));
+            self.refuse(vec![format!("the new configuration is not in effect: {error}")]);
+            self.reloads.is_owed = true;
+            return;
+        }
+        let held = std::mem::take(&mut self.held).into_iter();
+        let held = held.filter(|held| is_kept(held) && is_same(&held.job));
+        // The jitter may have changed.
+        self.held = held
+            .map(|held| match config.jobs.get(held.job.as_str()) {
+                Some(job) if held.epoch == epoch => {
+                    Held { starts_at: starts_at(job, held.due_at), ..held }
+                }
+                _ => held,
+            })
+            .collect();
+        self.renew_queue(stays);
+        self.tell_changes(&old_config, &config);
+        self.fill().await;
+    }
+
+    /// Logs what has changed, and keeps it for `status`.
+    fn tell_changes(&mut self, old: &Config, new: &Config) {
+        let widened = jobs_with_more_rights(old, new);
+        let needs_restart = needs_restart(&self.parts.config, new);
+        let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
+        let removed: Vec<String> = names(old).difference(&names(new)).cloned().collect();
+        if !needs_restart.is_empty() {
+            tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
+        }
+        if !removed.is_empty() {
+            tracing::warn!(jobs = ?removed, "jobs were removed from the configuration");
+        }
+        if !widened.is_empty() {
+            tracing::warn!(jobs = ?widened, "jobs gained rights through the reload");
+        }
+        let state = &mut self.config_state;
+        if new.digest != state.digest {
+            state.widened = widened;
+        }
+        state.valid = true;
+        state.errors = Vec::new();
+        state.needs_restart = needs_restart;
+        state.digest.clone_from(&new.digest);
+        state.loaded_at = self.parts.host.clock.now();
+        tracing::info!(jobs = new.jobs.len(), digest = new.digest, "configuration reloaded");
+    }
+
+    /// Applies a new configuration to the slots that wait. A slot whose schedule changed leaves the
+    /// queue. The others keep their places, and start as the new `overlap` allows.
+    fn renew_queue(&mut self, stays: impl Fn(&Waiting) -> bool) {
+        let config = self.config.borrow().clone();
+        let waiting = self.queue.take(None, Waiting::is_new_slot);
+        for run in waiting.into_iter().filter(stays) {
+            let job = config.jobs.get(run.job.as_str());
+            let waits_for = job
+                .map_or(run.waits_for, |job| waits_for(job, run.facts.trigger, run.is_caught_up));
+            self.queue.push(Waiting { waits_for, ..run });
+        }
+    }
+}
+
+/// Tells that `config.yaml` is gone: every setting would have its default, and a limit or a closed
+/// path that the operator set would be gone too (CFG-1, CFG-2).
+fn lost_settings(old: &Config, new: &Config) -> Option<String> {
+    const NAME: &str = "config.yaml";
+    let has = |config: &Config| config.files.files.contains_key(NAME);
+    (has(old) && !has(new)).then(|| {
+        format!(
+            "{NAME} is gone from {}; restore it, or write one that contains only `version: 1` if every setting is to have its default",
+            new.directory.display()
+        )
+    })
+}
+
+/// Returns the keys that differ from the configuration at the start of the daemon and take effect
+/// only after a restart.
+fn needs_restart(started: &Config, new: &Config) -> Vec<String> {
+    let is_changed = started.settings.log != new.settings.log;
+    is_changed.then(|| "telemetry".to_owned()).into_iter().collect()
+}
