@@ -37,9 +37,13 @@ pub enum DbError {
         /// The newest schema version that this build supports.
         known: i64,
     },
-    /// The file is damaged, and this process does not hold the lock of the state directory.
+    /// The file is damaged, and this process does not hold the lock of the state directory, or has
+    /// noticed the damage while it works.
     #[error("{0} is damaged; the next start of the daemon sets it aside")]
     Damaged(PathBuf),
+    /// The file has an older schema, and a daemon of an older version uses it.
+    #[error("{0} has the format of the daemon that is running; restart the daemon")]
+    Older(PathBuf),
     /// The writer gave no answer: its thread has stopped, or the work panicked.
     #[error("{0}: the writer thread gave no answer")]
     Closed(PathBuf),
@@ -82,14 +86,11 @@ impl Db {
         mut reserve: Option<Reserve>,
         lock: Option<&StateLock>,
     ) -> Result<(Self, Option<PathBuf>), DbError> {
-        let ((mut connection, was_upgraded), aside) = match prepare(path, schema) {
+        let ((mut connection, was_upgraded), aside) = match prepare(path, schema, lock) {
             Ok(prepared) => (prepared, None),
-            Err(DbError::Sqlite { error, .. }) if is_damage(&error) => {
-                if lock.is_none() {
-                    return Err(DbError::Damaged(path.to_path_buf()));
-                }
+            Err(DbError::Damaged(_)) if lock.is_some() => {
                 let aside = set_aside(path);
-                (prepare(path, schema)?, Some(aside))
+                (prepare(path, schema, lock)?, Some(aside))
             }
             Err(error) => return Err(error),
         };
@@ -138,7 +139,14 @@ impl Db {
         });
         self.queue.send(order).await.map_err(|_| DbError::Closed(self.path.clone()))?;
         let result = answer.await.map_err(|_| DbError::Closed(self.path.clone()))?;
-        result.map_err(|error| DbError::Sqlite { path: self.path.clone(), error })
+        result.map_err(|error| failed(&self.path, error))
+    }
+}
+
+fn failed(path: &Path, error: rusqlite::Error) -> DbError {
+    match is_damage(&error) {
+        true => DbError::Damaged(path.to_path_buf()),
+        false => DbError::Sqlite { path: path.to_path_buf(), error },
     }
 }
 
@@ -247,29 +255,43 @@ fn immutable_uri(path: &Path) -> String {
     uri + "?immutable=1"
 }
 
-/// Returns the connection and whether an older schema was migrated.
-fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
-    let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
+/// Returns the connection and whether an older schema was migrated. With `lock`, also checks every
+/// page, so that damage is found before anything relies on the file.
+fn prepare(
+    path: &Path,
+    schema: Schema,
+    lock: Option<&StateLock>,
+) -> Result<(Connection, bool), DbError> {
+    let failed = |error| failed(path, error);
+    let other = |error| failed(rusqlite::Error::ToSqlConversionFailure(Box::new(error)));
     // Create the file ourselves, so that it is private from the start; SQLite gives its auxiliary
     // files the same mode.
-    super::files::append_private(path)
-        .map_err(|error| failed(rusqlite::Error::ToSqlConversionFailure(Box::new(error))))?;
+    super::files::append_private(path).map_err(other)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(BUSY).map_err(failed)?;
     connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
     connection.pragma_update(None, "synchronous", schema.synchronous).map_err(failed)?;
+    if lock.is_some() && !is_intact(&connection).map_err(failed)? {
+        return Err(DbError::Damaged(path.to_path_buf()));
+    }
     let found = version(&connection).map_err(failed)?;
     let known = schema.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
-    if found > 0 && found < known {
-        // Keep a copy of the old version (STATE-5).
-        let backup = path.with_extension(format!("v{found}.db"));
-        if !backup.exists() {
-            connection.execute("VACUUM INTO ?1", [backup.to_string_lossy()]).map_err(failed)?;
-        }
+    let is_older = found > 0 && found < known;
+    // Under the feet of an older daemon, its queries would fail.
+    let root = path.parent().unwrap_or(path);
+    let _own = match lock {
+        None if is_older => match StateLock::take(root).map_err(other)? {
+            None => return Err(DbError::Older(path.to_path_buf())),
+            own => own,
+        },
+        _ => None,
+    };
+    if is_older {
+        back_up(&connection, path, found)?;
     }
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
@@ -280,7 +302,31 @@ fn prepare(path: &Path, schema: Schema) -> Result<(Connection, bool), DbError> {
     }
     migrate(&transaction, schema).map_err(failed)?;
     transaction.commit().map_err(failed)?;
-    Ok((connection, found > 0 && found < known))
+    Ok((connection, is_older))
+}
+
+/// Tells whether no page of a database is damaged. *Source*: SQLite, `PRAGMA quick_check`.
+fn is_intact(connection: &Connection) -> rusqlite::Result<bool> {
+    let word: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    Ok(word == "ok")
+}
+
+/// Keeps a copy of a database with schema `found` beside it (STATE-5). The copy gets its name only
+/// once it is complete and on disk; an earlier copy stays.
+fn back_up(connection: &Connection, path: &Path, found: i64) -> Result<(), DbError> {
+    let unfinished = path.with_extension(format!("v{found}.unfinished"));
+    let copied = || -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let file = super::files::append_private(&unfinished)?;
+        file.set_len(0)?;
+        connection.execute("VACUUM INTO ?1", [unfinished.to_string_lossy()])?;
+        file.sync_all()?;
+        let first = path.with_extension(format!("v{found}.db"));
+        let more = (2..).map(|number| path.with_extension(format!("v{found}.{number}.db")));
+        let name = std::iter::once(first).chain(more).find(|name| !name.exists());
+        std::fs::rename(&unfinished, name.unwrap_or_default())?;
+        Ok(std::fs::File::open(path.parent().unwrap_or(path))?.sync_all()?)
+    };
+    copied().map_err(|error| failed(path, rusqlite::Error::ToSqlConversionFailure(error)))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
@@ -306,7 +352,75 @@ fn set_aside(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tables::SCHEMA;
     use super::*;
+
+    // proves STATE-5
+    #[tokio::test]
+    async fn every_earlier_format_of_the_ledger_is_migrated_and_kept() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/formats/v1");
+        let rows = |connection: &Connection| -> Vec<(String, i64, String)> {
+            let mut query = connection.prepare("SELECT job, due_at, state FROM slots").unwrap();
+            let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+            rows.unwrap().map(Result::unwrap).collect()
+        };
+        let newest = SCHEMA.migrations.len();
+        for steps in 2..newest {
+            let temp = tempfile::tempdir().unwrap();
+            let path = temp.path().join("ledger.db");
+            std::fs::copy(root.join("ledger.db"), &path).unwrap();
+            let until = SCHEMA.migrations.get(..steps).unwrap();
+            let old = Connection::open(&path).unwrap();
+            migrate(&old, Schema { migrations: until, ..SCHEMA }).unwrap();
+            let before = rows(&old);
+            assert_eq!(before.len(), 3);
+            drop(old);
+            // A copy of an earlier migration is not taken for the copy of this one.
+            let earlier = path.with_extension(format!("v{steps}.db"));
+            std::fs::write(&earlier, "an earlier copy").unwrap();
+            let (connection, was_upgraded) = prepare(&path, SCHEMA, None).unwrap();
+            assert!(was_upgraded);
+            assert_eq!(rows(&connection), before, "format {steps}");
+            assert_eq!(version(&connection).unwrap(), SCHEMA.version());
+            let copy = Connection::open(path.with_extension(format!("v{steps}.2.db"))).unwrap();
+            assert_eq!(version(&copy).unwrap(), i64::try_from(steps).unwrap());
+            assert_eq!(rows(&copy), before);
+            assert_eq!(std::fs::read_to_string(earlier).unwrap(), "an earlier copy");
+        }
+    }
+
+    // proves STATE-5
+    #[test]
+    fn a_database_is_not_migrated_under_the_feet_of_an_older_daemon() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("ledger.db");
+        let until = SCHEMA.migrations.get(..4).unwrap();
+        migrate(&Connection::open(&path).unwrap(), Schema { migrations: until, ..SCHEMA }).unwrap();
+        let lock = StateLock::take(temp.path()).unwrap().unwrap();
+        assert!(matches!(prepare(&path, SCHEMA, None), Err(DbError::Older(_))));
+        assert!(prepare(&path, SCHEMA, Some(&lock)).unwrap().1);
+    }
+
+    // proves STATE-3
+    #[test]
+    fn a_damaged_page_is_found_before_anything_relies_on_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("ledger.db");
+        let (connection, _) = prepare(&path, SCHEMA, None).unwrap();
+        for number in 0..2000 {
+            let plan = "x".repeat(500);
+            let row = rusqlite::params![number.to_string(), number, "waiting", plan];
+            connection.execute("INSERT INTO plans VALUES (?1, ?2, ?3, ?4)", row).unwrap();
+        }
+        drop(connection);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2 / 4096 * 4096;
+        bytes.get_mut(middle..middle + 4096).unwrap().fill(0xff);
+        std::fs::write(&path, bytes).unwrap();
+        let lock = StateLock::take(temp.path()).unwrap().unwrap();
+        let (_, aside) = Db::open(&path, SCHEMA, None, Some(&lock)).unwrap();
+        assert!(aside.is_some_and(|aside| aside.exists()));
+    }
 
     #[test]
     fn a_database_on_read_only_media_is_opened_without_its_log() {
