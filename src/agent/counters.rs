@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::model::ModelReply;
 use crate::config::Price;
-use crate::domain::{Turn, Usage};
+use crate::domain::{Event, Turn, Usage};
 use crate::gate::Spent;
 
 /// Characters per token, to estimate text whose tokens no provider has counted. Each byte of the
@@ -52,9 +52,9 @@ impl Default for Counters {
 /// The use of the attempts that broke off, estimated.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BrokenOff {
-    usage: Usage,
+    pub(crate) usage: Usage,
     /// In US dollars; `None` if the price of a model is unknown.
-    cost: Option<f64>,
+    pub(crate) cost: Option<f64>,
 }
 
 impl Default for BrokenOff {
@@ -64,6 +64,20 @@ impl Default for BrokenOff {
 }
 
 impl BrokenOff {
+    /// Returns the warning of this code about the attempts.
+    pub(crate) fn warning(&self, code: &str, message: String) -> Event {
+        let is_free = self.usage == Usage::default();
+        let usage = (!is_free).then_some(self.usage);
+        let cost_usd = self.cost.filter(|_| !is_free);
+        Event::Warning { code: code.to_owned(), message, usage, cost_usd }
+    }
+
+    /// Adds the use of other attempts.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.usage.add(&other.usage);
+        self.cost = self.cost.zip(other.cost).map(|(before, cost)| before + cost);
+    }
+
     /// Counts an attempt with its input and the bytes of its answer that had arrived.
     pub(crate) fn count(&mut self, input_tokens: u64, answer_bytes: u64, price: Option<Price>) {
         let output_tokens = answer_bytes.div_ceil(CHARACTERS_PER_TOKEN);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counters::Counters;
+use super::counters::{BrokenOff, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
@@ -204,6 +204,11 @@ impl Machine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Counts what attempts to call the model used that broke off.
+    pub(super) fn charge(&mut self, broken_off: &BrokenOff) {
+        self.counters.add(broken_off);
     }
 
     /// Handles an input. Returns the events to record and the action to perform after them.

@@ -33,7 +33,7 @@ pub use model::{
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use rebuild::{RebuildError, Rebuilt, RecordedStart, Sources, rebuild};
 pub use rules::{ModelFacts, Rules};
-pub use session::{ModelInUse, Session, SessionParts, SessionResult};
+pub use session::{ModelInUse, Session, SessionParts, SessionResult, last_model};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};

@@ -24,6 +24,8 @@ pub struct ModelRequest<'a> {
     pub history: &'a [Turn],
     /// The tools that the model may call.
     pub tools: &'a [ToolDefinition],
+    /// The most tokens of the reply, besides the limit of the model's own settings.
+    pub max_output_tokens: Option<u32>,
 }
 
 /// A tool call as the provider sent it, unvalidated and untrusted.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::counters::BrokenOff;
 use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine, malformed_reason};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
@@ -128,7 +129,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
     let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
     loop {
-        let mut made = step.events.into_iter();
+        let mut made = std::mem::take(&mut step.events).into_iter();
         while let (Some(event), Some(recorded)) = (made.as_slice().first(), events.peek()) {
             if !is_same_kind(event, recorded) {
                 return Err(diverged(event, recorded));
@@ -155,6 +156,12 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                     let (started, settled) = (lines.started(&done), lines.settled(machine));
                     return Ok(Rebuilt::Calls(CutCalls { done, started, settled }));
                 }
+            }
+            (_, Some(Event::Warning { usage: Some(usage), cost_usd, .. })) => {
+                machine.charge(&BrokenOff { usage: *usage, cost: *cost_usd });
+                events.next();
+                step.events = Vec::new();
+                continue;
             }
             (_, None) => return Ok(Rebuilt::Act { events: missing, action: step.action }),
             (Action::CallModel, Some(next @ Event::AssistantTextEnd { .. })) => {
@@ -214,7 +221,9 @@ fn is_of_loop(event: &Event) -> bool {
         | Event::LoopDetection { .. }
         | Event::Error { .. }
         | Event::ProcessingEnd { .. } => true,
-        Event::Warning { code, .. } => MACHINE_WARNINGS.contains(&code.as_str()),
+        Event::Warning { code, usage, .. } => {
+            usage.is_some() || MACHINE_WARNINGS.contains(&code.as_str())
+        }
         Event::SessionStart(_)
         | Event::SessionSuspended { .. }
         | Event::SessionResumed { .. }

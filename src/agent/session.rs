@@ -8,7 +8,7 @@ mod calls;
 mod resumed;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
@@ -33,6 +33,23 @@ const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 
 /// The longest pause that a provider can request. A longer request counts as this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// The code of the warning about a fallback. Its message ends with this text, the name of the model
+/// that takes over, and a backtick.
+const FALLBACK_CODE: &str = "model_fallback";
+const FALLBACK: &str = "; falling back to `";
+
+/// Returns the name of the model that a recorded session used last, or to which it fell back.
+#[must_use]
+pub fn last_model(events: &[Event]) -> Option<&str> {
+    events.iter().rev().find_map(|event| match event {
+        Event::AssistantTextEnd { model, .. } => model.as_deref(),
+        Event::Warning { code, message, .. } if code == FALLBACK_CODE => {
+            Some(message.rsplit_once(FALLBACK)?.1.strip_suffix('`')?)
+        }
+        _ => None,
+    })
+}
 
 /// The parts of a session.
 pub struct SessionParts {
@@ -82,8 +99,10 @@ pub struct Session {
     is_suspended: AtomicBool,
     /// Whether the stop of the daemon cancels the running calls.
     is_suspending: AtomicBool,
-    /// What the attempts used that broke off.
+    /// What the attempts used that broke off since the last warning about them.
     broken_off: Mutex<BrokenOff>,
+    /// What the attempts used that broke off and that the machine has not counted.
+    uncounted: Mutex<BrokenOff>,
 }
 
 /// The result of a session.
@@ -114,6 +133,7 @@ impl Session {
             is_suspended: AtomicBool::new(false),
             is_suspending: AtomicBool::new(false),
             broken_off: Mutex::default(),
+            uncounted: Mutex::default(),
         }
     }
 
@@ -158,8 +178,9 @@ impl Session {
                 error: Some(error.to_string()),
             },
         };
+        self.take_broken_off();
         let mut counters = self.parts.machine.counters().clone();
-        counters.add(&self.broken_off.into_inner().unwrap_or_else(PoisonError::into_inner));
+        counters.add(&self.uncounted.into_inner().unwrap_or_else(PoisonError::into_inner));
         SessionResult {
             end,
             counters,
@@ -184,6 +205,9 @@ impl Session {
                 Action::CallModel => self.call_model().await?,
                 Action::RunCalls(calls) => self.run_calls(calls).await?,
             };
+            self.take_broken_off();
+            let uncounted = std::mem::take(&mut *locked(&self.uncounted));
+            self.parts.machine.charge(&uncounted);
             if let Input::Stop(StopReason::Interrupted) = input
                 && self.parts.may_suspend
             {
@@ -191,6 +215,13 @@ impl Session {
             }
             step = self.parts.machine.step(input);
         }
+    }
+
+    /// Returns what the attempts used that broke off since the last call.
+    fn take_broken_off(&self) -> BrokenOff {
+        let broken_off = std::mem::take(&mut *locked(&self.broken_off));
+        locked(&self.uncounted).add(&broken_off);
+        broken_off
     }
 
     /// Tells whether the daemon is stopping and the session is to be suspended.
@@ -233,13 +264,14 @@ impl Session {
                 return Ok(Input::ModelFailed(error));
             };
             let message = format!(
-                "`{}` is unavailable ({}: {}); falling back to `{}`",
+                "`{}` is unavailable ({}: {}){FALLBACK}{}`",
                 model.name,
                 error.class.as_str(),
                 error.message,
                 next.name
             );
-            self.parts.sink.record(Event::warning("model_fallback", message)).await?;
+            let warning = self.take_broken_off().warning(FALLBACK_CODE, message);
+            self.parts.sink.record(warning).await?;
             self.at.store(to, Ordering::Relaxed);
         }
     }
@@ -289,7 +321,8 @@ impl Session {
                 error.message,
                 pause.as_millis()
             );
-            self.parts.sink.record(Event::warning("model_retry", message)).await?;
+            let warning = self.take_broken_off().warning("model_retry", message);
+            self.parts.sink.record(warning).await?;
             tokio::time::sleep(pause).await;
         }
     }
@@ -306,6 +339,7 @@ impl Session {
             parallel_calls: model.parallel_calls,
             history: machine.history(),
             tools: machine.toolbox().offered(),
+            max_output_tokens: machine.reply_limit(model.facts.price),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);
         let mut attempt = Attempt {
@@ -335,7 +369,7 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if self.may_have_cost {
             let bytes = self.deltas.bytes.load(Ordering::Relaxed);
-            let mut broken_off = self.broken_off.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut broken_off = locked(self.broken_off);
             broken_off.count(self.input_tokens, bytes, self.price);
         }
     }
@@ -356,6 +390,10 @@ impl DeltaSink for Deltas<'_> {
         self.first_ms.fetch_min(millis(self.started.elapsed()), Ordering::Relaxed);
         self.sink.live(LiveEvent::AssistantTextDelta { text: text.to_owned() });
     }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn millis(duration: Duration) -> u64 {

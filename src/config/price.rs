@@ -51,6 +51,20 @@ static TABLE: LazyLock<Option<Table>> =
     LazyLock::new(|| serde_json::from_str(include_str!("prices.json")).ok());
 
 impl Price {
+    /// Returns how many output tokens `usd` covers, after a request with this input; `None` if output
+    /// is free.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the value is between the bounds of the type"
+    )]
+    pub fn output_tokens_for(&self, usd: f64, input: &Usage) -> Option<u32> {
+        let rate = self.rates_for(input).output;
+        let tokens = (usd / rate * TOKENS).clamp(0.0, f64::from(u32::MAX));
+        (rate > 0.0).then_some(tokens as u32)
+    }
+
     /// Returns a price of zero.
     #[must_use]
     pub fn free() -> Self {
@@ -98,14 +112,18 @@ impl Price {
         TABLE.as_ref().map(|table| table.as_of.as_str()).unwrap_or_default()
     }
 
+    fn rates_for(&self, usage: &Usage) -> Rates {
+        match self.long {
+            Some(long) if usage.input_tokens >= long.from => long.rates,
+            _ => self.rates,
+        }
+    }
+
     /// Returns the cost of a call in US dollars. `written` is the number of input tokens that the
     /// provider wrote to its cache.
     #[must_use]
     pub fn cost(&self, usage: &Usage, written: u64) -> f64 {
-        let rates = match self.long {
-            Some(long) if usage.input_tokens >= long.from => long.rates,
-            _ => self.rates,
-        };
+        let rates = self.rates_for(usage);
         let cached = usage.cached_input_tokens.min(usage.input_tokens);
         let written = written.min(usage.input_tokens - cached);
         let plain = usage.input_tokens - cached - written;

@@ -4,7 +4,7 @@
 //! A period is the time in which a schedule was in effect, according to the ledger. A period is
 //! settled up to a time if every due time until then has its row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -80,32 +80,55 @@ pub fn audit(
     let restored_at = reader.restored_at()?;
     let mut rows = Rows::new(&slots);
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
+    let mut begins: HashMap<i64, DateTime<Utc>> = HashMap::new();
+    for Audited { period, .. } in &periods {
+        let first = begins.entry(period.epoch).or_insert(period.began);
+        *first = period.began.min(*first);
+    }
     for audited in &periods {
         let period = &audited.period;
+        let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
+        let until = now - PATIENCE - jitter;
+        // When the clock was set back, the daemon may have held due times of this period for their
+        // jitter. It decides them in the next epoch.
+        let stepped_at = begins.get(&(period.epoch + 1)).filter(|_| period.ended.is_some());
+        let mut left = Vec::new();
         for due_at in dues(audited) {
-            if !rows.has((&period.job, period.epoch, due_at)) {
-                holes.push(AuditedSlot { job: period.job.clone(), due_at });
+            if rows.has((&period.job, period.epoch, due_at)) {
+                continue;
+            }
+            match stepped_at.filter(|_| due_at > period.settled) {
+                Some(_) => left.push(due_at),
+                None => holes.push(AuditedSlot { job: period.job.clone(), due_at }),
             }
         }
-        let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
-        undecided.extend(waits_for_decision(audited, now - PATIENCE - jitter));
+        if let Some(first_due_at) = left.first()
+            && stepped_at.is_some_and(|stepped_at| *stepped_at <= until)
+        {
+            let (job, first_due_at, count) = (period.job.clone(), *first_due_at, left.len());
+            undecided.push(Undecided { job, first_due_at, count: count.min(COUNTED) });
+        }
+        undecided.extend(waits_for_decision(audited, until));
+    }
+    let mut open: HashMap<(&str, i64), Vec<&Audited>> = HashMap::new();
+    for audited in periods.iter().filter(|audited| audited.period.ended.is_none()) {
+        let period = &audited.period;
+        open.entry((&period.job, period.epoch)).or_default().push(audited);
     }
     // A slot after the settled time of an open period is not an extra if the schedule has its due
     // time: it was decided while an earlier due time was still held for its jitter.
     let settled = |job: &str, epoch: i64, due_at: DateTime<Utc>| {
-        periods.iter().any(|Audited { period, schedule }| {
-            period.ended.is_none()
-                && period.job == job
-                && period.epoch == epoch
-                && period.settled < due_at
+        let mut of_job = open.get(&(job, epoch)).into_iter().flatten();
+        of_job.any(|Audited { period, schedule }| {
+            period.settled < due_at
                 && schedule.next_after(due_at - TimeDelta::milliseconds(1)) == Some(due_at)
         })
     };
     let extras: Vec<AuditedSlot> = rows
         .unexplained()
-        .filter(|slot| !settled(&slot.job, slot.epoch, slot.due_at))
         // The schedule of a restored slot is lost.
         .filter(|slot| restored_at.is_none_or(|at| slot.due_at > at))
+        .filter(|slot| !settled(&slot.job, slot.epoch, slot.due_at))
         .map(|slot| AuditedSlot { job: slot.job.clone(), due_at: slot.due_at })
         .collect();
     Ok(AuditReport {

@@ -56,7 +56,7 @@ const STEP_BACK: TimeDelta = TimeDelta::seconds(4);
 const KEEP_CLOCK: TimeDelta = TimeDelta::seconds(10);
 
 /// A new epoch skips a due time of a schedule with fixed times of day, if that due time already ran
-/// and lies at most this far before the end of the previous epoch.
+/// in an earlier epoch and lies at most this far before the end of that epoch.
 const REPEAT_WINDOW: TimeDelta = TimeDelta::hours(3);
 
 /// A ledger transaction takes no further job once it has this many slots.
@@ -140,8 +140,8 @@ pub struct Supervisor {
     /// Whether the last run of each job since the start of the daemon succeeded, by job.
     last_outcomes: HashMap<String, bool>,
     epoch: i64,
-    /// The last clock reading of the previous epoch.
-    epoch_ended: Option<DateTime<Utc>>,
+    /// The last clock reading of each earlier epoch.
+    epoch_ends: BTreeMap<i64, DateTime<Utc>>,
     last_seen: DateTime<Utc>,
     /// The last clock reading that was saved to the ledger.
     last_kept: DateTime<Utc>,
@@ -173,11 +173,11 @@ impl Supervisor {
         let ticker = Ticker::start(parts.host.clock.clone()).await?;
         let (commands, receiver) = mpsc::channel(64);
         let (config, config_receiver) = watch::channel(parts.config.clone());
-        let (epoch, epoch_ended, last_seen, pauses) = parts
+        let (epoch, epoch_ends, last_seen, pauses) = parts
             .ledger
             .read(|reader| {
                 let meta = |name| reader.meta(name);
-                Ok((meta("epoch")?, meta("epoch_ended")?, meta("last_seen")?, reader.pauses()?))
+                Ok((meta("epoch")?, reader.epoch_ends()?, meta("last_seen")?, reader.pauses()?))
             })
             .await?;
         let config_state = StatusConfig {
@@ -211,7 +211,7 @@ impl Supervisor {
             tasks: JoinSet::new(),
             last_outcomes: HashMap::new(),
             epoch: epoch.unwrap_or(0),
-            epoch_ended: epoch_ended.and_then(DateTime::from_timestamp_millis),
+            epoch_ends,
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
             last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
             started_at: now,

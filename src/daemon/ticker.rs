@@ -35,8 +35,8 @@ const LOOKAHEAD: TimeDelta = TimeDelta::milliseconds(1000);
 /// Due times that one look at the table claims, at most; the next look claims the rest.
 const PER_LOOK: usize = 1000;
 
-/// [`Ticker::take`] stops claiming once this many due times are claimed. This bounds the memory
-/// after the clock jumps by years.
+/// [`Ticker::take`] takes no further job once this many due times are claimed. This bounds the memory
+/// after a long suspend of many jobs.
 const PER_TAKE: usize = 100_000;
 
 /// Capacity of each channel of the scheduler. One look sends at most a few messages, about one job.
@@ -59,6 +59,40 @@ struct Table {
 }
 
 impl Table {
+    /// Claims every due time up to `horizon` of the job whose next one comes first. Returns whether
+    /// there was one.
+    ///
+    /// What becomes of a due time depends on the later ones of its job, so the supervisor must get
+    /// them together.
+    fn claim_job(&mut self, horizon: DateTime<Utc>) -> bool {
+        let Some((due_at, job)) = self.due.first().filter(|(at, _)| *at <= horizon).cloned() else {
+            return false;
+        };
+        self.claim_all_of(&job, due_at, horizon);
+        true
+    }
+
+    fn claim_all_of(&mut self, job: &str, first: DateTime<Utc>, horizon: DateTime<Utc>) {
+        self.due.remove(&(first, job.to_owned()));
+        let mut next = Some(first);
+        while let Some(due_at) = next.filter(|at| *at <= horizon) {
+            self.due_times.push(DueTime { job: job.to_owned(), due_at });
+            next = self.schedules.get(job).and_then(|schedule| schedule.next_after(due_at));
+        }
+        self.due.extend(next.map(|at| (at, job.to_owned())));
+    }
+
+    /// Claims the rest of the jobs that a look has claimed in part.
+    fn claim_rest(&mut self, horizon: DateTime<Utc>) {
+        let begun: BTreeSet<&str> = self.due_times.iter().map(|due| due.job.as_str()).collect();
+        let until = (horizon + TimeDelta::nanoseconds(1), String::new());
+        let rest = self.due.range(..until).filter(|(_, job)| begun.contains(job.as_str()));
+        let rest: Vec<(DateTime<Utc>, String)> = rest.cloned().collect();
+        for (first, job) in rest {
+            self.claim_all_of(&job, first, horizon);
+        }
+    }
+
     /// Claims the entries that are due by `horizon`, at most [`PER_LOOK`]; returns them.
     fn claim(&mut self, horizon: DateTime<Utc>) -> Vec<DueTime> {
         let mut claimed = Vec::new();
@@ -143,11 +177,15 @@ impl Ticker {
         self.woken.notified().await;
     }
 
-    /// Takes the due times up to a second after `now`; if there are very many, a later call returns
-    /// the rest.
+    /// Takes the due times up to a second after `now`, those of a job together; if there are very
+    /// many, a later call returns those of the other jobs.
     pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<DueTime> {
         let mut table = self.store.lock();
-        while table.due_times.len() < PER_TAKE && table.claim(now + LOOKAHEAD).len() == PER_LOOK {}
+        let horizon = now + LOOKAHEAD;
+        if !table.closed {
+            table.claim_rest(horizon);
+            while table.due_times.len() < PER_TAKE && table.claim_job(horizon) {}
+        }
         if table.due_times.len() >= PER_TAKE {
             // More may be due. Wake the supervisor again, after it has processed these.
             self.woken.notify_one();
@@ -299,6 +337,25 @@ mod tests {
                 .windows(2)
                 .all(|pair| pair[1].due_at - pair[0].due_at == TimeDelta::seconds(1))
         );
+    }
+
+    #[tokio::test]
+    async fn the_due_times_of_a_job_are_taken_together() {
+        let ticker = Ticker::start(Arc::new(SystemClock)).await.unwrap();
+        let now = SystemClock.now();
+        let each = PER_TAKE / 2 + 10;
+        ticker.set(every_second(3), now - TimeDelta::seconds(i64::try_from(each).unwrap()));
+        // A look of the scheduler claims some of each job.
+        assert_eq!(ticker.store.lock().claim(now).len(), PER_LOOK);
+        let mut jobs = BTreeMap::new();
+        for take in 0..3 {
+            for due in ticker.take(now) {
+                let (first, count) = jobs.entry(due.job).or_insert((take, 0));
+                assert_eq!(*first, take, "a job is split");
+                *count += 1;
+            }
+        }
+        assert!(jobs.len() == 3 && jobs.values().all(|(_, count)| *count >= each), "{jobs:?}");
     }
 
     #[tokio::test]

@@ -397,6 +397,12 @@ pub enum Event {
         code: String,
         /// A sentence for people.
         message: String,
+        /// What an attempt to call the model used that broke off, estimated.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        usage: Option<Usage>,
+        /// Its cost; absent if the price is unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cost_usd: Option<f64>,
     },
     /// An error ended the run.
     Error {
@@ -461,7 +467,8 @@ impl Event {
     /// Returns a [`Self::Warning`].
     #[must_use]
     pub fn warning(code: &str, message: impl Into<String>) -> Self {
-        Self::Warning { code: code.to_owned(), message: message.into() }
+        let (code, message) = (code.to_owned(), message.into());
+        Self::Warning { code, message, usage: None, cost_usd: None }
     }
 }
 

@@ -17,6 +17,19 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
+/// The most tokens of a reply that the request limits, of a model whose settings have no limit. Every
+/// model in use accepts this number.
+const MAX_OUTPUT_TOKENS: u32 = 8192;
+
+/// Returns the most tokens of a reply; `None` leaves the limit to the provider.
+pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Option<u32> {
+    let own = settings.max_output_tokens;
+    match request.max_output_tokens {
+        Some(most) => Some(most.min(own.unwrap_or(MAX_OUTPUT_TOKENS))),
+        None => own,
+    }
+}
+
 /// Returns the images of a result that are sent to this model: none if the model does not support
 /// images.
 pub(super) fn images<'a>(settings: &Remote, result: &'a ToolResult) -> &'a [Image] {

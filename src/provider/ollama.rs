@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
-    images, list, malformed, number, parse, set, text, wire_id, wire_name,
+    images, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
@@ -56,7 +56,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     }
     // By default, the server keeps a few thousand tokens and silently drops the rest of the prompt.
     let mut options = Map::from_iter([("num_ctx".to_owned(), settings.context_window.into())]);
-    if let Some(most) = settings.max_output_tokens {
+    if let Some(most) = output_limit(settings, &request) {
         options.insert("num_predict".to_owned(), most.into());
     }
     if let Some(temperature) = settings.temperature {

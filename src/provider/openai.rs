@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, arguments, check_calls, content, data_url, drop_nameless,
-    images, is_named, kept, list, malformed, number, parse, set, text, wire_id, wire_name,
+    images, is_named, kept, list, malformed, number, output_limit, parse, set, text, wire_id,
+    wire_name,
 };
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::argv::parse_arguments;
@@ -118,7 +119,7 @@ fn body(
     if let Some(effort) = settings.reasoning_effort {
         body.insert("reasoning".to_owned(), json!({"effort": effort.as_str()}));
     }
-    if let Some(most) = settings.max_output_tokens {
+    if let Some(most) = output_limit(settings, &request) {
         body.insert("max_output_tokens".to_owned(), most.into());
     }
     if let Some(temperature) = settings.temperature {

@@ -155,6 +155,7 @@ mod tests {
                         parallel_calls: true,
                         history: &history,
                         tools: &[],
+                        max_output_tokens: None,
                     },
                     &DiscardDeltas,
                 )

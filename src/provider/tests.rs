@@ -436,6 +436,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                 parallel_calls: true,
                 history: &history,
                 tools: &[],
+                max_output_tokens: None,
             };
             let ours = of(format, "").outgoing(&settings(format, model), request).body;
             let tool_names = |items: Vec<Value>| -> Vec<Value> {
@@ -706,6 +707,7 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
             parallel_calls: true,
             history: &history,
             tools: &[],
+            max_output_tokens: None,
         };
         let sent = of(format, "").outgoing(&settings(format, model), request).body.to_string();
         assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
@@ -1004,6 +1006,7 @@ async fn served(
         parallel_calls: true,
         history: &history,
         tools: &[],
+        max_output_tokens: None,
     };
     let reply = model.call(request, &DiscardDeltas).await;
     server.await.unwrap();
@@ -1178,8 +1181,14 @@ fn result(id: &str) -> Turn {
 }
 
 fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
-    let request =
-        ModelRequest { system: "s", stable: 0, parallel_calls: true, history, tools: &[] };
+    let request = ModelRequest {
+        system: "s",
+        stable: 0,
+        parallel_calls: true,
+        history,
+        tools: &[],
+        max_output_tokens: None,
+    };
     of(remote.format, &remote.base_url).outgoing(remote, request).body
 }
 

@@ -292,6 +292,7 @@ pub(super) fn session_parts(
             ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
         },
         limits: spec.job.limits.clone(),
+        caps_replies: spec.job.daily_budgets.is_some(),
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
     };

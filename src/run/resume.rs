@@ -20,7 +20,7 @@ use super::scope::{Continued, RunScope};
 use super::spec::RunSpec;
 use crate::agent::{
     RebuildError, Rebuilt, RecordedStart, Session, SessionParts, SessionResult, Sources,
-    SystemPrompt, rebuild,
+    SystemPrompt, last_model, rebuild,
 };
 use crate::config::SandboxMode;
 use crate::domain::{Event, Image, Stop, StopReason};
@@ -116,10 +116,7 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
             return cut_short(scope, events, (error.to_string(), row)).await;
         }
     };
-    let model = events.iter().rev().find_map(|event| match event {
-        Event::AssistantTextEnd { model, .. } => model.clone(),
-        _ => None,
-    });
+    let model = last_model(events).map(str::to_owned);
     let session = Session::new(parts);
     let work = async move { session.resume(rebuilt, model.as_deref()).await };
     run_apart(scope, work).await

@@ -111,6 +111,12 @@ impl Expression {
         &self.0.1
     }
 
+    fn is_time_of_day(&self) -> bool {
+        let fields: Vec<&str> = self.cron().as_str().split_whitespace().collect();
+        let of_time = if fields.len() == 5 { 2 } else { 3 };
+        fields.iter().take(of_time).all(|field| field.bytes().all(|b| b.is_ascii_digit()))
+    }
+
     fn next_after(&self, zone: Tz, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let found = self.cron().find_next_occurrence(&after.with_timezone(&zone), false).ok()?;
         Some(found.with_timezone(&Utc))
@@ -197,18 +203,18 @@ impl Schedule {
         Some(Self::cron(crons, zone))
     }
 
-    /// Tells whether each expression names a single time of day: its seconds, minutes and hours are
-    /// plain numbers. Such a time must not come due twice when the clock is set back (CRON-3).
+    /// Tells whether a due time comes only from expressions that name a single time of day: their
+    /// seconds, minutes and hours are plain numbers. Such a time must not come due twice when the
+    /// clock is set back (CRON-3).
     #[must_use]
-    pub fn is_fixed_time(&self) -> bool {
-        match &self.rule {
-            Rule::Every(_) => false,
-            Rule::Cron(crons) => crons.iter().all(|cron| {
-                let fields: Vec<&str> = cron.cron().as_str().split_whitespace().collect();
-                let of_time = if fields.len() == 5 { 2 } else { 3 };
-                fields.iter().take(of_time).all(|field| field.bytes().all(|b| b.is_ascii_digit()))
-            }),
-        }
+    pub fn is_fixed_time(&self, due_at: DateTime<Utc>) -> bool {
+        let Rule::Cron(crons) = &self.rule else { return false };
+        let before = due_at - TimeDelta::milliseconds(1);
+        let mut own = crons
+            .iter()
+            .filter(|cron| cron.next_after(self.zone, before) == Some(due_at))
+            .peekable();
+        own.peek().is_some() && own.all(|cron| cron.is_time_of_day())
     }
 }
 
@@ -427,8 +433,13 @@ mod tests {
             ("*/5 2 * * *", false),
         ] {
             let schedule = schedule(&[expression], Tz::UTC);
-            assert_eq!(schedule.is_fixed_time(), fixed, "{expression}");
+            let due_at = schedule.next_after(at("2026-05-04T01:45:00Z")).unwrap();
+            assert_eq!(schedule.is_fixed_time(due_at), fixed, "{expression}");
+            assert!(!schedule.is_fixed_time(due_at + TimeDelta::seconds(1)), "{expression}");
         }
+        let both = schedule(&["30 2 * * *", "0 2 * * *", "0 * * * *"], Tz::UTC);
+        assert!(both.is_fixed_time(at("2026-05-04T02:30:00Z")));
+        assert!(!both.is_fixed_time(at("2026-05-04T02:00:00Z")), "it is also due each hour");
     }
 
     proptest! {

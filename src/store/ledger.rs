@@ -6,7 +6,7 @@
 //! which each schedule was in effect, so that `audit` can recompute the slots. Of a lost ledger, only the
 //! slots that ran can be restored.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, Utc};
@@ -303,23 +303,36 @@ impl LedgerReader<'_> {
         query.query_row([run_id], slot_row).optional()
     }
 
-    /// Tells whether a run was started or queued for the same due time in an epoch before `epoch`.
+    /// Tells whether a run was started or queued for a due time in one of these epochs.
     ///
     /// *Errors*: SQLite's.
-    pub fn ran_before(
+    pub fn ran_in(
         &self,
         job: &str,
-        epoch: i64,
+        epochs: &[i64],
         due_at: DateTime<Utc>,
     ) -> rusqlite::Result<bool> {
-        self.connection
-            .query_row(
-                "SELECT 1 FROM slots WHERE job = ?1 AND epoch < ?2 AND due_at = ?3 AND state IN ('ran', 'running', 'queued')",
-                params![job, epoch, due_at.timestamp_millis()],
-                |_| Ok(()),
-            )
-            .optional()
-            .map(|row| row.is_some())
+        let mut query = self.connection.prepare_cached(
+            "SELECT 1 FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND state IN ('ran', 'running', 'queued')",
+        )?;
+        for epoch in epochs {
+            if query.exists(params![job, epoch, due_at.timestamp_millis()])? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the last clock reading of each epoch that has ended, as far as a schedule was in effect
+    /// then.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn epoch_ends(&self) -> rusqlite::Result<BTreeMap<i64, DateTime<Utc>>> {
+        let mut query = self.connection.prepare(
+            "SELECT epoch, max(ended) FROM periods WHERE epoch < coalesce((SELECT value FROM meta WHERE name = 'epoch'), 0)
+             GROUP BY epoch HAVING max(ended) IS NOT NULL",
+        )?;
+        query.query_map([], |row| Ok((row.get(0)?, time(row, 1)?)))?.collect()
     }
 
     /// Returns the periods of one job or of all jobs, oldest first.

@@ -197,6 +197,12 @@ impl RunSummary {
                         row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
                     }
                 }
+                Some(Event::Warning { usage: Some(usage), cost_usd, .. }) => {
+                    row.usage.add(usage);
+                    if let Some(cost) = cost_usd {
+                        row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
+                    }
+                }
                 // If a limit ends a run, we write its last message ourselves. That message is not a
                 // model response, so it is not an iteration.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,

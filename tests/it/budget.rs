@@ -125,3 +125,33 @@ fn parallel_runs_stay_within_the_budget_of_all_jobs_also_over_a_crash() {
     drop(daemon);
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
+
+/// A provider that writes as much as it may: its replies have `max_tokens` tokens.
+fn talkative() -> Served {
+    let answer = |axum::Json(request): axum::Json<serde_json::Value>| async move {
+        let limit = request["max_completion_tokens"].as_u64().or(request["max_tokens"].as_u64());
+        axum::Json(json!({
+            "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "done"}}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": limit.unwrap_or(100_000)},
+        }))
+    };
+    serve_on_loopback(axum::Router::new().route("/v1/chat/completions", post(answer)))
+}
+
+#[test]
+fn a_long_reply_does_not_exceed_a_daily_budget() {
+    let server = talkative();
+    let place = place(&server, "", "budget: {max_cost_usd_per_day: 0.4}");
+    let config = std::fs::read_to_string(place.config().join("config.yaml")).unwrap();
+    place.write("config.yaml", &config.replace("{input: 1, output: 0}", "{input: 1, output: 75}"));
+    for _ in 0..2 {
+        let done = place.dutyd(&["run", "j"]);
+        assert_eq!(done.code, 0, "{done:?}");
+    }
+    assert_eq!(place.dutyd(&["run", "j"]).code, 1);
+    let runs = place.json(&["runs"]);
+    let costs = runs.as_array().unwrap().iter().map(|run| run["cost_usd"].as_f64().unwrap());
+    let (each, all) = (costs.clone().fold(0.0, f64::max), costs.sum::<f64>());
+    assert!(each <= 0.2 && all <= 0.4, "{runs}");
+    assert!(each > 0.15, "the replies are as long as the limit allows: {runs}");
+}

@@ -15,6 +15,9 @@ const LAST_DETECTION: u64 = 3;
 /// history exceeds this percentage of the context window.
 const NOTICE_PERCENT: u64 = 80;
 
+/// The fewest tokens for which a reply is worth its request. Some providers reject a lower limit.
+const SHORTEST_REPLY: u32 = 64;
+
 impl Machine {
     /// Checks whether the calls of the last reply complete a repetition. The third detection ends
     /// the run.
@@ -123,6 +126,21 @@ impl Machine {
         price.map(|price| price.cost(&next, 0))
     }
 
+    /// Returns the most output tokens of the next reply of a model with this price that
+    /// `max_cost_usd` still covers; `None` if the length of a reply is not limited.
+    pub(in crate::agent) fn reply_limit(&self, price: Option<Price>) -> Option<u32> {
+        let most = self.rules.limits.max_cost_usd.filter(|_| self.rules.caps_replies)?;
+        let (price, spent) = price.zip(self.counters.cost)?;
+        // Count the input in full: the provider may have dropped its cache, or write to it.
+        let input = Usage { input_tokens: self.estimate(), ..Usage::default() };
+        let cost = price.cost(&input, 0).max(price.cost(&input, input.input_tokens));
+        price.output_tokens_for(most - spent - cost, &input)
+    }
+
+    fn is_reply_too_short(&self, price: Option<Price>) -> bool {
+        self.reply_limit(price).is_some_and(|tokens| tokens < SHORTEST_REPLY)
+    }
+
     /// Estimates the input tokens of the next request.
     pub(in crate::agent) fn estimate(&self) -> u64 {
         self.counters.estimate(&self.system.text, self.tools_bytes, &self.history)
@@ -137,14 +155,16 @@ impl Machine {
         // The fallback model has none of the history in its cache.
         let next = Usage { input_tokens: input, ..Usage::default() };
         let next = price.map(|price| price.cost(&next, 0));
-        self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most)
+        let covers = self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most);
+        covers && !self.is_reply_too_short(price)
     }
 
     /// Ends the run if the cost so far plus the estimated cost of the next request exceeds `most`
     /// US dollars, or if either cost is unknown.
     fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
+        let is_too_short = self.is_reply_too_short(self.model.price);
         let error = match (self.counters.cost, self.next_cost(self.model.price, input)) {
-            (Some(spent), Some(next)) if spent + next <= most => return None,
+            (Some(spent), Some(next)) if spent + next <= most && !is_too_short => return None,
             (Some(spent), Some(next)) => format!(
                 "{spent:.4} USD spent and about {next:.4} USD for the next request exceed the limit of {most} USD"
             ),

@@ -11,7 +11,7 @@ use super::super::{
 use super::*;
 use crate::agent::Record;
 use crate::config::{Autonomy, Limits, Listed, Policy, Price, ReadPolicy};
-use crate::domain::{CallError, Category, ErrorKind, FinishReason, Stop, ToolName};
+use crate::domain::{CallError, Category, ErrorKind, Event, FinishReason, Stop, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
 /// Plays back replies and errors. Checks that every request pairs each call with its one result.
@@ -238,6 +238,7 @@ impl Bench {
                 max_lines_changed: self.limits.max_lines_changed,
             },
             limits: self.limits.clone(),
+            caps_replies: false,
             confirm: self.confirm,
             loop_window: Some(10),
         };

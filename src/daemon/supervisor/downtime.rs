@@ -36,6 +36,7 @@ impl Supervisor {
             }
         }
         let epoch = self.epoch;
+        let mut missed: Vec<Slot> = Vec::new();
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
         for period in
             periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
@@ -66,9 +67,12 @@ impl Supervisor {
                 continue;
             }
             let why = "the daemon was down, and the schedule has changed since";
-            self.miss((&period, &schedule), &down, why, now).await?;
+            missed.extend(self.missed((&period, &schedule), &down, why));
+            self.claim_missed(&mut missed, CLAIM_BATCH, now).await?;
         }
-        self.settle_ended(now).await?;
+        self.settle_ended(&mut missed, now).await?;
+        self.claim_missed(&mut missed, 1, now).await?;
+        self.parts.ledger.settle_ended().await?;
         let superseded = left.values().flatten().map(|slot| {
             let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
             let row = self.row((&slot.job, slot.epoch), slot.due_at, state, &slot.zone);
@@ -83,7 +87,11 @@ impl Supervisor {
 
     /// Records the due times of ended periods that no daemon decided: it held them for their jitter,
     /// or the clock was set back while it was down.
-    async fn settle_ended(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
+    async fn settle_ended(
+        &mut self,
+        missed: &mut Vec<Slot>,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
         for period in periods {
             let Some(ended) = period.ended.filter(|ended| *ended > period.settled) else {
@@ -96,27 +104,37 @@ impl Supervisor {
                 schedule.iter_after(period.settled).take_while(|due| *due <= ended).collect();
             let dues = self.without_row(&period, dues).await?;
             let why = "the daemon stopped before it decided, and the clock was set back";
-            self.miss((&period, &schedule), &dues, why, now).await?;
+            missed.extend(self.missed((&period, &schedule), &dues, why));
+            self.claim_missed(missed, CLAIM_BATCH, now).await?;
         }
-        self.parts.ledger.settle_ended().await
+        Ok(())
     }
 
-    /// Claims due times of a period as missed.
-    async fn miss(
-        &mut self,
+    /// Returns the rows of due times of a period that were missed.
+    fn missed(
+        &self,
         (period, schedule): (&Period, &Schedule),
         dues: &[DateTime<Utc>],
         why: &str,
+    ) -> Vec<Slot> {
+        let slots = dues.iter().map(|due_at| {
+            let missed = (SlotState::Missed, why.to_owned(), None);
+            self.row((&period.job, period.epoch), *due_at, missed, &period.zone)
+        });
+        merge(slots.collect(), schedule)
+    }
+
+    /// Claims missed slots of all jobs in one transaction, once there are at least this many.
+    async fn claim_missed(
+        &mut self,
+        missed: &mut Vec<Slot>,
+        least: usize,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        for batch in dues.chunks(CLAIM_BATCH) {
-            let slots = batch.iter().map(|due_at| {
-                let missed = (SlotState::Missed, why.to_owned(), None);
-                self.row((&period.job, period.epoch), *due_at, missed, &period.zone)
-            });
-            self.claim_slots(merge(slots.collect(), schedule), now).await?;
+        if missed.len() < least {
+            return Ok(());
         }
-        Ok(())
+        self.claim_slots(std::mem::take(missed), now).await
     }
 
     /// Holds a due time whose start time has not come; returns whether it did.

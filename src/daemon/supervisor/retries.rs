@@ -7,7 +7,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
 use super::queue::{Waiting, WaitsFor};
-use super::slots::new_run_id;
+use super::slots::{new_run_id, waits_for};
 use crate::config::Catchup;
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::ON_TIME;
@@ -48,7 +48,7 @@ impl Supervisor {
                 ..facts.clone()
             },
             request,
-            waits_for: WaitsFor::AllRuns,
+            waits_for: self.attempt_waits_for(job),
             is_caught_up: true,
             resumed: None,
             place: None,
@@ -134,12 +134,13 @@ impl Supervisor {
                 attempt: run.attempt,
                 by: None,
             };
+            let job = run.job;
             let waiting = Waiting {
                 run_id: run.run_id.clone(),
-                job: run.job,
+                job: job.clone(),
                 facts,
                 request: request.unwrap_or_default(),
-                waits_for: WaitsFor::AllRuns,
+                waits_for: self.attempt_waits_for(&job),
                 is_caught_up: true,
                 resumed: None,
                 place: None,
@@ -147,6 +148,13 @@ impl Supervisor {
             self.retries.insert((begins_at, run.run_id), waiting);
         }
         Ok(())
+    }
+
+    /// Returns which runs of its job an attempt waits for.
+    fn attempt_waits_for(&self, job: &str) -> WaitsFor {
+        let config = self.config.borrow();
+        let job = config.jobs.get(job);
+        job.map_or(WaitsFor::AllRuns, |job| waits_for(job, Trigger::Retry, true))
     }
 
     /// Tells why an attempt of `job` that should have begun at `begins_at` is too late; `None` if it

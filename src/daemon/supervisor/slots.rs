@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::queue::{Waiting, WaitsFor};
 use super::spans::merge;
-use super::{Active, CLAIM_BATCH, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
+use super::{Active, CLAIM_BATCH, Held, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
@@ -291,42 +291,46 @@ impl Supervisor {
     }
 
     /// Returns the due times of schedules with fixed times of day that already ran before the clock
-    /// was set back. A due time that lies more than [`REPEAT_WINDOW`] before the end of the previous
-    /// epoch runs again: so large a step corrects a wrong clock (CRON-3).
+    /// was set back. A due time that lies more than [`REPEAT_WINDOW`] before the end of the epoch in
+    /// which it ran runs again: so large a step corrects a wrong clock (CRON-3).
     async fn repeated(
         &self,
         dues: &Dues,
     ) -> Result<BTreeSet<(i64, String, DateTime<Utc>)>, DbError> {
         let config = self.config.borrow().clone();
-        let is_fixed = |job: &str| {
+        let is_fixed = |job: &str, due_at| {
             let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
-            schedule.is_some_and(Schedule::is_fixed_time)
+            schedule.is_some_and(|schedule| schedule.is_fixed_time(due_at))
         };
-        let is_recent =
-            |due_at| self.epoch_ended.is_some_and(|ended| due_at >= ended - REPEAT_WINDOW);
-        let may_repeat = dues
-            .iter()
-            .filter(|((epoch, job), _)| *epoch > 0 && is_fixed(job))
-            .flat_map(|((epoch, job), dues)| {
-                let recent = dues.keys().filter(|due_at| is_recent(**due_at));
-                recent.map(|due_at| (*epoch, job.clone(), *due_at))
-            });
-        let mut may_repeat: BTreeSet<_> = may_repeat.collect();
+        // The earlier epochs in which such a due time may have run.
+        let earlier = |epoch: i64, due_at: DateTime<Utc>| -> Vec<i64> {
+            let ended = self.epoch_ends.range(..epoch);
+            let is_recent =
+                |ended: DateTime<Utc>| due_at <= ended && due_at >= ended - REPEAT_WINDOW;
+            ended.filter(|(_, ended)| is_recent(**ended)).map(|(of, _)| *of).collect()
+        };
+        let mut may_repeat = Vec::new();
+        for ((epoch, job), dues) in dues.iter().filter(|((epoch, _), _)| *epoch > 0) {
+            for due_at in dues.keys() {
+                let epochs = earlier(*epoch, *due_at);
+                if !epochs.is_empty() && is_fixed(job, *due_at) {
+                    may_repeat.push(((*epoch, job.clone(), *due_at), epochs));
+                }
+            }
+        }
         if may_repeat.is_empty() {
-            return Ok(may_repeat);
+            return Ok(BTreeSet::new());
         }
         self.parts
             .ledger
             .read(move |reader| {
-                let mut failed = None;
-                may_repeat.retain(|(epoch, job, due_at)| {
-                    let ran = reader.ran_before(job, *epoch, *due_at);
-                    ran.unwrap_or_else(|error| {
-                        failed = Some(error);
-                        true
-                    })
-                });
-                failed.map_or(Ok(may_repeat), Err)
+                let mut repeated = BTreeSet::new();
+                for ((epoch, job, due_at), epochs) in may_repeat {
+                    if reader.ran_in(&job, &epochs, due_at)? {
+                        repeated.insert((epoch, job, due_at));
+                    }
+                }
+                Ok(repeated)
             })
             .await
     }
@@ -343,9 +347,16 @@ impl Supervisor {
             }
             let schedules = schedules(&self.config.borrow());
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
-            self.held.retain(|held| held.epoch < epoch && held.due_at <= ended);
+            // Each keeps the delay that it had: it must not wait for the old time again (CRON-3).
+            let held = std::mem::take(&mut self.held).into_iter();
+            let held = held.filter(|held| held.epoch < epoch && held.due_at <= ended);
+            let moved = held.map(|held| {
+                let delay = (held.starts_at - ended).max(TimeDelta::zero());
+                Held { starts_at: held.starts_at.min(now + delay), ..held }
+            });
+            self.held = moved.collect();
             self.epoch = epoch;
-            self.epoch_ended = Some(ended);
+            self.epoch_ends.insert(epoch - 1, ended);
             self.last_seen = now;
             self.ticker.set(schedules, now);
             self.last_kept = now;
@@ -418,8 +429,12 @@ pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
 /// Returns which runs of its job a slot's run waits for.
 pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
     match job.overlap {
-        _ if matches!(trigger, Trigger::Backfill | Trigger::Retry) => WaitsFor::AllRuns,
-        Overlap::AllowAll if is_caught_up => WaitsFor::CaughtUp,
+        // Under `allow_all`, runs of the schedule may always be active.
+        Overlap::AllowAll
+            if is_caught_up || matches!(trigger, Trigger::Backfill | Trigger::Retry) =>
+        {
+            WaitsFor::CaughtUp
+        }
         Overlap::AllowAll => WaitsFor::Nothing,
         _ => WaitsFor::AllRuns,
     }

@@ -104,6 +104,26 @@ impl Bench {
         assert!(state.valid, "{:?}", state.errors);
     }
 
+    /// Reloads while as many runs are active as may be: only the ledger and the queue matter to the
+    /// caller, and a reload starts runs if there is room.
+    async fn loads_with_full_hands(&mut self, config: Config) {
+        let most = self.supervisor.config.borrow().settings.max_concurrent_runs;
+        for _ in 0..most {
+            let (stop, _) = watch::channel(None);
+            let other = Active {
+                job: "other".to_owned(),
+                is_caught_up: false,
+                is_resumed: false,
+                facts: TriggerFacts::manual(None),
+                request: RunRequest::default(),
+                stop,
+            };
+            self.supervisor.active.insert(slots::new_run_id(), other);
+        }
+        self.loads(config).await;
+        self.supervisor.active.clear();
+    }
+
     /// Makes every run stay in the queue.
     fn starts_nothing(&mut self) {
         let mut config = (*self.supervisor.parts.config).clone();
@@ -502,23 +522,7 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         let now = bench.clock.now();
         let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
         let config = load(&set, &Environment::default(), trust, secrets, 0, now).config.unwrap();
-        bench.supervisor.parts.config = bench.supervisor.config.borrow().clone();
-        // Only the ledger and the queue matter here: `reload` starts runs if there is room.
-        let most = bench.supervisor.config.borrow().settings.max_concurrent_runs;
-        for _ in 0..most {
-            let (stop, _) = watch::channel(None);
-            let other = Active {
-                job: "other".to_owned(),
-                is_caught_up: false,
-                is_resumed: false,
-                facts: TriggerFacts::manual(None),
-                request: RunRequest::default(),
-                stop,
-            };
-            bench.supervisor.active.insert(slots::new_run_id(), other);
-        }
-        bench.loads(config).await;
-        bench.supervisor.active.clear();
+        bench.loads_with_full_hands(config).await;
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
     let second = bench.supervisor.queue.start().unwrap();
@@ -768,4 +772,86 @@ async fn a_changed_schedule_after_a_downtime_keeps_the_slots_that_have_rows() {
     let rows = second.slots().await;
     assert_eq!(rows[..2], expected(&[(0, "04 12:00", "missed"), (0, "04 12:05", "ran")]));
     assert!(second.is_sound().await);
+}
+
+// proves CRON-3
+#[tokio::test]
+async fn a_slot_that_waits_for_its_jitter_survives_a_step_back_and_a_reload() {
+    let jobs = "version: 1\njobs: [{name: j, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
+    let mut bench = bench(jobs, "2026-05-04T11:30:00Z", temp()).await;
+    bench.goes("2026-05-04T12:00:00Z").await;
+    assert_eq!(bench.supervisor.held.len(), 1, "it waits for its jitter");
+    let waits = bench.supervisor.held.first().unwrap().starts_at - at("2026-05-04T12:00:00Z");
+    assert!(waits > TimeDelta::minutes(1), "{waits}");
+    bench.goes("2026-05-04T09:30:00Z").await;
+    assert!(bench.is_sound().await, "the slot still has time");
+    let config = Config::clone(&bench.supervisor.config.borrow());
+    bench.loads(config).await;
+    assert_eq!(bench.supervisor.held.len(), 1);
+    // It keeps its delay, and does not wait for the old time.
+    bench.goes("2026-05-04T10:00:00Z").await;
+    assert_eq!(bench.slots().await[0], (0, "04 12:00".to_owned(), "ran".to_owned()));
+    assert!(bench.is_sound().await);
+}
+
+// proves CRON-3
+#[tokio::test]
+async fn a_small_step_after_a_correction_hides_no_due_time() {
+    let jobs = "version: 1\njobs: [{name: j, schedule: '0 12 * * *', prompt: x}]\n";
+    let mut bench = bench(jobs, "2026-05-04T11:30:00Z", temp()).await;
+    bench.goes("2026-05-04T12:00:00Z").await;
+    bench.goes("2026-05-04T18:00:00Z").await;
+    // More than three hours: the new time counts, so 12:00 comes again.
+    bench.goes("2026-05-04T09:00:00Z").await;
+    bench.goes("2026-05-04T09:30:00Z").await;
+    bench.goes("2026-05-04T09:29:50Z").await;
+    bench.goes("2026-05-04T12:00:00Z").await;
+    let slots = bench.slots().await;
+    assert_eq!(slots, expected(&[(0, "04 12:00", "ran"), (2, "04 12:00", "ran")]));
+    // Less than three hours after the end of the epoch in which it ran.
+    bench.goes("2026-05-04T11:58:00Z").await;
+    bench.goes("2026-05-04T12:00:00Z").await;
+    assert_eq!(bench.slots().await[2], (3, "04 12:00".to_owned(), "skipped".to_owned()));
+    assert!(bench.is_sound().await);
+}
+
+#[tokio::test]
+async fn the_oldest_slots_of_all_jobs_go_first_also_after_a_reload_and_a_restart() {
+    let jobs = "version: 1
+jobs:
+  - {name: z, schedule: '30 10 * * *', prompt: x}
+  - {name: a, schedule: '0 11 * * *', prompt: x}
+  - {name: hand, prompt: x}
+";
+    let temp = temp();
+    let mut first = bench(jobs, "2026-05-04T09:30:00Z", temp.clone()).await;
+    first.starts_nothing();
+    first.claims("2026-05-04T10:30:00Z").await;
+    first.claims("2026-05-04T11:00:00Z").await;
+    let request = RunRequest { job: "hand".to_owned(), ..RunRequest::default() };
+    first.supervisor.enqueue(request).await.unwrap();
+    let config = Config::clone(&first.supervisor.config.borrow());
+    first.loads(config).await;
+    let order = |bench: &mut Bench| {
+        let started = std::iter::from_fn(|| bench.supervisor.queue.start());
+        started.map(|run| run.job).collect::<Vec<String>>()
+    };
+    assert_eq!(order(&mut first), ["z", "a", "hand"]);
+    drop(first);
+    let mut second = bench(jobs, "2026-05-04T11:00:05Z", temp).await;
+    assert_eq!(order(&mut second), ["z", "a"]);
+}
+
+#[test]
+fn an_attempt_waits_for_no_run_of_the_schedule_under_allow_all() {
+    let jobs = "version: 1\njobs: [{name: j, schedule: '* * * * *', overlap: allow_all, prompt: x}, {name: k, schedule: '* * * * *', prompt: x}]\n";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bench = runtime.block_on(bench(jobs, "2026-05-04T09:30:00Z", temp()));
+    let waits = |job: &str, trigger| {
+        slots::waits_for(&bench.supervisor.config.borrow().jobs[job], trigger, true)
+    };
+    for trigger in [Trigger::Retry, Trigger::Backfill] {
+        assert_eq!(waits("j", trigger), queue::WaitsFor::CaughtUp);
+        assert_eq!(waits("k", trigger), queue::WaitsFor::AllRuns);
+    }
 }

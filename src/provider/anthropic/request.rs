@@ -55,10 +55,17 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 Effort::High => 24_576,
             };
             // Thinking counts as output, and the budget must be below `max_tokens`.
-            most = most.max(most.saturating_add(budget).min(cap(&settings.model)));
-            body.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
+            let with_thinking = most.max(most.saturating_add(budget).min(cap(&settings.model)));
+            if request.max_output_tokens.is_none_or(|limit| limit > budget) {
+                most = with_thinking;
+                body.insert(
+                    "thinking".to_owned(),
+                    json!({"type": "enabled", "budget_tokens": budget}),
+                );
+            }
         }
     }
+    most = most.min(request.max_output_tokens.unwrap_or(most));
     body.insert("max_tokens".to_owned(), most.into());
     body.insert("system".to_owned(), system(request).into());
     body.insert("messages".to_owned(), messages.0.into());

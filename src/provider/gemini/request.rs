@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, content, images, kept, list, set, wire_name};
+use super::super::format::{arguments, content, images, kept, list, output_limit, set, wire_name};
 use super::NAME;
 use crate::agent::ModelRequest;
 use crate::config::{Effort, Remote};
@@ -57,7 +57,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
         set(&mut body, "tools", json!([{"functionDeclarations": tools}]));
     }
     let mut generation = Map::new();
-    if let Some(most) = settings.max_output_tokens {
+    if let Some(most) = output_limit(settings, &request) {
         generation.insert("maxOutputTokens".to_owned(), most.into());
     }
     if let Some(temperature) = settings.temperature {

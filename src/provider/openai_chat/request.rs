@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::super::format::{
-    arguments, content, data_url, images, kept, set, text as text_of, wire_name,
+    arguments, content, data_url, images, kept, output_limit, set, text as text_of, wire_name,
 };
 use super::dialect::Dialect;
 use crate::agent::ModelRequest;
@@ -74,7 +74,7 @@ pub(super) fn body(
             body.insert("stream_options".to_owned(), json!({"include_usage": true}));
         }
     }
-    if let Some(most) = settings.max_output_tokens {
+    if let Some(most) = output_limit(settings, &request) {
         body.insert(dialect.most_tokens.to_owned(), most.into());
     }
     if let Some(temperature) = settings.temperature {

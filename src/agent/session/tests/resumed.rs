@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::agent::{RebuildError, Sources, rebuild};
+use crate::agent::{RebuildError, RecordedStart, Sources, last_model, rebuild};
 use crate::config::Mode;
 use crate::domain::{Image, Turn};
 
@@ -23,6 +23,8 @@ enum Answer {
     Calls(Vec<(&'static str, &'static str)>),
     /// The first model is unavailable, and the spare one says this.
     FallsBack(&'static str),
+    /// The stream of the first model breaks off, and the spare one says this.
+    BreaksOff(&'static str),
     /// The provider cannot parse a call of the model.
     Malformed,
     /// The provider refuses.
@@ -34,7 +36,7 @@ impl Model for Steps {
     async fn call(
         &self,
         request: ModelRequest<'_>,
-        _: &dyn DeltaSink,
+        deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         assert_paired(request);
         *self.seen.lock().unwrap() = request.history.to_vec();
@@ -52,7 +54,13 @@ impl Model for Steps {
                 cache_write_tokens: 7,
                 ..reply("calling", calls)
             }),
-            Some(Answer::FallsBack(text)) if self.is_spare => Ok(reply(text, &[])),
+            Some(Answer::FallsBack(text) | Answer::BreaksOff(text)) if self.is_spare => {
+                Ok(reply(text, &[]))
+            }
+            Some(Answer::BreaksOff(_)) => {
+                deltas.delta("the part that arrived");
+                Err(ModelError::new(ErrorClass::StreamInterrupted, "cut"))
+            }
             Some(Answer::FallsBack(_)) => Err(ModelError::new(ErrorClass::QuotaExhausted, "gone")),
             Some(Answer::Malformed) => {
                 Err(ModelError::new(ErrorClass::BadToolGeneration, "no {json}. Send it"))
@@ -165,6 +173,7 @@ impl Case {
                 max_lines_changed: limits.max_lines_changed,
             },
             limits,
+            caps_replies: false,
             confirm: self.confirm,
             loop_window: Some(4),
         }
@@ -185,7 +194,10 @@ impl Case {
             "look" => Some(ShownAs { name: "peek".into(), parameters: &[("at", "where")] }),
             name => Some(ShownAs::itself(name)),
         };
-        let facts = |window| ModelFacts { price: Some(Price::free()), context_window: window };
+        // A price with which no run reaches a limit.
+        let price = serde_json::from_value(json!({"input": 1.0, "output": 2.0, "long": null}));
+        let price: Price = price.unwrap();
+        let facts = |window| ModelFacts { price: Some(price), context_window: window };
         let model = |name: &str, is_spare, facts| ModelInUse {
             name: name.into(),
             model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
@@ -193,11 +205,13 @@ impl Case {
             facts,
             parallel_calls: true,
         };
-        let system = SystemPrompt {
-            text: "system".into(),
-            stable: 3,
-            repository: Some("branch main".into()),
+        // As a run does: what is recorded, or else what is there now.
+        let now = || Some("branch main".to_owned());
+        let repository = match RecordedStart::find(before) {
+            Some(start) if !start.lacks_repository() => start.repository,
+            Some(_) | None => now(),
         };
+        let system = SystemPrompt { text: "system".into(), stable: 3, repository };
         let toolbox = Arc::new(Toolbox::new(tools, shown));
         let mut machine = Machine::new(self.rules(), facts(1000), toolbox, system);
         let marker = Marker::new([0; 32]);
@@ -209,10 +223,7 @@ impl Case {
             task: "task".into(),
         };
         let rebuilt = (!before.is_empty()).then(|| rebuild(&mut machine, &sources));
-        let of_model = before.iter().rev().find_map(|event| match event {
-            Event::AssistantTextEnd { model, .. } => model.clone(),
-            _ => None,
-        });
+        let of_model = last_model(before);
         let session = Session::new(SessionParts {
             run_id: "run".into(),
             approver: Arc::new(self.approver),
@@ -226,7 +237,7 @@ impl Case {
         });
         let result = match rebuilt {
             None => Ok(session.run("task".into()).await),
-            Some(Ok(rebuilt)) => Ok(session.resume(rebuilt, of_model.as_deref()).await),
+            Some(Ok(rebuilt)) => Ok(session.resume(rebuilt, of_model).await),
             Some(Err(error)) => Err(error),
         };
         let events = record.events.lock().unwrap().clone().into_iter();
@@ -273,6 +284,7 @@ fn case() -> impl Strategy<Value = Case> {
         1 => prop::sample::select(vec!["half", "status"]).prop_map(Answer::Says),
         6 => prop::collection::vec(calls, 1..4).prop_map(Answer::Calls),
         1 => Just(Answer::FallsBack("spare says")),
+        1 => Just(Answer::BreaksOff("spare says so too")),
         1 => Just(Answer::Malformed),
         1 => Just(Answer::Refuses),
     ];
@@ -336,11 +348,15 @@ proptest! {
             prop_assert!(open.iter().all(|id| !starts.contains(id)), "{open:?} ran again");
             // Cut off a second time, among the events of the first resumption.
             let again = (cut + twice).min(events.len());
-            let second = runtime().block_on(case.play(&events[..again]));
-            let second = second.result.map_err(|error| TestCaseError::fail(format!("{again}: {error}")))?;
+            let Played { result: second, seen, .. } = runtime().block_on(case.play(&events[..again]));
+            let second = second.map_err(|error| TestCaseError::fail(format!("{again}: {error}")))?;
             if unknown(&events[..again]).is_empty() {
                 prop_assert_eq!(&second.end, &result.end, "cut after {} and {}", cut, again);
                 prop_assert_eq!(used(&second), used(&result));
+                // Neither cut leaves a trace in what the model sees.
+                if let Some(seen) = reached(seen).filter(|_| open.is_empty()) {
+                    prop_assert_eq!(&seen, &whole.seen, "cut after {} and {}", cut, again);
+                }
             }
         }
     }
