@@ -108,7 +108,7 @@ pub fn audit(
             let (job, first_due_at, count) = (period.job.clone(), *first_due_at, left.len());
             undecided.push(Undecided { job, first_due_at, count: count.min(COUNTED) });
         }
-        undecided.extend(waits_for_decision(audited, until));
+        undecided.extend(waits_for_decision(audited, &mut rows, until));
     }
     let mut open: HashMap<(&str, i64), Vec<&Audited>> = HashMap::new();
     for audited in periods.iter().filter(|audited| audited.period.ended.is_none()) {
@@ -189,15 +189,20 @@ fn audited(period: Period) -> rusqlite::Result<Audited> {
     Ok(Audited { period, schedule })
 }
 
-/// Returns the undecided due times of an open period up to `until`; `None` if there are none.
-fn waits_for_decision(audited: &Audited, until: DateTime<Utc>) -> Option<Undecided> {
-    let Audited { period, schedule } = audited;
+/// Returns the undecided due times of an open period up to `until`; `None` if there are none. A due
+/// time may have its row although an earlier one is still held for its jitter.
+fn waits_for_decision<'a>(
+    Audited { period, schedule }: &'a Audited,
+    rows: &mut Rows<'a>,
+    until: DateTime<Utc>,
+) -> Option<Undecided> {
     if period.ended.is_some() {
         return None;
     }
-    let mut dues = schedule.iter_after(period.settled).take_while(|due| *due <= until);
-    let first_due_at = dues.next()?;
-    let count = 1 + dues.take(COUNTED - 1).count();
+    let dues = schedule.iter_after(period.settled).take_while(|due| *due <= until);
+    let mut left = dues.filter(|due_at| !rows.has((&period.job, period.epoch, *due_at)));
+    let first_due_at = left.next()?;
+    let count = 1 + left.take(COUNTED - 1).count();
     Some(Undecided { job: period.job.clone(), first_due_at, count })
 }
 

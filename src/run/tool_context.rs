@@ -320,11 +320,26 @@ pub fn toolbox(
 
 struct RunOutputs(RunDir);
 
+/// The file of an output. A flush brings it to the disk: a line of the transcript with its digest
+/// may be synced after that, and must not outlive it.
+struct OutputFile(io::BufWriter<std::fs::File>);
+
+impl io::Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()?;
+        self.0.get_ref().sync_data()
+    }
+}
+
 impl OutputStore for RunOutputs {
     fn create(&self, call_id: &CallId) -> io::Result<KeptFile> {
         let (name, file) = self.0.create_output(call_id)?;
         let path = resolved(&self.0.path().join(&name))?.display().to_string();
-        Ok(KeptFile { name, path, file: Box::new(io::BufWriter::new(file)) })
+        Ok(KeptFile { name, path, file: Box::new(OutputFile(io::BufWriter::new(file))) })
     }
 
     fn read(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {

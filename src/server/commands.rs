@@ -7,11 +7,13 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::api::{Answer, Api};
+use super::api::{Answer, Api, internal};
 use super::problem::Problem;
 use super::socket::Peer;
+use crate::config::Settings;
 use crate::daemon::{BackfillRequest, Command, CommandError, RunRequest};
 use crate::process::person;
+use crate::store::{self, Pruned, Retention};
 
 /// Reloads the configuration and reports whether it changed.
 ///
@@ -33,6 +35,34 @@ pub(super) async fn reload(
         "widened": if changed { config.widened } else { Vec::new() },
         "needs_restart": config.needs_restart,
     })))
+}
+
+/// Whether to count what would be removed instead of removing it.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct PruneBody {
+    dry_run: bool,
+}
+
+/// Removes old runs and merges old slots, as `retention` of the configuration in effect says.
+///
+/// *Shape*: `{"runs":3,"slots":120,"bytes":45056}`
+pub(super) async fn prune(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(PruneBody { dry_run }): Json<PruneBody>,
+) -> Answer<Pruned> {
+    tracing::info!(uid = peer.uid, dry_run, "pruning requested");
+    let config = api.handle.config.borrow().clone();
+    let Settings { keep_runs, keep_days, .. } = config.settings;
+    let retention = Retention { keep_runs, keep_days };
+    let (host, now) = (api.host.clone(), api.clock.now());
+    // A separate task: if the client leaves, no run is left half removed.
+    let pruned = tokio::spawn(async move {
+        let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
+        store::prune(&host.state, (ledger, index), retention, now, dry_run).await
+    });
+    pruned.await.map_err(internal)?.map_err(internal).map(Json)
 }
 
 pub(super) async fn start_run(

@@ -125,6 +125,7 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/jobs/{name}/explain", post(inspect::explain_call))
         .route("/tools", get(inspect::tools))
         .route("/reload", post(commands::reload))
+        .route("/prune", post(commands::prune))
         .route("/approvals", get(approvals))
         .route("/approvals/{id}", post(answer_approval))
         .route("/slots", get(slots))

@@ -414,6 +414,7 @@ impl RunDir {
         let mut file = append_private(&self.path.join(&name))?;
         file.set_len(0)?;
         file.write_all(bytes)?;
+        file.sync_data()?;
         Ok(name)
     }
 }

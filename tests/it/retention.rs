@@ -129,3 +129,24 @@ fn the_daemon_prunes_by_itself_once_a_day() {
     drop(daemon);
     assert_eq!(ids(&place).len(), 4, "a restart does not begin a new day");
 }
+
+#[test]
+fn a_daemon_prunes_as_its_own_configuration_says() {
+    let place = place();
+    for _ in 0..4 {
+        run(&place, "good");
+    }
+    let daemon = place.serve();
+    // The files differ from the configuration in effect.
+    place.write("config.yaml", &format!("{CONFIG}retention: {{keep_runs: 1, keep_days: 0}}\n"));
+    wait_until(|| place.json(&["status"])["config"]["valid"] == false, || place.log());
+    assert_eq!(place.json(&["prune", "--dry-run"])["runs"], 2);
+    assert_eq!(ids(&place).len(), 4);
+    assert_eq!(place.json(&["prune"])["runs"], 2);
+    assert_eq!(ids(&place).len(), 2);
+    drop(daemon);
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
+    std::fs::remove_dir_all(place.state()).unwrap();
+    assert_eq!(place.dutyd(&["prune"]).code, 3, "there is nothing to prune");
+    assert!(!place.state().exists());
+}

@@ -855,3 +855,26 @@ fn an_attempt_waits_for_no_run_of_the_schedule_under_allow_all() {
         assert_eq!(waits("k", trigger), queue::WaitsFor::AllRuns);
     }
 }
+
+#[tokio::test]
+async fn a_slot_that_is_decided_before_an_earlier_one_is_not_undecided() {
+    let jobs = "version: 1\njobs: [{name: j, schedule: '10-20/5 2 * * *', jitter: 30m, overlap: buffer_all, prompt: x}]\n";
+    // Find a day on which the jitter changes the order of the slots.
+    for day in 4..28 {
+        let day = format!("2026-05-{day:02}");
+        let mut bench = bench(jobs, &format!("{day}T02:00:00Z"), temp()).await;
+        bench.goes(&format!("{day}T02:20:00Z")).await;
+        let moments: Vec<_> = bench.supervisor.held.iter().map(|held| held.due_at).collect();
+        let is_mixed = moments.windows(2).any(|pair| pair[0] > pair[1]);
+        for minute in 21..60 {
+            bench.goes(&format!("{day}T02:{minute}:00Z")).await;
+        }
+        assert!(bench.is_sound().await);
+        bench.goes(&format!("{day}T09:00:00Z")).await;
+        assert!(bench.is_sound().await);
+        if is_mixed {
+            return;
+        }
+    }
+    panic!("the order of the slots is the same on each day");
+}
