@@ -78,6 +78,8 @@ impl Tool {
     /// Tells whether this tool and `other` start the same program with the same arguments and rights.
     #[must_use]
     pub fn has_rights_of(&self, other: &Self) -> bool {
+        // A probe runs the same program with other arguments.
+        let probe = |tool: &Self| tool.probe.as_ref().map(|probe| probe.command.clone());
         let conditions = |tool: &Self| -> Vec<_> {
             tool.destructive_when.iter().map(|of| of.schemas().clone()).collect()
         };
@@ -87,6 +89,7 @@ impl Tool {
             && self.env == other.env
             && self.working_dir == other.working_dir
             && self.dry_run_args == other.dry_run_args
+            && probe(self) == probe(other)
             && self.sandbox == other.sandbox
             && conditions(self) == conditions(other)
     }

@@ -237,7 +237,8 @@ struct Row {
     is_mergeable: bool,
 }
 
-/// Merges the rows from `from` on, at most [`SLOT_BATCH`]. Returns where the next batch begins, and
+/// Looks at the rows from `from` on, at most [`SLOT_BATCH`], so that no claim waits long, and merges
+/// those that are older than `until`. Returns where the next batch begins, and
 /// how many rows are gone.
 fn merge_batch(
     connection: &Connection,
@@ -248,20 +249,20 @@ fn merge_batch(
     let rows: Vec<Row> = connection
         .prepare_cached(
             "SELECT job, epoch, due_at, state, zone, COALESCE(until, due_at), count, is_backfill FROM slots
-             WHERE (job, epoch, due_at) >= (?1, ?2, ?3) AND COALESCE(until, due_at) < ?4
-             ORDER BY job, epoch, due_at LIMIT ?5",
+             WHERE (job, epoch, due_at) >= (?1, ?2, ?3) ORDER BY job, epoch, due_at LIMIT ?4",
         )?
         .query_map(
-            params![from.job, from.epoch, from.due_at, until.timestamp_millis(), SLOT_BATCH],
+            params![from.job, from.epoch, from.due_at, SLOT_BATCH],
             |row| {
-                let state: String = row.get(3)?;
+                let (state, last): (String, i64) = (row.get(3)?, row.get(5)?);
                 let is_final = !matches!(state.as_str(), "queued" | "running");
+                let is_old = last < until.timestamp_millis();
                 Ok(Row {
                     key: SlotKey { job: row.get(0)?, epoch: row.get(1)?, due_at: row.get(2)? },
                     zone: row.get(4)?,
-                    until: row.get(5)?,
+                    until: last,
                     count: row.get(6)?,
-                    is_mergeable: is_final && !row.get::<_, bool>(7)?,
+                    is_mergeable: is_old && is_final && !row.get::<_, bool>(7)?,
                     state,
                 })
             },

@@ -51,12 +51,13 @@ impl SandboxProfiles {
             return Ok(None);
         }
         let wanted = self.policy(category, own, working_dir);
-        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, sandbox)) = built.iter().find(|(known, _)| *known == wanted) {
+        let built = || self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, sandbox)) = built().iter().find(|(known, _)| *known == wanted) {
             return Ok(Some(sandbox.clone()));
         }
+        // Hold no lock while a path is opened: its file system may give no answer.
         let sandbox = SandboxProfile::build(&wanted, self.mode == SandboxMode::Enforce)?;
-        built.push((wanted, sandbox.clone()));
+        built().push((wanted, sandbox.clone()));
         Ok(Some(sandbox))
     }
 

@@ -74,6 +74,23 @@ fn check_calls(place: &Place, run_id: &str) {
     assert!(counts.values().all(|count| *count == 1), "{counts:?}");
 }
 
+/// Checks that no process of this place is left. Call it while no daemon runs.
+fn check_processes(place: &Place) {
+    let left = || alive(&place.path().display().to_string());
+    wait_until(|| left().is_empty(), || format!("{:?}", left()));
+}
+
+/// The recorded calls of a run that have a result: id and output.
+type Results = BTreeMap<String, String>;
+
+fn results(place: &Place, run_id: &str) -> Results {
+    let shown = place.dutyd(&["-o", "json", "show", run_id]).stdout;
+    let shown: Value = serde_json::from_str(&shown).unwrap_or_default();
+    let events = shown["events"].as_array().cloned().unwrap_or_default().into_iter();
+    let ends = events.filter(|event| event["type"] == "tool_call_end");
+    ends.map(|end| (end["call_id"].to_string(), end.to_string())).collect()
+}
+
 fn check_record(place: &Place) {
     let verified = place.json(&["verify", "--all"]);
     assert_eq!(verified["ok"], true, "{verified}");
@@ -106,14 +123,18 @@ fn a_kill_after_any_line_repeats_no_call_and_loses_none() {
             // The run has fewer lines.
             break;
         }
+        let before = results(&place, &run_id);
         let daemon = place.serve();
         wait_until(has_ended, || format!("killed after line {line}\n{}", place.log()));
         check_calls(&place, &run_id);
         let shown = place.json(&["show", &run_id]);
         let events = shown["events"].as_array().unwrap();
         resumed += events.iter().filter(|event| event["type"] == "session_resumed").count();
+        let after = results(&place, &run_id);
+        assert!(before.iter().all(|(id, end)| after.get(id) == Some(end)), "{before:?} {after:?}");
         drop(daemon);
         check_record(&place);
+        check_processes(&place);
     }
     assert!(resumed > 25, "{resumed}");
 }
@@ -149,6 +170,9 @@ jobs:
         std::thread::sleep(std::time::Duration::from_millis(random.u64(0..1200)));
         daemon.signal(Signal::SIGKILL);
         daemon.wait();
+        let verified = place.json(&["verify", "--all"]);
+        assert_eq!(verified["broken"], serde_json::json!([]), "{verified}");
+        assert!(made(&place).values().all(|count| *count == 1), "{:?}", made(&place));
     }
     let daemon = place.serve();
     for job in ["tick", "other", "fails"] {
@@ -191,8 +215,7 @@ jobs:
     runs.sort_unstable();
     runs.dedup();
     assert_eq!(runs.len(), count, "each slot has its own run");
-    let left = alive(&place.path().display().to_string());
-    assert!(left.is_empty(), "{left:?}");
+    check_processes(&place);
 }
 
 // proves STATE-1
