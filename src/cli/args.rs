@@ -55,6 +55,12 @@ pub(crate) enum Verb {
     /// Run a job now; the exit code is its outcome
     Run(RunArgs),
     /// Run the daemon; the systemd unit starts this
+    ///
+    /// SIGTERM, SIGINT: stop. Active runs may go on for `shutdown_grace`; the next
+    ///   start continues the others. A second signal stops the runs at once.
+    /// SIGHUP: reload the configuration.
+    /// SIGUSR1, SIGUSR2, SIGPIPE: do nothing.
+    #[command(verbatim_doc_comment)]
     Serve(ServeArgs),
     /// Run example jobs with real tools and a scripted model, offline
     Demo(DemoArgs),
