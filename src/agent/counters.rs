@@ -64,11 +64,11 @@ impl Default for BrokenOff {
 }
 
 impl BrokenOff {
-    /// Returns the warning of this code about the attempts.
+    /// Returns a warning with this code and with the usage and the cost, if the attempts used any.
     pub(crate) fn warning(&self, code: &str, message: String) -> Event {
-        let is_free = self.usage == Usage::default();
-        let usage = (!is_free).then_some(self.usage);
-        let cost_usd = self.cost.filter(|_| !is_free);
+        let is_unused = self.usage == Usage::default();
+        let usage = (!is_unused).then_some(self.usage);
+        let cost_usd = self.cost.filter(|_| !is_unused);
         Event::Warning { code: code.to_owned(), message, usage, cost_usd }
     }
 

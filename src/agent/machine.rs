@@ -206,7 +206,7 @@ impl Machine {
         &self.counters
     }
 
-    /// Counts what attempts to call the model used that broke off.
+    /// Counts the usage and the cost of model calls that broke off.
     pub(super) fn charge(&mut self, broken_off: &BrokenOff) {
         self.counters.add(broken_off);
     }

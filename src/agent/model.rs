@@ -24,7 +24,8 @@ pub struct ModelRequest<'a> {
     pub history: &'a [Turn],
     /// The tools that the model may call.
     pub tools: &'a [ToolDefinition],
-    /// The most tokens of the reply, besides the limit of the model's own settings.
+    /// Maximum output tokens of the reply. The limit in the model's settings also applies. `None` adds
+    /// no limit to it.
     pub max_output_tokens: Option<u32>,
 }
 

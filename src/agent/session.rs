@@ -99,9 +99,9 @@ pub struct Session {
     is_suspended: AtomicBool,
     /// Whether the stop of the daemon cancels the running calls.
     is_suspending: AtomicBool,
-    /// What the attempts used that broke off since the last warning about them.
+    /// Usage of the model calls that broke off since the last warning about such calls.
     broken_off: Mutex<BrokenOff>,
-    /// What the attempts used that broke off and that the machine has not counted.
+    /// Usage of the broken-off model calls that the machine has not counted yet.
     uncounted: Mutex<BrokenOff>,
 }
 
@@ -217,7 +217,8 @@ impl Session {
         }
     }
 
-    /// Returns what the attempts used that broke off since the last call.
+    /// Returns the usage of the model calls that broke off since the last call of this method, and adds
+    /// it to `uncounted`.
     fn take_broken_off(&self) -> BrokenOff {
         let broken_off = std::mem::take(&mut *locked(&self.broken_off));
         locked(&self.uncounted).add(&broken_off);

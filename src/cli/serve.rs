@@ -12,7 +12,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{
-    Parts, Signals, Supervisor, agreed, recover, repair_index, restore_slots, watch_files,
+    Parts, Signals, Supervisor, load_stable, recover, repair_index, restore_slots, watch_files,
 };
 use crate::domain::RunId;
 use crate::process::ControlGroups;
@@ -51,11 +51,11 @@ const DISK_PAUSE: Duration = Duration::from_secs(5);
 
 /// Waits until the disk can be written (STATE-4). Returns false if a signal stops the daemon first.
 ///
-/// A daemon that exits instead would be given up by systemd after a few starts.
+/// If the daemon exited instead, systemd would stop restarting it after a few attempts.
 async fn disk_is_writable(state: &StateDir, signals: &mut Signals) -> bool {
     while let Err(error) = state.try_to_write() {
         tracing::error!(%error, "the disk cannot be written; the daemon starts once it can");
-        // systemd must not take the wait for a start that hangs.
+        // Without this, systemd treats the wait as a start that hangs, and kills the daemon.
         let notice = [
             sd_notify::NotifyState::Status("waiting for the disk"),
             sd_notify::NotifyState::ExtendTimeoutUsec(30_000_000),
@@ -214,10 +214,10 @@ impl Daemon {
             host,
             config,
             ledger,
-            reload: Box::new(move || agreed(&*again)),
+            reload: Box::new(move || load_stable(&*again)),
             degraded,
             resumable: recovery.resumable,
-            unsettled: recovery.failed,
+            unrecovered: recovery.failed,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)

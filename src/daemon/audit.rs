@@ -80,9 +80,9 @@ pub fn audit(
     let restored_at = reader.restored_at()?;
     let mut rows = Rows::new(&slots);
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
-    let mut begins: HashMap<i64, DateTime<Utc>> = HashMap::new();
+    let mut epoch_starts: HashMap<i64, DateTime<Utc>> = HashMap::new();
     for Audited { period, .. } in &periods {
-        let first = begins.entry(period.epoch).or_insert(period.began);
+        let first = epoch_starts.entry(period.epoch).or_insert(period.began);
         *first = period.began.min(*first);
     }
     for audited in &periods {
@@ -91,7 +91,7 @@ pub fn audit(
         let until = now - PATIENCE - jitter;
         // When the clock was set back, the daemon may have held due times of this period for their
         // jitter. It decides them in the next epoch.
-        let stepped_at = begins.get(&(period.epoch + 1)).filter(|_| period.ended.is_some());
+        let stepped_at = epoch_starts.get(&(period.epoch + 1)).filter(|_| period.ended.is_some());
         let mut left = Vec::new();
         for due_at in dues(audited) {
             if rows.has((&period.job, period.epoch, due_at)) {
@@ -108,7 +108,7 @@ pub fn audit(
             let (job, first_due_at, count) = (period.job.clone(), *first_due_at, left.len());
             undecided.push(Undecided { job, first_due_at, count: count.min(COUNTED) });
         }
-        undecided.extend(waits_for_decision(audited, &mut rows, until));
+        undecided.extend(undecided_of(audited, &mut rows, until));
     }
     let mut open: HashMap<(&str, i64), Vec<&Audited>> = HashMap::new();
     for audited in periods.iter().filter(|audited| audited.period.ended.is_none()) {
@@ -191,7 +191,7 @@ fn audited(period: Period) -> rusqlite::Result<Audited> {
 
 /// Returns the undecided due times of an open period up to `until`; `None` if there are none. A due
 /// time may have its row although an earlier one is still held for its jitter.
-fn waits_for_decision<'a>(
+fn undecided_of<'a>(
     Audited { period, schedule }: &'a Audited,
     rows: &mut Rows<'a>,
     until: DateTime<Utc>,

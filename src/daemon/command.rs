@@ -32,10 +32,11 @@ pub enum Command {
     IsReady(oneshot::Sender<bool>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.
     Reload(oneshot::Sender<StatusConfig>),
-    /// Files of the configuration changed. `are_in_effect` tells whether they are those in effect.
-    FilesChanged { are_in_effect: bool },
-    /// Report in `status` why changes of files go unnoticed; `None` if they do not.
-    Unwatched(Option<String>),
+    /// Configuration files may have changed. `match_config` is true if their contents are those of the
+    /// configuration in effect.
+    FilesChanged { match_config: bool },
+    /// Report in `status` why dutyd cannot watch the configuration files; `None` ends the report.
+    WatchFailure(Option<String>),
     /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.
     Stop,
 }

@@ -23,4 +23,4 @@ pub use views::{
     JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, job_rows,
     next_rows,
 };
-pub use watch::{agreed, watch_files};
+pub use watch::{load_stable, watch_files};

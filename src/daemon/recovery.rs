@@ -11,14 +11,14 @@ use std::io;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
 use crate::process::end_orphans;
-use crate::run::{Ended, Host, Resumption, RunSpec, millionths, unknown_effects};
+use crate::run::{Ended, Host, Resumption, RunSpec, millionths, tools_used, unknown_effects};
 use crate::store::{
     AppendError, DbError, EndFacts, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock, RunSummary,
-    SlotState, Tail, Transcript, TranscriptFacts, known, last_line, read_lines, verify,
+    SlotState, Transcript, TranscriptExtent, TranscriptFacts, known, last_line, read_lines, verify,
 };
 use crate::text::redact::Redactor;
 pub use restored::restore_slots;
-use resumable::{Seen, resumable, resumptions, worked};
+use resumable::{DaemonTimes, resumable, resumptions, worked};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,19 +48,19 @@ pub struct Recovery {
     pub ended: Vec<Recovered>,
     /// The runs that continue, oldest first.
     pub resumable: Vec<Resumable>,
-    /// The runs that stay open, and why: they could be neither read nor ended.
+    /// The runs that could neither continue nor end, with the error; they stay open.
     pub failed: BTreeMap<RunId, String>,
 }
 
 /// How recovery ends a run that does not continue.
 #[derive(Debug, Clone)]
-struct Forced {
+struct RecoveryEnd {
     stop_reason: StopReason,
     /// What went wrong, for the operator.
     error: String,
 }
 
-impl Forced {
+impl RecoveryEnd {
     fn interrupted(why: &str) -> Self {
         Self {
             stop_reason: StopReason::Interrupted,
@@ -109,7 +109,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
                 recovery.resumable.push(*run);
             }
             Err(error) => {
-                tracing::error!(%run_id, %error, "failed to continue or to end an open run");
+                tracing::error!(%run_id, %error, "failed to recover an open run");
                 recovery.failed.insert(run_id, error.to_string());
             }
         }
@@ -130,7 +130,7 @@ pub(super) async fn end_panicked(
     let Some((_, lock)) = abandoned.into_iter().find(|(open, _)| open == run_id) else {
         return Ok(false);
     };
-    let forced = Forced {
+    let forced = RecoveryEnd {
         stop_reason: StopReason::InternalError,
         error: "a bug in dutyd ended the run; see its log".to_owned(),
     };
@@ -151,34 +151,36 @@ enum Found {
 }
 
 /// Decides whether an open run continues. If not, ends it and fills in what is missing: the last
-/// line, the end in the ledger, the row in the index. `forced` ends the run in any case.
+/// line, the end in the ledger, the row in the index. `forced`, if any, ends
+/// the run even if it could continue.
 async fn recover_run(
     host: &Host,
     run_id: &RunId,
-    (lock, forced): (RunLock, Option<&Forced>),
+    (lock, forced): (RunLock, Option<&RecoveryEnd>),
     redactor: &Redactor,
 ) -> Result<Found, RecoveryError> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
     let run = host.state.find_run(run_id);
-    let tail = match run.as_ref().map(|run| Tail::find(&run.transcript())) {
+    let extent = match run.as_ref().map(|run| TranscriptExtent::measure(&run.transcript())) {
         Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-        Some(Ok(tail)) => Some(tail),
+        Some(Ok(extent)) => Some(extent),
         Some(Err(_)) | None => None,
     };
-    let Some((run, tail)) = run.as_ref().zip(tail.filter(|tail| tail.whole_bytes > 0)) else {
-        let cut_bytes = tail.map_or(0, |tail| tail.torn_bytes);
-        if has_begun(host, run_id, run.as_ref()).await? {
+    let Some((run, extent)) = run.as_ref().zip(extent.filter(|extent| extent.whole_bytes > 0))
+    else {
+        let cut_bytes = extent.map_or(0, |extent| extent.torn_bytes);
+        if had_begun(host, run_id, run.as_ref()).await? {
             let why = "its transcript is missing or has no whole line".to_owned();
-            keep_broken(host, run_id, (run.as_ref(), &lock), (0, why)).await?;
+            interrupt_unverified(host, run_id, (run.as_ref(), &lock), (0, why)).await?;
             return Ok(Found::Ended(Recovered { began: true, ..nothing }, lock));
         }
         // Without its directory, the slot of the run can run under the same id.
         host.state.remove_run(run_id).await?;
         return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
     };
-    tail.cut(&run.transcript())?;
-    let cut_bytes = tail.torn_bytes;
+    extent.cut_torn(&run.transcript())?;
+    let cut_bytes = extent.torn_bytes;
     let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
     let report = verify(run, &facts)?;
     let read = match report.ok {
@@ -188,7 +190,7 @@ async fn recover_run(
     let (lines, row) = match read {
         Ok(read) => read,
         Err(problem) => {
-            keep_broken(host, run_id, (Some(run), &lock), problem).await?;
+            interrupt_unverified(host, run_id, (Some(run), &lock), problem).await?;
             return Ok(Found::Ended(Recovered { began: true, cut_bytes, ..nothing }, lock));
         }
     };
@@ -204,20 +206,20 @@ async fn recover_run(
         });
         let ((last_seen, started), given_up) = facts.await?;
         let time = |at: Option<i64>| at.and_then(chrono::DateTime::from_timestamp_millis);
-        let seen = Seen { last: time(last_seen), started: time(started) };
+        let times = DaemonTimes { last_seen: time(last_seen), started: time(started) };
         let resumable = match (forced, given_up) {
             (Some(forced), _) => Err(forced.clone()),
-            (None, Some(why)) => Err(Forced::interrupted(&why)),
-            (None, None) => {
-                resumable(host, run_id, &lines, seen).await.map_err(|why| Forced::interrupted(&why))
-            }
+            (None, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
+            (None, None) => resumable(host, run_id, &lines, times)
+                .await
+                .map_err(|why| RecoveryEnd::interrupted(&why)),
         };
         match resumable {
             Ok(spec) => {
                 let resumption = Resumption {
                     lock,
                     row,
-                    worked: worked(&lines, seen),
+                    worked: worked(&lines, times),
                     lines: lines.len() as u64,
                     count: resumptions(&lines) + 1,
                     killed: 0,
@@ -247,9 +249,9 @@ async fn recover_run(
     Ok(Found::Ended(recovered, lock))
 }
 
-/// Tells whether a run without a whole line in its transcript had begun, so that somebody removed
-/// its lines.
-async fn has_begun(
+/// Tells whether a run had begun although its transcript has no whole line, which means that its
+/// lines were lost after they were written.
+async fn had_begun(
     host: &Host,
     run_id: &RunId,
     run: Option<&RunDir>,
@@ -291,16 +293,16 @@ fn read(run: &RunDir) -> Result<(Vec<ReadLine>, RunSummary), (u64, String)> {
     }
 }
 
-/// Leaves the record of an open run as it is, because it does not verify, and adds a row that says
-/// `interrupted`. The first `lines` lines are intact.
-async fn keep_broken(
+/// Gives an open run whose record does not verify a row with the outcome `interrupted`, and leaves
+/// its transcript unchanged. The first `lines` lines are intact.
+async fn interrupt_unverified(
     host: &Host,
     run_id: &RunId,
     (run, lock): (Option<&RunDir>, &RunLock),
     (lines, reason): (u64, String),
 ) -> Result<(), RecoveryError> {
     let line = lines + 1;
-    tracing::error!(%run_id, line, reason, "the record of an open run is broken, so the run does not continue, and its transcript stays as it is");
+    tracing::error!(%run_id, line, reason, "the record of an open run is broken; examine it with `dutyd verify`");
     let ledger = host.ledger.get().await?;
     ledger.dequeue(run_id.clone()).await?;
     let lines: Vec<ReadLine> = match run.map(|run| read_lines(&run.transcript())) {
@@ -350,7 +352,7 @@ async fn write_end(
     host: &Host,
     run: &RunDir,
     (row, lines): (&RunSummary, &[ReadLine]),
-    (cut_bytes, end): (u64, &Forced),
+    (cut_bytes, end): (u64, &RecoveryEnd),
     redactor: &Redactor,
 ) -> Result<(), RecoveryError> {
     let facts = TranscriptFacts {
@@ -372,12 +374,8 @@ async fn write_end(
 }
 
 /// Returns the end of a run that was cut off, with the usage and the cost up to its last line.
-fn session_end(row: &RunSummary, lines: &[ReadLine], end: &Forced) -> SessionEnd {
-    let names = lines.iter().filter_map(known).filter_map(|event| match event {
-        Event::ToolCallStart(start) => Some(start.name.clone()),
-        _ => None,
-    });
-    let tools: BTreeSet<String> = names.collect();
+fn session_end(row: &RunSummary, lines: &[ReadLine], end: &RecoveryEnd) -> SessionEnd {
+    let tools = tools_used(lines.iter().filter_map(known));
     SessionEnd {
         outcome: end.stop_reason.outcome(),
         stop_reason: end.stop_reason,
@@ -386,7 +384,8 @@ fn session_end(row: &RunSummary, lines: &[ReadLine], end: &Forced) -> SessionEnd
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
-        duration_ms: u64::try_from(worked(lines, Seen::default()).as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(worked(lines, DaemonTimes::default()).as_millis())
+            .unwrap_or(u64::MAX),
         ..Ended::interrupted_end(&end.error)
     }
 }

@@ -8,7 +8,7 @@ use super::command::Command;
 /// The signals of the daemon: SIGTERM and SIGINT stop it, SIGHUP reloads its configuration. SIGUSR1,
 /// SIGUSR2 and SIGPIPE do nothing: without a handler, they would end the daemon.
 ///
-/// A signal that arrives before [`Self::forward`] waits.
+/// tokio keeps a signal that arrives before [`Self::forward`].
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -21,7 +21,7 @@ impl Signals {
     ///
     /// *Errors*: a handler cannot be installed.
     pub fn install() -> std::io::Result<Self> {
-        // tokio keeps a handler, whether or not anyone waits for its signal.
+        // tokio keeps a handler after its `Signal` is dropped.
         for ignored in
             [SignalKind::user_defined1(), SignalKind::user_defined2(), SignalKind::pipe()]
         {

@@ -16,7 +16,7 @@ mod retention;
 mod retries;
 mod slots;
 mod spans;
-mod unsettled;
+mod unrecovered;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -87,7 +87,7 @@ pub struct Parts {
     /// The runs that continue after the previous daemon died or stopped.
     pub resumable: Vec<Resumable>,
     /// The open runs that can neither continue nor end yet, and why.
-    pub unsettled: BTreeMap<RunId, String>,
+    pub unrecovered: BTreeMap<RunId, String>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
@@ -150,12 +150,12 @@ pub struct Supervisor {
     not_before: Option<Instant>,
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
-    /// The open runs on which no task works, and why.
-    unsettled: BTreeMap<RunId, String>,
-    /// When to look at these again.
-    settle_after: Option<Instant>,
-    /// Why changes of configuration files go unnoticed.
-    unwatched: Option<String>,
+    /// The open runs that recovery could neither continue nor end, with the error.
+    unrecovered: BTreeMap<RunId, String>,
+    /// When to retry their recovery.
+    recover_after: Option<Instant>,
+    /// Why dutyd cannot watch the configuration files.
+    watch_failure: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
 }
@@ -217,9 +217,9 @@ impl Supervisor {
             started_at: now,
             not_before: None,
             disk_fault: None,
-            unsettled: std::mem::take(&mut parts.unsettled),
-            settle_after: None,
-            unwatched: None,
+            unrecovered: std::mem::take(&mut parts.unrecovered),
+            recover_after: None,
+            watch_failure: None,
             stopping: None,
             parts,
         };
@@ -250,7 +250,7 @@ impl Supervisor {
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => self.on_ended(joined).await,
                 Some(loaded) = self.reloads.load.join_next(), if !self.reloads.load.is_empty() => {
-                    self.on_loaded(loaded).await;
+                    self.finish_reload(loaded).await;
                 }
                 () = beat(watchdog.as_mut()) => {
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
@@ -305,8 +305,8 @@ impl Supervisor {
             None => Cause::MachineHeldUp,
         };
         if self.disk_is_writable().await {
-            self.settle_open_runs(now).await;
-            if self.reloads.is_owed {
+            self.retry_recovery(now).await;
+            if self.reloads.must_retry {
                 self.reload(None);
             }
             self.begin_due(cause, now).await;

@@ -59,11 +59,11 @@ struct Table {
 }
 
 impl Table {
-    /// Claims every due time up to `horizon` of the job whose next one comes first. Returns whether
-    /// there was one.
+    /// Claims all due times up to `horizon` of the job that comes due first. Returns false if no job is
+    /// due.
     ///
-    /// What becomes of a due time depends on the later ones of its job, so the supervisor must get
-    /// them together.
+    /// The disposition of a due time depends on the later due times of its job, so the supervisor must
+    /// get all of them together.
     fn claim_job(&mut self, horizon: DateTime<Utc>) -> bool {
         let Some((due_at, job)) = self.due.first().filter(|(at, _)| *at <= horizon).cloned() else {
             return false;
@@ -82,7 +82,7 @@ impl Table {
         self.due.extend(next.map(|at| (at, job.to_owned())));
     }
 
-    /// Claims the rest of the jobs that a look has claimed in part.
+    /// Claims the remaining due times of each job of which a look has claimed only some.
     fn claim_rest(&mut self, horizon: DateTime<Utc>) {
         let begun: BTreeSet<&str> = self.due_times.iter().map(|due| due.job.as_str()).collect();
         let until = (horizon + TimeDelta::nanoseconds(1), String::new());
@@ -177,8 +177,8 @@ impl Ticker {
         self.woken.notified().await;
     }
 
-    /// Takes the due times up to a second after `now`, those of a job together; if there are very
-    /// many, a later call returns those of the other jobs.
+    /// Takes the due times up to a second after `now`, all those of a job together. Once [`PER_TAKE`]
+    /// are claimed, a later call returns those of the other jobs.
     pub(super) fn take(&self, now: DateTime<Utc>) -> Vec<DueTime> {
         let mut table = self.store.lock();
         let horizon = now + LOOKAHEAD;

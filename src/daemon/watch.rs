@@ -2,7 +2,7 @@
 //!
 //! The kernel reports changes in the directories of the files. dutyd then waits until nothing has
 //! changed for a moment and each writer has closed its file, and tells the supervisor, which reads
-//! the files (CFG-2). [`agreed`] makes sure that nobody wrote them meanwhile.
+//! the files (CFG-2). [`load_stable`] loads them again if a file changed meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
@@ -29,7 +29,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// The pause between two reads of the files.
 const BETWEEN_READS: Duration = Duration::from_millis(10);
 
-/// How often [`agreed`] loads files that change meanwhile.
+/// Maximum number of loads while the files keep changing.
 const MAX_LOADS: usize = 50;
 
 /// How long to wait before we try again to watch a directory.
@@ -41,9 +41,9 @@ const MAX_DIRECTORIES: usize = 256;
 /// Levels below the configuration directory to watch.
 const MAX_DEPTH: usize = 3;
 
-/// Loads the configuration until two reads agree: what was loaded is what the files contain after
-/// that. Blocks.
-pub fn agreed(load: impl Fn() -> Loaded) -> Loaded {
+/// Loads the configuration. Loads it again, at most [`MAX_LOADS`] times in all, if the files no
+/// longer contain what was loaded. Blocks.
+pub fn load_stable(load: impl Fn() -> Loaded) -> Loaded {
     for _ in 0..MAX_LOADS {
         let loaded = load();
         let Some(config) = &loaded.config else { return loaded };
@@ -52,8 +52,10 @@ pub fn agreed(load: impl Fn() -> Loaded) -> Loaded {
             return loaded;
         }
     }
-    let error =
-        ConfigError::of_file("", "the configuration files keep changing while they are read");
+    let error = ConfigError::of_file(
+        "",
+        "the configuration files keep changing during the load; finish the writes, then run `dutyd reload`",
+    );
     Loaded { config: None, report: Report::of_errors(vec![error]) }
 }
 
@@ -69,9 +71,10 @@ pub fn watch_files(
         let files = |config: &watch::Receiver<Arc<Config>>| Files::of(&directory, &config.borrow());
         let watcher = Arc::new(Mutex::new(Watcher::new(changes.clone())));
         let mut watched = files(&config);
-        let mut seen = watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
+        let (mut fingerprint, mut is_complete) =
+            watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
         // A file may have changed after it was loaded and before it was watched.
-        if !seen.0.is_of(&config.borrow()) {
+        if !fingerprint.is_of(&config.borrow()) {
             changes.notice.notify_one();
         }
         loop {
@@ -83,20 +86,21 @@ pub fn watch_files(
                     Ok(()) => {}
                     Err(_) => return,
                 },
-                () = tokio::time::sleep(WATCH_AGAIN), if !seen.1 => {}
+                () = tokio::time::sleep(WATCH_AGAIN), if !is_complete => {}
                 () = commands.closed() => return,
             }
             changes.settled().await;
             watched = files(&config);
             // A directory may be another one now, so watch it again before reading its files.
-            let now = watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
+            let (current, complete) =
+                watched.clone().watch(watcher.clone(), changes.clone(), &commands).await;
             if changes.written().is_some() {
                 // The change has given notice.
                 continue;
             }
-            let are_in_effect = now.0 == seen.0 && now.0.is_of(&config.borrow());
-            seen = now;
-            if commands.send(Command::FilesChanged { are_in_effect }).await.is_err() {
+            let match_config = current == fingerprint && current.is_of(&config.borrow());
+            (fingerprint, is_complete) = (current, complete);
+            if commands.send(Command::FilesChanged { match_config }).await.is_err() {
                 return;
             }
         }
@@ -166,7 +170,7 @@ impl Changes {
 /// The watches of the kernel. One watcher serves for the whole life of the daemon, so that no report
 /// is lost between two of them.
 struct Watcher {
-    /// `None` if the kernel gives no watcher; then also why.
+    /// `Err` with the reason if the kernel does not create a watcher.
     inner: Result<RecommendedWatcher, String>,
     /// The files that the watches are for.
     files: Arc<Mutex<Files>>,
@@ -204,11 +208,11 @@ impl Watcher {
         }
         let mut failed = Vec::new();
         for directory in &directories {
-            // If the directory is gone, the watch on the one above it reports when it returns. A
-            // directory that we must not read contains no file that we could load.
+            // If the directory is gone, the watch on the one above it reports when it returns. We
+            // cannot load a file from a directory that we have no permission to read.
             if let Err(error) = inner.watch(directory, RecursiveMode::NonRecursive)
                 && !is_missing(&error)
-                && files.needs(directory)
+                && files.reads_from(directory)
             {
                 failed.push(format!("{}: {error}", directory.display()));
             }
@@ -234,8 +238,8 @@ impl Files {
         Self { directory: directory.to_path_buf(), named: named.collect() }
     }
 
-    /// Watches the directories of the files; returns the fingerprint of the files, and whether every
-    /// change will be noticed. Reports in `status` if not.
+    /// Watches the directories of the files. Returns the fingerprint of the files and whether every
+    /// change will be noticed. If not, tells the supervisor why, for `status`.
     async fn watch(
         self,
         watcher: Arc<Mutex<Watcher>>,
@@ -251,12 +255,12 @@ impl Files {
         let (fingerprint, watched) =
             done.await.unwrap_or_else(|error| (Fingerprint::default(), Err(error.to_string())));
         let why = watched.err().map(|error| {
-            let why = format!("changes of the configuration files go unnoticed ({error}); run `dutyd reload` after each change");
+            let why = format!("cannot watch the configuration files ({error}); run `dutyd reload` after each change");
             tracing::warn!(why);
             why
         });
         let is_complete = why.is_none();
-        let _ = commands.send(Command::Unwatched(why)).await;
+        let _ = commands.send(Command::WatchFailure(why)).await;
         (fingerprint, is_complete)
     }
 
@@ -278,8 +282,8 @@ impl Files {
         self.named.contains(path) || is_fragment()
     }
 
-    /// Tells whether a directory contains files of the configuration, or is above such a directory.
-    fn needs(&self, directory: &Path) -> bool {
+    /// Tells whether dutyd reads configuration files directly from this directory.
+    fn reads_from(&self, directory: &Path) -> bool {
         let is_there = |name: &str| directory == self.directory.join(name);
         self.directory == directory
             || is_there("jobs.d")

@@ -397,10 +397,10 @@ pub enum Event {
         code: String,
         /// A sentence for people.
         message: String,
-        /// What an attempt to call the model used that broke off, estimated.
+        /// Estimated usage of the model calls that broke off before this warning.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<Usage>,
-        /// Its cost; absent if the price is unknown.
+        /// Estimated cost of these calls in US dollars; absent if a price is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
     },

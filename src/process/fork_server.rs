@@ -71,7 +71,7 @@ struct Running {
 #[derive(Debug)]
 pub(crate) struct Shim {
     pub(crate) process: OwnedFd,
-    pub(crate) listed: ListedShim,
+    pub(crate) guard: ShimGuard,
     pub(crate) lifeline: UnixStream,
     pub(crate) output: pipe::Receiver,
     /// Standard input and standard error of a process that we talk to. Any other tool writes its
@@ -79,23 +79,23 @@ pub(crate) struct Shim {
     pub(crate) talk: Option<(pipe::Sender, pipe::Receiver)>,
 }
 
-/// Keeps a shim in the list of those that work, until it is dropped. [`ForkServer::sweep`] spares
-/// these shims and what is below them.
+/// Keeps the pid of a shim in the list of busy shims until this value is dropped.
+/// [`ForkServer::sweep`] spares these shims and their descendants.
 #[derive(Debug)]
-pub(crate) struct ListedShim {
+pub(crate) struct ShimGuard {
     pid: i32,
     shims: Arc<Mutex<BTreeSet<i32>>>,
 }
 
-impl ListedShim {
+impl ShimGuard {
     fn new(process: &OwnedFd, shims: &Arc<Mutex<BTreeSet<i32>>>) -> Self {
-        let listed = Self { pid: pid_of(process).unwrap_or(0), shims: shims.clone() };
-        locked(&listed.shims).insert(listed.pid);
-        listed
+        let guard = Self { pid: pid_of(process).unwrap_or(0), shims: shims.clone() };
+        locked(&guard.shims).insert(guard.pid);
+        guard
     }
 }
 
-impl Drop for ListedShim {
+impl Drop for ShimGuard {
     fn drop(&mut self) {
         locked(&self.shims).remove(&self.pid);
     }
@@ -136,7 +136,7 @@ impl ForkServer {
     /// reported before. Blocks for [`SWEEP_LIMIT`] if one of them is stuck.
     pub(crate) fn sweep(&self) -> u64 {
         let own = i32::try_from(std::process::id()).unwrap_or(0);
-        // No fork server starts meanwhile.
+        // Hold the lock: the sweep would not spare a fork server that starts now.
         let running = self.lock();
         let server = running.as_ref().and_then(|server| i32::try_from(server.process.id()).ok());
         let shims = locked(&self.shims).clone();
@@ -272,7 +272,7 @@ fn execute(binary: &Path) -> io::Result<Running> {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let process = Command::new(binary)
         .arg(FORK_SERVER_VERB)
-        // The next daemon kills a fork server that has lost this one ([`super::end_orphans`]).
+        // The next daemon finds an orphaned fork server by this pid ([`super::end_orphans`]).
         .arg(std::process::id().to_string())
         .env_clear()
         .current_dir("/")
@@ -307,8 +307,8 @@ async fn answer(
             Err(_) => return None,
         }
     };
-    let listed = ListedShim::new(&process, shims);
-    Some(Shim { process, listed, lifeline, output, talk })
+    let guard = ShimGuard::new(&process, shims);
+    Some(Shim { process, guard, lifeline, output, talk })
 }
 
 impl Shim {

@@ -28,10 +28,10 @@ static OWNERS: Mutex<BTreeMap<String, Arc<AtomicUsize>>> = Mutex::new(BTreeMap::
 /// Why the work has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HostWorkError {
-    /// The work takes too long. Its thread continues on its own.
+    /// The work takes too long, or the caller stopped waiting. Its thread continues on its own.
     #[error("the file system gave no answer in time")]
     Late,
-    /// Too much other work is blocked.
+    /// Too much other work is blocked: of this owner ([`MAX_BLOCKED`]), or of all.
     #[error("too many file operations wait for a file system that gives no answer")]
     Busy,
     /// The work panicked, or its thread could not start.
@@ -55,14 +55,15 @@ impl Drop for Counted {
     }
 }
 
-/// One piece of work, as its caller and its thread see it. Whoever is second counts: the caller that
-/// gives up before the end, and the thread that ends after that.
-struct Piece {
+/// The state of one call of [`HostWork::run`], which its caller and its thread share. Each of the
+/// two sets `is_over` when it finishes. If the caller finishes first, the thread counts as blocked
+/// until it ends.
+struct WorkState {
     is_over: AtomicBool,
     blocked: Arc<AtomicUsize>,
 }
 
-impl Piece {
+impl WorkState {
     fn ended(&self) {
         if self.is_over.swap(true, Ordering::AcqRel) {
             self.blocked.fetch_sub(1, Ordering::AcqRel);
@@ -70,12 +71,13 @@ impl Piece {
     }
 }
 
-/// The wait of the caller for a piece of work. Dropping it before the end gives up.
-struct Wait(Arc<Piece>);
+/// Drops when the caller has a result or stops waiting. In the second case, counts the thread as
+/// blocked.
+struct CallerGuard(Arc<WorkState>);
 
-impl Drop for Wait {
+impl Drop for CallerGuard {
     fn drop(&mut self) {
-        // Count before the thread can see that nobody waits.
+        // Add first: the thread subtracts as soon as it sees that `is_over` was set.
         self.0.blocked.fetch_add(1, Ordering::AcqRel);
         if self.0.is_over.swap(true, Ordering::AcqRel) {
             self.0.blocked.fetch_sub(1, Ordering::AcqRel);
@@ -110,7 +112,7 @@ impl HostWork {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, HostWorkError> {
         if self.blocked.load(Ordering::Acquire) >= MAX_BLOCKED {
-            return Err(HostWorkError::Late);
+            return Err(HostWorkError::Busy);
         }
         if THREADS.fetch_add(1, Ordering::Relaxed) >= MAX_THREADS {
             THREADS.fetch_sub(1, Ordering::Relaxed);
@@ -120,9 +122,9 @@ impl HostWork {
         let counted = Counted;
         // Work on a remote host waits for the runtime.
         let runtime = Handle::current();
-        let piece =
-            Arc::new(Piece { is_over: AtomicBool::new(false), blocked: self.blocked.clone() });
-        let of_thread = piece.clone();
+        let state =
+            Arc::new(WorkState { is_over: AtomicBool::new(false), blocked: self.blocked.clone() });
+        let of_thread = state.clone();
         let thread = std::thread::Builder::new().name("host-work".to_owned()).spawn(move || {
             let _counted = counted;
             let _entered = runtime.enter();
@@ -135,7 +137,7 @@ impl HostWork {
         if thread.is_err() {
             return Err(HostWorkError::Failed);
         }
-        let _wait = Wait(piece);
+        let _guard = CallerGuard(state);
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(HostWorkError::Failed),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_job_whose_files_hang_takes_the_threads_of_no_other() {
+    async fn a_job_whose_files_hang_does_not_use_up_the_threads_of_others() {
         let (one, other) = (HostWork::of("one of two jobs"), HostWork::of("the other job"));
         let mut gates = Vec::new();
         for _ in 0..MAX_BLOCKED {
@@ -179,7 +181,7 @@ mod tests {
             let hangs = one.run_within(Duration::from_millis(1), move || wait.recv().is_ok());
             assert_eq!(hangs.await, Err(HostWorkError::Late));
         }
-        assert_eq!(one.run(|| 7).await, Err(HostWorkError::Late), "no thread is left for it");
+        assert_eq!(one.run(|| 7).await, Err(HostWorkError::Busy));
         assert_eq!(other.run(|| 7).await, Ok(7));
         drop(gates);
         while one.blocked.load(Ordering::Acquire) > 0 {

@@ -55,8 +55,8 @@ fn orphans(run_ids: &BTreeSet<String>) -> (Vec<tree::Seen>, Vec<tree::Seen>) {
     (shims, servers)
 }
 
-/// Tells whether a fork server of this user has lost the daemon that started it, whose pid is its
-/// last argument.
+/// Tells whether a process is a fork server of this user whose daemon is dead. Its last argument is
+/// the pid of that daemon.
 fn is_orphan(server: tree::Seen) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     let own_user = rustix::process::geteuid().as_raw();

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::GRACE;
-use super::fork_server::{ForkServer, ListedShim, Shim};
+use super::fork_server::{ForkServer, Shim, ShimGuard};
 use super::spawner::{DRAIN, Exit, ProcessSpec, SHIM_SLACK, SpawnFailure, Spawner, exit_of, sweep};
 use super::wire::{KILL_AT_ONCE, read_report};
 use crate::text::escape::one_line;
@@ -41,7 +41,7 @@ const SAID_CHARACTERS: usize = 2000;
 pub struct Piped {
     server: Arc<ForkServer>,
     process: OwnedFd,
-    listed: ListedShim,
+    guard: ShimGuard,
     lifeline: OwnedWriteHalf,
     kill: CancellationToken,
     end: PipedEnd,
@@ -76,7 +76,7 @@ impl Spawner {
         spec: &ProcessSpec,
         redactor: &Redactor,
     ) -> Result<(Piped, pipe::Receiver, pipe::Sender), SpawnFailure> {
-        let Shim { process, listed, lifeline, output, talk } = self.start(spec, true).await?;
+        let Shim { process, guard, lifeline, output, talk } = self.start(spec, true).await?;
         let (input, errors) =
             talk.ok_or_else(|| SpawnFailure::Order("the pipes are missing".to_owned()))?;
         let (from_shim, lifeline) = lifeline.into_split();
@@ -85,7 +85,7 @@ impl Spawner {
         let piped = Piped {
             server: self.server.clone(),
             process,
-            listed,
+            guard,
             lifeline,
             kill: self.kill.clone(),
             end: PipedEnd(end),
@@ -116,7 +116,7 @@ impl Piped {
         }
         let kill = rustix::process::Signal::KILL;
         let _ = rustix::process::pidfd_send_signal(&self.process, kill);
-        drop(self.listed);
+        drop(self.guard);
         let survivors = sweep(&self.server).await;
         PipedEnded {
             exit: Err(SpawnFailure::ShimLost { survivors }),

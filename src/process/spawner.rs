@@ -25,7 +25,7 @@ pub(super) const DRAIN: Duration = Duration::from_secs(1);
 /// be killed.
 pub(super) const SHIM_SLACK: Duration = Duration::from_millis(700);
 
-/// How long to wait for a killed shim. A shim that takes longer is stuck, and counts as such.
+/// How long to wait for a killed shim. A shim that takes longer counts as stuck.
 const SHIM_PATIENCE: Duration = Duration::from_millis(50);
 
 /// Bytes per read.
@@ -178,7 +178,7 @@ impl Spawner {
         let limit = spec.timeout.saturating_add(GRACE + SHIM_SLACK);
         let started = tokio::select! {
             started = tokio::time::timeout(limit, self.start(spec, false)) => started,
-            // A shim without its whole order starts nothing.
+            // A shim that lacks a part of its order does not start a process.
             () = cancel.cancelled() => return Ok(Exit { cancelled: true, ..Exit::default() }),
             () = self.kill.cancelled() => return Ok(Exit { cancelled: true, ..Exit::default() }),
         };

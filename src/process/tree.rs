@@ -17,7 +17,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long a shim waits for its killed tree to disappear. After this time, it gives up if a process
 /// is stuck (see [`is_stuck`]), and counts the stuck processes. The shim must report before the
-/// daemon takes it for lost.
+/// daemon treats it as lost.
 pub(super) const KILL_LIMIT: Duration = Duration::from_millis(500);
 
 /// How long to wait for a killed tree if no process is stuck: the machine is only busy.
@@ -92,7 +92,7 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 }
 
 /// Kills all descendants of `root`, except those that `spare` accepts, and reaps those that became
-/// our children. Returns those that survive; a stuck one costs `limit`.
+/// our children. Returns those that survive. Waits up to `limit` for a process that is stuck.
 ///
 /// This function sends SIGSTOP to all of them before it kills any, so that few can fork in between.
 /// If `root` is this process, the function also kills the process groups of the children of this
@@ -139,8 +139,8 @@ pub(crate) fn kill_below(root: i32, limit: Duration, spare: &dyn Fn(Seen) -> boo
     }
 }
 
-/// Returns those of the processes that `find` returns which are stuck; `None` while it is too early
-/// to give up. A process that only waits for a CPU to finish its exit can do nothing any more and is
+/// Returns the stuck ones among the processes that `find` returns; `None` while it is too early to
+/// give up. A process that only waits for a CPU to finish its exit cannot do anything any more and is
 /// not counted.
 fn left_after(began: Instant, limit: Duration, find: impl Fn() -> Vec<Seen>) -> Option<Vec<Seen>> {
     if began.elapsed() <= limit {

@@ -17,8 +17,8 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
-/// The most tokens of a reply that the request limits, of a model whose settings have no limit. Every
-/// model in use accepts this number.
+/// Maximum output tokens of a reply that must have a limit, if the model's settings have none. Every
+/// supported model accepts this number.
 const MAX_OUTPUT_TOKENS: u32 = 8192;
 
 /// Returns the most tokens of a reply; `None` leaves the limit to the provider.

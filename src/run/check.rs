@@ -49,7 +49,7 @@ impl CheckReport {
 }
 
 /// Returns the item for a file system that gives no answer.
-pub(super) fn no_answer(error: &HostWorkError) -> PreflightItem {
+pub(super) fn no_answer_item(error: &HostWorkError) -> PreflightItem {
     PreflightItem { name: "files".to_owned(), ok: false, detail: error.to_string() }
 }
 
@@ -72,7 +72,7 @@ pub async fn check(
     });
     let ctx = match built.await {
         Ok(ctx) => ctx?,
-        Err(error) => return Ok(CheckReport::of(vec![no_answer(&error).into()])),
+        Err(error) => return Ok(CheckReport::of(vec![no_answer_item(&error).into()])),
     };
     let mut servers = Servers::start(config, job, (job.mode, false), host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
@@ -81,7 +81,7 @@ pub async fn check(
     let (of_config, of_job, of_ctx, tools) =
         (config.clone(), job.clone(), ctx.clone(), toolbox.clone());
     let items = work.run(move || preflight(&of_config, &of_job, &of_ctx, &tools)).await;
-    let mut items = items.unwrap_or_else(|error| vec![no_answer(&error)]);
+    let mut items = items.unwrap_or_else(|error| vec![no_answer_item(&error)]);
     items.extend(found);
     items.extend(servers.warnings.iter().map(|warning| PreflightItem {
         name: warning.code.to_owned(),

@@ -54,8 +54,17 @@ impl Ended {
     }
 }
 
-/// Returns warnings for the write and admin calls that started and have no result: nobody can say
-/// whether they took effect.
+/// Returns the names of the tools that started.
+pub fn tools_used<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeSet<String> {
+    let starts = events.filter_map(|event| match event {
+        Event::ToolCallStart(start) => Some(start.name.clone()),
+        _ => None,
+    });
+    starts.collect()
+}
+
+/// Returns a warning for each write or admin call that has started and has no result. We cannot
+/// know whether it took effect.
 pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
     let mut open = BTreeSet::new();
     for event in events {

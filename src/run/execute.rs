@@ -6,7 +6,7 @@
 use tokio::sync::watch;
 
 use super::budget::release_unbegun;
-use super::check::no_answer;
+use super::check::no_answer_item;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
@@ -87,10 +87,10 @@ pub(super) async fn begin_work(
     if scope.is_suspending() {
         return Ok(suspended());
     }
-    match Checked::of(events) {
-        Checked::Passed => return Ok(check_and_run(scope, documents, events).await),
-        Checked::Failed(why) => return Ok(ended_early(StopReason::PreflightFailed, why)),
-        Checked::Unknown => {}
+    match PreflightRecord::of(events) {
+        PreflightRecord::Passed => return Ok(check_and_run(scope, documents, events).await),
+        PreflightRecord::Failed(why) => return Ok(ended_early(StopReason::PreflightFailed, why)),
+        PreflightRecord::Unknown => {}
     }
     let mut items = checklist(scope).await;
     items.extend(found);
@@ -113,7 +113,7 @@ pub(super) async fn begin_work(
 }
 
 /// What the transcript of a resumed run says about its checklist.
-enum Checked {
+enum PreflightRecord {
     Passed,
     /// The failed items, for the operator.
     Failed(String),
@@ -122,7 +122,7 @@ enum Checked {
     Unknown,
 }
 
-impl Checked {
+impl PreflightRecord {
     fn of(events: &[Event]) -> Self {
         let items = events.iter().find_map(|event| match event {
             Event::Preflight { items } => Some(items),
@@ -146,7 +146,7 @@ async fn checklist(scope: &RunScope) -> Vec<PreflightItem> {
     let (config, job) = (scope.spec.config.clone(), scope.spec.job.clone());
     let (ctx, toolbox) = (scope.ctx.clone(), scope.toolbox.clone());
     let items = scope.on_host(move || preflight(&config, &job, &ctx, &toolbox)).await;
-    items.unwrap_or_else(|error| vec![no_answer(&error)])
+    items.unwrap_or_else(|error| vec![no_answer_item(&error)])
 }
 
 /// Ends a run: keeps its plan, and writes its end.
@@ -292,7 +292,7 @@ pub(super) fn session_parts(
             ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
         },
         limits: spec.job.limits.clone(),
-        caps_replies: spec.job.daily_budgets.is_some(),
+        limits_replies: spec.job.daily_budgets.is_some(),
         confirm: spec.job.double_confirmation,
         loop_window: spec.job.loop_window,
     };

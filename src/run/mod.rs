@@ -28,7 +28,7 @@ pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
 pub use budget::{millionths, over_budget, release_abandoned};
 pub use check::{CheckItem, CheckReport, check};
-pub use ended::{Ended, unknown_effects};
+pub use ended::{Ended, tools_used, unknown_effects};
 pub use execute::execute;
 pub use host::{Host, RunError};
 pub use mcp::{Servers, least_rights};

@@ -13,7 +13,7 @@ use crate::gate::{CallFacts, GateRules, Spent, decide};
 const JUDGED_BYTES: u64 = 1 << 20;
 
 /// The code of the warning that the precheck gave no answer.
-const WARNING: &str = "precheck";
+const NO_ANSWER_CODE: &str = "precheck";
 
 /// The decision of the precheck of a run.
 pub(super) enum Prechecked {
@@ -55,7 +55,7 @@ pub(super) async fn precheck(
         (None, None) => {
             let why = end.output.clone().unwrap_or_default();
             let message = format!("the precheck gave no answer, so the run continues: {why}");
-            scope.sink.record(Event::warning(WARNING, message)).await?;
+            scope.sink.record(Event::warning(NO_ANSWER_CODE, message)).await?;
             return Ok(Prechecked::Run(None));
         }
         (None, Some(answer)) => {
@@ -83,7 +83,8 @@ pub(super) fn recorded_text(scope: &RunScope, marker: &Marker, events: &[Event])
 
 /// Tells whether a warning says that the precheck gave no answer.
 fn has_warning(events: &[Event]) -> bool {
-    let is_it = |event: &Event| matches!(event, Event::Warning { code, .. } if code == WARNING);
+    let is_it =
+        |event: &Event| matches!(event, Event::Warning { code, .. } if code == NO_ANSWER_CODE);
     events.iter().any(is_it)
 }
 

@@ -2,14 +2,13 @@
 //!
 //! *Source*: `docs/design/loop.md`, "After a crash".
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::ended::{Ended, ended_early, unknown_effects};
+use super::ended::{Ended, ended_early, tools_used, unknown_effects};
 use super::execute::{
     begin_work, conclude, leave_queue, repository_text, run_apart, session_parts, suspended, task,
 };
@@ -79,10 +78,10 @@ pub async fn resume(
         _ if scope.is_suspending() => suspended(),
         (SandboxMode::Enforce, Err(error)) => {
             let error = format!("the tools of the run can no longer be sandboxed: {error}");
-            cut_short(&scope, &events, (error, &row)).await
+            end_unresumable(&scope, &events, (error, &row)).await
         }
         _ if let Some(error) = scope.hangs => {
-            cut_short(&scope, &events, (error.to_string(), &row)).await
+            end_unresumable(&scope, &events, (error.to_string(), &row)).await
         }
         _ if RecordedStart::find(&events).is_none() => {
             let documents = documents(&scope).await;
@@ -99,7 +98,8 @@ pub async fn resume(
 
 async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) -> SessionResult {
     let Some(start) = RecordedStart::find(events) else {
-        return cut_short(scope, events, ("the transcript has no start".to_owned(), row)).await;
+        return end_unresumable(scope, events, ("the transcript has no start".to_owned(), row))
+            .await;
     };
     let repository = match start.lacks_repository() {
         true => repository_text(scope).await,
@@ -113,7 +113,7 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
     let rebuilt = match rebuilt(scope, events, &mut parts) {
         Ok(rebuilt) => rebuilt,
         Err(error) => {
-            return cut_short(scope, events, (error.to_string(), row)).await;
+            return end_unresumable(scope, events, (error.to_string(), row)).await;
         }
     };
     let model = last_model(events).map(str::to_owned);
@@ -122,9 +122,9 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
     run_apart(scope, work).await
 }
 
-/// Ends a run that cannot continue: records which calls may have taken effect. `why` says why, for
-/// the operator.
-async fn cut_short(
+/// Ends a run that cannot continue, after a warning for each call whose effect is unknown. `why` is
+/// for the operator.
+async fn end_unresumable(
     scope: &RunScope,
     events: &[Event],
     (why, row): (String, &RunSummary),
@@ -135,16 +135,8 @@ async fn cut_short(
         }
     }
     let mut result = with_totals(ended_early(StopReason::Interrupted, why), row);
-    result.counters.tools_used = tools_used(events);
+    result.counters.tools_used = tools_used(events.iter());
     result
-}
-
-fn tools_used(events: &[Event]) -> BTreeSet<String> {
-    let starts = events.iter().filter_map(|event| match event {
-        Event::ToolCallStart(start) => Some(start.name.clone()),
-        _ => None,
-    });
-    starts.collect()
 }
 
 /// Returns the result of a run that ends without its session, with what the run had used.

@@ -217,8 +217,8 @@ impl RunScope {
         Ok(())
     }
 
-    /// Runs work on files of this host. Gives up once the run must end, and at once if the directories
-    /// of the job gave no answer before.
+    /// Runs work on files of this host. Fails at once if the directories of the job gave no answer
+    /// earlier, and stops waiting once the run must end.
     ///
     /// *Errors*: [`HostWorkError`].
     pub(super) async fn on_host<T: Send + 'static>(

@@ -320,8 +320,8 @@ pub fn toolbox(
 
 struct RunOutputs(RunDir);
 
-/// The file of an output. A flush brings it to the disk: a line of the transcript with its digest
-/// may be synced after that, and must not outlive it.
+/// The file of an output. A flush also syncs the file to the disk, because the transcript line with
+/// its digest must not reach the disk before the file does.
 struct OutputFile(io::BufWriter<std::fs::File>);
 
 impl io::Write for OutputFile {

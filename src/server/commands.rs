@@ -37,10 +37,10 @@ pub(super) async fn reload(
     })))
 }
 
-/// Whether to count what would be removed instead of removing it.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct PruneBody {
+    /// Whether to count what would be removed instead of removing it.
     dry_run: bool,
 }
 

@@ -37,12 +37,14 @@ pub enum DbError {
         /// The newest schema version that this build supports.
         known: i64,
     },
-    /// The file is damaged, and this process does not hold the lock of the state directory, or has
-    /// noticed the damage while it works.
+    /// The file is damaged. The daemon sets it aside at its start, while it holds the lock of the
+    /// state directory; nothing else may.
     #[error("{0} is damaged; the next start of the daemon sets it aside")]
     Damaged(PathBuf),
     /// The file has an older schema, and a daemon of an older version uses it.
-    #[error("{0} has the format of the daemon that is running; restart the daemon")]
+    #[error(
+        "{0} has an older format that the running daemon uses; restart the daemon to migrate it"
+    )]
     Older(PathBuf),
     /// The writer gave no answer: its thread has stopped, or the work panicked.
     #[error("{0}: the writer thread gave no answer")]
@@ -281,7 +283,7 @@ fn prepare(
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
     let is_older = found > 0 && found < known;
-    // Under the feet of an older daemon, its queries would fail.
+    // A migration would break the queries of an older daemon that still uses the file.
     let root = path.parent().unwrap_or(path);
     let _own = match lock {
         None if is_older => match StateLock::take(root).map_err(other)? {
@@ -391,7 +393,7 @@ mod tests {
 
     // proves STATE-5
     #[test]
-    fn a_database_is_not_migrated_under_the_feet_of_an_older_daemon() {
+    fn a_database_is_not_migrated_while_an_older_daemon_uses_it() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ledger.db");
         let until = SCHEMA.migrations.get(..4).unwrap();

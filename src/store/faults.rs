@@ -33,7 +33,7 @@ pub(super) fn after_line(seq: u64) {
     }
 }
 
-/// Injects the fault of the write of a line of this type.
+/// Fails the first write of a line of this type, if `DUTYD_FAULTS` names the type.
 ///
 /// *Errors*: the fault.
 pub(super) fn before_line(kind: Option<&str>) -> std::io::Result<()> {

@@ -44,7 +44,9 @@ pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, moment};
 pub use shared::{SharedIndex, SharedLedger};
-pub use transcript::{AppendError, Appended, Tail, Transcript, TranscriptFacts, last_line};
+pub use transcript::{
+    AppendError, Appended, Transcript, TranscriptExtent, TranscriptFacts, last_line,
+};
 pub use verify::{
     HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
 };

@@ -90,14 +90,14 @@ pub fn read_lines<T: serde::de::DeserializeOwned>(
 
 /// Parses a line.
 ///
-/// *Errors*: why the line cannot be read. A line of a newer format may mean something else than it
-/// says.
+/// *Errors*: why the line cannot be read. We do not read a newer format, in which a field may have
+/// another meaning.
 fn parsed<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<Line<T>, String> {
     let line: Line<T> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     match line.v <= FORMAT_VERSION {
         true => Ok(line),
         false => Err(format!(
-            "a newer dutyd wrote it (format version {}, supported up to {FORMAT_VERSION})",
+            "format version {} is newer than {FORMAT_VERSION}, the newest that this dutyd reads; install a newer dutyd",
             line.v
         )),
     }

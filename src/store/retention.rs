@@ -237,9 +237,8 @@ struct Row {
     is_mergeable: bool,
 }
 
-/// Looks at the rows from `from` on, at most [`SLOT_BATCH`], so that no claim waits long, and merges
-/// those that are older than `until`. Returns where the next batch begins, and
-/// how many rows are gone.
+/// Examines at most [`SLOT_BATCH`] rows from `from` on, so that a claim does not wait long. Merges
+/// those that are older than `until`. Returns where the next batch begins and how many rows are gone.
 fn merge_batch(
     connection: &Connection,
     from: &SlotKey,

@@ -47,8 +47,8 @@ pub struct RunSummary {
     /// Number of calls that the gate denied.
     #[serde(default)]
     pub refused_calls: u64,
-    /// These calls; not filled for a run that was read from the index. After a crash, a call that had
-    /// not started is decided again.
+    /// The ids of these calls: a call that the gate decides again after a crash counts once. Empty for a
+    /// run that was read from the index.
     #[serde(skip)]
     pub refused: BTreeSet<CallId>,
     pub usage: Usage,

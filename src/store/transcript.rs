@@ -222,17 +222,17 @@ pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
 
 /// How many bytes of a transcript are whole lines, and how many follow the last newline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tail {
+pub struct TranscriptExtent {
     pub whole_bytes: u64,
-    /// A line that a power cut tore, if any.
+    /// Bytes after the last newline: a line that a power cut tore.
     pub torn_bytes: u64,
 }
 
-impl Tail {
+impl TranscriptExtent {
     /// Finds the last newline of a transcript.
     ///
     /// *Errors*: any I/O error.
-    pub fn find(path: &Path) -> io::Result<Self> {
+    pub fn measure(path: &Path) -> io::Result<Self> {
         /// Bytes per read; the file is read backwards.
         const PIECE: u64 = 64 * 1024;
         let file = open_regular(path)?;
@@ -254,7 +254,7 @@ impl Tail {
     /// Cuts off the torn line of the transcript.
     ///
     /// *Errors*: any I/O error.
-    pub fn cut(self, path: &Path) -> io::Result<()> {
+    pub fn cut_torn(self, path: &Path) -> io::Result<()> {
         if self.torn_bytes > 0 {
             let file = OpenOptions::new().write(true).open(path)?;
             file.set_len(self.whole_bytes)?;
@@ -366,12 +366,12 @@ mod tests {
             write(&path, &["one", &"x".repeat(200_000)]).await;
             let whole = std::fs::metadata(&path).unwrap().len();
             append_private(&path).unwrap().write_all(tail).unwrap();
-            let found = Tail::find(&path).unwrap();
+            let found = TranscriptExtent::measure(&path).unwrap();
             let torn_bytes = tail.len() as u64;
-            assert_eq!(found, Tail { whole_bytes: whole, torn_bytes });
-            found.cut(&path).unwrap();
+            assert_eq!(found, TranscriptExtent { whole_bytes: whole, torn_bytes });
+            found.cut_torn(&path).unwrap();
             assert_eq!(std::fs::metadata(&path).unwrap().len(), whole);
-            assert_eq!(Tail::find(&path).unwrap().torn_bytes, 0);
+            assert_eq!(TranscriptExtent::measure(&path).unwrap().torn_bytes, 0);
             write(&path, &["after"]).await;
             assert!(verified(&path).ok);
         }
@@ -384,7 +384,7 @@ mod tests {
         let path = dir.path().join("transcript.jsonl");
         write(&path, &["one"]).await;
         append_private(&path).unwrap().write_all(b"xot json\n\0\0\n").unwrap();
-        assert_eq!(Tail::find(&path).unwrap().torn_bytes, 0);
+        assert_eq!(TranscriptExtent::measure(&path).unwrap().torn_bytes, 0);
         assert_eq!(verified(&path).broken_at_seq, Some(1));
     }
 
@@ -398,7 +398,7 @@ mod tests {
             let file = OpenOptions::new().write(true).open(&path).unwrap();
             let length = file.metadata().unwrap().len();
             file.set_len(length.saturating_sub(cut as u64)).unwrap();
-            Tail::find(&path).unwrap().cut(&path).unwrap();
+            TranscriptExtent::measure(&path).unwrap().cut_torn(&path).unwrap();
             let report = verified(&path);
             prop_assert!(report.ok && !report.torn, "{:?}", report);
         }

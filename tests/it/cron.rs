@@ -30,7 +30,7 @@ fn every_vector_gives_the_expected_times() {
         ]);
         let id = &vector["id"];
         match vector["expect"]["outcome"].as_str().unwrap() {
-            // croner takes no expression that only one other implementation takes.
+            // croner rejects an expression that only one other implementation accepts.
             _ if vector["status"] == "single_implementation" => {
                 assert_eq!(done.code, 2, "{id}: {done:?}");
             }

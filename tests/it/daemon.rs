@@ -401,7 +401,7 @@ fn signals_that_arrive_while_the_daemon_starts_wait_until_it_has() {
         ("tools.yaml", "version: 1\ntools: []\n"),
         ("jobs.yaml", &format!("version: 1\njobs:\n{jobs}")),
     ]);
-    let daemon = place.serve_soon();
+    let daemon = place.serve_without_waiting();
     wait_until(|| place.state().exists(), || place.log());
     for signal in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGPIPE, Signal::SIGHUP] {
         daemon.signal(signal);

@@ -133,11 +133,11 @@ fn a_daemon_that_starts_on_a_full_disk_waits_for_room() {
     let Some(disk) = SmallDisk::new() else { return };
     let place = &disk.0;
     disk.fill();
-    let daemon = place.serve_soon();
+    let daemon = place.serve_without_waiting();
     wait_until(|| place.log().contains("the daemon starts once it can"), || place.log());
     daemon.signal(nix::sys::signal::Signal::SIGTERM);
     assert_eq!(daemon.wait(), Some(0), "{}", place.log());
-    let daemon = place.serve_soon();
+    let daemon = place.serve_without_waiting();
     disk.empty();
     wait_until(|| place.dutyd(&["status"]).code == 0, || place.log());
     wait_until(|| ran(place) >= 1, || place.log());

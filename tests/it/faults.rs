@@ -54,7 +54,7 @@ jobs:
 }
 
 #[test]
-fn a_panic_before_the_session_ends_the_run_for_good() {
+fn a_panic_before_the_session_ends_the_run_as_internal_error() {
     let place = place("version: 1\njobs:\n  - {name: bad, schedule: '* * * * * *', prompt: x}\n");
     let daemon = place.serve_with("DUTYD_FAULTS", "panic_in_prompt=bad");
     let rows = || place.json(&["runs", "--outcome", "failed"]).as_array().unwrap().clone();

@@ -144,7 +144,7 @@ fn a_call_that_hangs_in_its_working_directory_times_out_and_leaves_no_process() 
 }
 
 #[test]
-fn verbs_that_touch_a_dead_file_system_hold_up_no_run() {
+fn verbs_that_touch_a_dead_file_system_do_not_delay_runs() {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().display().to_string();
     let place = place(&root);

@@ -175,7 +175,7 @@ fn private_memory(pid: i32) -> u64 {
 
 // proves CFG-7
 #[test]
-fn a_thousand_reloads_disturb_no_run_and_leave_memory_flat() {
+fn a_thousand_reloads_do_not_disturb_runs_or_grow_memory() {
     let place = place();
     let root = place.path().display();
     place.write(
@@ -267,7 +267,7 @@ fn a_file_that_is_restored_right_after_a_reload_is_loaded() {
 
 // proves CFG-1, CFG-2
 #[test]
-fn a_lost_config_yaml_is_not_taken_for_defaults() {
+fn a_missing_config_yaml_does_not_reset_settings() {
     let place = place();
     place.write("jobs.d/more.yaml", "version: 1\njobs: [{name: more, prompt: x}]\n");
     let daemon = place.serve();
@@ -288,7 +288,7 @@ fn a_lost_config_yaml_is_not_taken_for_defaults() {
 }
 
 #[test]
-fn a_directory_that_the_daemon_must_not_read_hides_no_change() {
+fn an_unreadable_directory_does_not_hide_changes() {
     if !nix::unistd::geteuid().is_root() {
         crate::support::skipped("a directory of another user: only root can make one");
         return;

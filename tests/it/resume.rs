@@ -310,7 +310,7 @@ fn transcript(place: &Place, run_id: &str) -> std::path::PathBuf {
 
 // proves LOG-3, STATE-1
 #[test]
-fn an_altered_last_line_is_not_taken_for_a_torn_one() {
+fn an_altered_last_line_does_not_count_as_torn() {
     let place = place("change", "7320.OWN", "description: d");
     let (daemon, run_id) = hang(&place, "7320.OWN");
     daemon.signal(Signal::SIGKILL);

@@ -181,8 +181,8 @@ impl Place {
         daemon
     }
 
-    /// Starts the daemon without a wait.
-    pub(crate) fn serve_soon(&self) -> Daemon {
+    /// Starts the daemon and does not wait until it is ready.
+    pub(crate) fn serve_without_waiting(&self) -> Daemon {
         let path = self.temp.path().join("log");
         let log = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
         Self::spawned(self.command(&["serve"]), log)

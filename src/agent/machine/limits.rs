@@ -129,7 +129,7 @@ impl Machine {
     /// Returns the most output tokens of the next reply of a model with this price that
     /// `max_cost_usd` still covers; `None` if the length of a reply is not limited.
     pub(in crate::agent) fn reply_limit(&self, price: Option<Price>) -> Option<u32> {
-        let most = self.rules.limits.max_cost_usd.filter(|_| self.rules.caps_replies)?;
+        let most = self.rules.limits.max_cost_usd.filter(|_| self.rules.limits_replies)?;
         let (price, spent) = price.zip(self.counters.cost)?;
         // Count the input in full: the provider may have dropped its cache, or write to it.
         let input = Usage { input_tokens: self.estimate(), ..Usage::default() };
@@ -160,11 +160,14 @@ impl Machine {
     }
 
     /// Ends the run if the cost so far plus the estimated cost of the next request exceeds `most`
-    /// US dollars, or if either cost is unknown.
+    /// US dollars or leaves less than [`SHORTEST_REPLY`] tokens, or if either cost is unknown.
     fn stop_at_cost(&mut self, most: f64, input: u64, events: &mut Vec<Event>) -> Option<Action> {
         let is_too_short = self.is_reply_too_short(self.model.price);
         let error = match (self.counters.cost, self.next_cost(self.model.price, input)) {
             (Some(spent), Some(next)) if spent + next <= most && !is_too_short => return None,
+            (Some(spent), Some(next)) if spent + next <= most => format!(
+                "{spent:.4} USD spent and about {next:.4} USD for the next request leave too little of the limit of {most} USD for a reply; raise `max_cost_usd`"
+            ),
             (Some(spent), Some(next)) => format!(
                 "{spent:.4} USD spent and about {next:.4} USD for the next request exceed the limit of {most} USD"
             ),

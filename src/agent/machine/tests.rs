@@ -132,7 +132,7 @@ fn machine(setup: &Setup) -> Machine {
         mode: if setup.plan { Mode::Plan } else { Mode::Act },
         approval: crate::config::Approval::default(),
         limits,
-        caps_replies: false,
+        limits_replies: false,
         confirm: setup.confirm,
         loop_window: setup.loop_window,
     };

@@ -238,7 +238,7 @@ impl Bench {
                 max_lines_changed: self.limits.max_lines_changed,
             },
             limits: self.limits.clone(),
-            caps_replies: false,
+            limits_replies: false,
             confirm: self.confirm,
             loop_window: Some(10),
         };

@@ -16,12 +16,10 @@ use crate::store::{ReadLine, known};
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
 
-/// What the ledger knows of the previous daemon.
+/// When the previous daemon ran, according to the ledger.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Seen {
-    /// When it was last seen.
-    pub(super) last: Option<DateTime<Utc>>,
-    /// When it started.
+pub(super) struct DaemonTimes {
+    pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
 }
 
@@ -33,7 +31,7 @@ pub(super) async fn resumable(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
-    seen: Seen,
+    times: DaemonTimes,
 ) -> Result<RunSpec, String> {
     let Some(Event::SessionStart(start)) = lines.first().and_then(known) else {
         return Err("its transcript does not begin with `session_start`".to_owned());
@@ -59,7 +57,7 @@ pub(super) async fn resumable(
     if deaths(lines) >= MAX_RESUMPTIONS && !was_stopped {
         return Err(format!("it was already resumed {MAX_RESUMPTIONS} times"));
     }
-    let stopped = lines.last().and_then(moment).max(seen.last);
+    let stopped = lines.last().and_then(moment).max(times.last_seen);
     let down = stopped.map(|stopped| host.clock.now() - stopped).unwrap_or_default();
     if down > TimeDelta::from_std(job.catchup_window).unwrap_or(TimeDelta::MAX) {
         let (down, window) = (shown(down), humantime::format_duration(job.catchup_window));
@@ -92,7 +90,7 @@ fn config_of(host: &Host, start: &SessionStart) -> Result<Arc<Config>, String> {
     let config = loaded.config.ok_or_else(|| cannot_load(&loaded.report.summary()))?;
     match config.digest == *digest {
         true => Ok(Arc::new(config)),
-        false => Err(cannot_load(&"the kept files were changed")),
+        false => Err(cannot_load(&"the recorded files do not match their digest")),
     }
 }
 
@@ -118,11 +116,11 @@ pub(super) fn resumptions(lines: &[ReadLine]) -> u64 {
     lines.iter().filter(is_resumed).count() as u64
 }
 
-/// Returns how long a run worked, without the time in which the daemon was down and without its wait
-/// to continue: what its last reply or its last continuation says, and the time from there to the
-/// last line. If the daemon died while it worked on the run, also the time from there to when the
-/// daemon was last seen.
-pub(super) fn worked(lines: &[ReadLine], seen: Seen) -> Duration {
+/// Returns how long a run worked. Downtime and the wait to continue do not count. The result is the
+/// time that the last reply or the last `session_resumed` states, plus the time from that line to
+/// the last line. If the daemon died while it worked on the run, the time from the last line until
+/// the daemon was last seen counts too.
+pub(super) fn worked(lines: &[ReadLine], times: DaemonTimes) -> Duration {
     let elapsed = |line: &ReadLine| match known(line) {
         Some(Event::AssistantTextEnd { elapsed_ms, model: Some(_), .. }) => Some(*elapsed_ms),
         Some(Event::SessionResumed { worked_ms, .. }) => *worked_ms,
@@ -146,8 +144,8 @@ pub(super) fn worked(lines: &[ReadLine], seen: Seen) -> Duration {
     let last =
         lines.last().filter(|last| !matches!(known(last), Some(Event::SessionSuspended { .. })));
     // A daemon that started after the last line never continued the run.
-    let last = last.and_then(moment).filter(|last| seen.started.is_none_or(|at| at <= *last));
-    let silent = last.zip(seen.last);
+    let last = last.and_then(moment).filter(|last| times.started.is_none_or(|at| at <= *last));
+    let silent = last.zip(times.last_seen);
     worked + silent.map_or(Duration::ZERO, |(last, seen)| between(last, seen))
 }
 
@@ -189,8 +187,8 @@ mod tests {
         let warning = json!({"type": "warning", "code": "c", "message": "m"});
         let check = |lines: &[(i64, &Value)], seen: (i64, i64), expected: u64| {
             let lines: Vec<ReadLine> = lines.iter().map(|(at, event)| line(*at, event)).collect();
-            let seen = Seen { started: at(seen.0), last: at(seen.1) };
-            assert_eq!(worked(&lines, seen), Duration::from_secs(expected), "{lines:?} {seen:?}");
+            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1) };
+            assert_eq!(worked(&lines, times), Duration::from_secs(expected), "{lines:?} {times:?}");
         };
         let (stopped, again) = (suspended(), resumed(None));
         check(&[(0, &warning), (10, &warning)], (-5, 15), 15);

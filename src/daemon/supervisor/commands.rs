@@ -54,13 +54,13 @@ impl Supervisor {
                 let _ = reply.send(self.disk_fault.is_none() && self.stopping.is_none());
             }
             Command::Reload(reply) => self.reload(Some(reply)),
-            Command::FilesChanged { are_in_effect } => {
-                // After an error, the same files may be loaded now.
-                if !(are_in_effect && self.config_state.valid) {
+            Command::FilesChanged { match_config } => {
+                // After a failed reload, the same files may load now.
+                if !(match_config && self.config_state.valid) {
                     self.reload(None);
                 }
             }
-            Command::Unwatched(why) => self.unwatched = why,
+            Command::WatchFailure(why) => self.watch_failure = why,
             Command::Stop => self.begin_stop().await,
         }
     }
@@ -116,7 +116,7 @@ impl Supervisor {
             waits_for: WaitsFor::Nothing,
             is_caught_up: false,
             resumed: None,
-            place: None,
+            arrival: None,
         };
         let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
         // Do not start a run that the ledger does not have.
@@ -192,7 +192,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Stops an active run; returns whether it is active. A crash does not continue it.
+    /// Stops an active run, and records that it must not continue after a crash. Returns false if the
+    /// run is not active.
     async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
         let person = by.as_ref().map_or("a person", |person| &person.user);
@@ -260,8 +261,8 @@ impl Supervisor {
     pub(super) fn status(&self) -> StatusReport {
         let mut degraded = self.parts.degraded.clone();
         degraded.extend(self.disk_fault.clone());
-        degraded.extend(self.unwatched.clone());
-        degraded.extend(self.unsettled.iter().map(|(run_id, why)| {
+        degraded.extend(self.watch_failure.clone());
+        degraded.extend(self.unrecovered.iter().map(|(run_id, why)| {
             format!("the run {run_id} could neither continue nor end ({why}); dutyd tries again")
         }));
         if !self.config_state.valid {

@@ -124,7 +124,7 @@ impl Supervisor {
         merge(slots.collect(), schedule)
     }
 
-    /// Claims missed slots of all jobs in one transaction, once there are at least this many.
+    /// Claims the collected missed slots in one transaction if there are at least `least` of them.
     async fn claim_missed(
         &mut self,
         missed: &mut Vec<Slot>,
@@ -183,9 +183,9 @@ impl Supervisor {
         let open = self.parts.ledger.read(|reader| Ok((reader.open_slots()?, reader.queue()?)));
         let (slots, queue) = open.await?;
         let queued: HashSet<String> = queue.iter().map(|run| run.run_id.to_string()).collect();
-        // Their runs continue, or wait for their next attempts.
+        // Skip the slots whose run is queued, waits for its next attempt, or is not recovered yet.
         let kept = self.queue.iter().map(|run| &run.run_id);
-        let kept = kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unsettled.keys());
+        let kept = kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.keys());
         let kept: HashSet<RunId> = kept.cloned().collect();
         for slot in slots {
             let Some(run_id) = run_of(&slot) else { continue };

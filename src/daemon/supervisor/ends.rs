@@ -63,10 +63,10 @@ impl Supervisor {
                 let error = end.error.as_deref().unwrap_or("unknown error");
                 if let Some(error) = ended.unsettled.as_deref() {
                     self.disk_failed(&format!("the end of a run: {error}"));
-                    self.keep_unsettled(run_id.clone(), &error);
+                    self.add_unrecovered(run_id.clone(), &error);
                 } else if !ended.recorded {
                     self.disk_failed(&format!("the record of a run: {error}"));
-                    self.keep_unsettled(run_id.clone(), &error);
+                    self.add_unrecovered(run_id.clone(), &error);
                 } else if stop_reason == StopReason::RecordFailed {
                     self.disk_failed(&format!("the record of a run: {error}"));
                 }
@@ -88,7 +88,7 @@ impl Supervisor {
             Err(error) if is_resumed => {
                 tracing::error!(job, %run_id, %error, "failed to continue a run");
                 self.disk_failed(&error);
-                self.keep_unsettled(run_id, &error);
+                self.add_unrecovered(run_id, &error);
             }
             Err(RunError::OverBudget(reason)) => {
                 tracing::warn!(job, %run_id, reason, "the run did not begin");
@@ -99,7 +99,7 @@ impl Supervisor {
             Err(error) => {
                 tracing::error!(job, %run_id, %error, "failed to record a run");
                 self.disk_failed(&error);
-                self.keep_unsettled(run_id.clone(), &error);
+                self.add_unrecovered(run_id.clone(), &error);
                 self.last_outcomes.insert(job, false);
                 let state = SlotState::Missed;
                 let reason = format!("did not run to its end: {error}");

@@ -29,9 +29,9 @@ pub(super) struct Waiting {
     pub(super) is_caught_up: bool,
     /// What the run needs to continue, if the previous daemon left it.
     pub(super) resumed: Option<Box<Resumable>>,
-    /// Its number in the order of arrival, once it was in the queue. A run that returns to the queue
-    /// keeps its place.
-    pub(super) place: Option<u64>,
+    /// Its number in the order of arrival; `None` until it enters the queue. A run that returns to the
+    /// queue keeps its number.
+    pub(super) arrival: Option<u64>,
 }
 
 impl Waiting {
@@ -131,8 +131,8 @@ impl Queue {
     }
 
     pub(super) fn push(&mut self, waiting: Waiting) {
-        let number = waiting.place.unwrap_or(self.arrived);
-        let waiting = Waiting { place: Some(number), ..waiting };
+        let number = waiting.arrival.unwrap_or(self.arrived);
+        let waiting = Waiting { arrival: Some(number), ..waiting };
         self.arrived = self.arrived.max(number + 1);
         self.len += 1;
         let job = waiting.job.clone();
@@ -268,7 +268,7 @@ mod tests {
             waits_for,
             is_caught_up: waits_for == WaitsFor::CaughtUp,
             resumed: None,
-            place: None,
+            arrival: None,
         }
     }
 

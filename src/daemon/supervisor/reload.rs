@@ -1,7 +1,7 @@
 //! Loads the configuration again, and puts it into effect.
 //!
-//! The files are read by a task of its own, so that a file system that gives no answer holds up
-//! nothing. One task at a time reads them; requests that come meanwhile share the next one (CFG-7).
+//! A task of its own reads the files, because a file system that gives no answer must not block the
+//! supervisor. At most one such task runs; requests that arrive meanwhile share the next one (CFG-7).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::store::{Claim, EndedRuns, Slot, SlotState};
 pub(super) struct Reloads {
     /// The task that reads the files, at most one.
     pub(super) load: JoinSet<Result<Loaded, HostWorkError>>,
-    /// Those that wait for this task.
+    /// The requests that this task will answer.
     waiting: Vec<oneshot::Sender<StatusConfig>>,
-    /// Those that wait for the next one, because they came after this one had begun.
+    /// The requests that came after this task had begun; the next one answers them.
     next: Vec<oneshot::Sender<StatusConfig>>,
-    is_wanted_again: bool,
-    /// Whether the last load failed for a reason outside the files, so that it is repeated.
-    pub(super) is_owed: bool,
+    load_again: bool,
+    /// Whether to repeat the last load, which failed for a reason outside the files.
+    pub(super) must_retry: bool,
 }
 
 impl Supervisor {
@@ -40,16 +40,16 @@ impl Supervisor {
     /// daemon is stopping.
     pub(super) fn reload(&mut self, reply: Option<oneshot::Sender<StatusConfig>>) {
         if self.stopping.is_some() {
-            tracing::info!("the daemon is stopping, so it does not reload its configuration");
+            tracing::info!("ignored a reload request while stopping");
             reply.into_iter().for_each(|reply| drop(reply.send(self.config_state.clone())));
             return;
         }
         self.reloads.next.extend(reply);
         if !self.reloads.load.is_empty() {
-            self.reloads.is_wanted_again = true;
+            self.reloads.load_again = true;
             return;
         }
-        self.reloads.is_wanted_again = false;
+        self.reloads.load_again = false;
         self.reloads.waiting = std::mem::take(&mut self.reloads.next);
         let mut notice = vec![NotifyState::Reloading];
         notice.extend(NotifyState::monotonic_usec_now().ok());
@@ -58,8 +58,8 @@ impl Supervisor {
         self.reloads.load.spawn(async move { on_host(move || load()).await });
     }
 
-    /// Puts the files that the task has read into effect, and answers those that wait.
-    pub(super) async fn on_loaded(
+    /// Puts the configuration that the task has loaded into effect, and answers the waiting requests.
+    pub(super) async fn finish_reload(
         &mut self,
         loaded: Result<Result<Loaded, HostWorkError>, tokio::task::JoinError>,
     ) {
@@ -67,9 +67,10 @@ impl Supervisor {
             match loaded.unwrap_or(Err(HostWorkError::Failed)) {
                 Ok(loaded) => self.put_into_effect(loaded).await,
                 Err(error) => {
-                    let reason = format!("the files cannot be read: {error}");
-                    self.refuse(vec![reason]);
-                    self.reloads.is_owed = true;
+                    let reason =
+                        format!("cannot read the configuration files: {error}; dutyd tries again");
+                    self.reject(vec![reason]);
+                    self.reloads.must_retry = true;
                 }
             }
             let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -77,31 +78,28 @@ impl Supervisor {
         for reply in std::mem::take(&mut self.reloads.waiting) {
             let _ = reply.send(self.config_state.clone());
         }
-        if self.reloads.is_wanted_again {
+        if self.reloads.load_again {
             self.reload(None);
         }
     }
 
-    /// Keeps the configuration in effect, because of these errors.
-    fn refuse(&mut self, errors: Vec<String>) {
-        tracing::error!(
-            ?errors,
-            "the new configuration is not loaded; the old one stays in effect"
-        );
+    /// Rejects the new files with these errors. The configuration in effect stays.
+    fn reject(&mut self, errors: Vec<String>) {
+        tracing::error!(?errors, "rejected the new configuration");
         self.config_state.valid = false;
         self.config_state.errors = errors;
     }
 
     /// Puts files into effect. On any error, the configuration in effect stays (CFG-1).
     async fn put_into_effect(&mut self, loaded: Loaded) {
-        self.reloads.is_owed = false;
+        self.reloads.must_retry = false;
         let now = self.parts.host.clock.now();
         let old_config = self.config.borrow().clone();
         let Some(config) = loaded.config else {
-            return self.refuse(error_lines(&loaded.report.errors));
+            return self.reject(error_lines(&loaded.report.errors));
         };
-        if let Some(error) = lost_settings(&old_config, &config) {
-            return self.refuse(vec![error]);
+        if let Some(error) = missing_settings_file(&old_config, &config) {
+            return self.reject(vec![error]);
         }
         // Due times up to now belong to the old schedules.
         for due in self.ticker.take(now) {
@@ -144,8 +142,10 @@ impl Supervisor {
         if let Err(error) = adopted {
             self.config.send_replace(old_config);
             self.disk_failed(&format!("the ledger: {error}"));
-            self.refuse(vec![format!("the new configuration is not in effect: {error}")]);
-            self.reloads.is_owed = true;
+            self.reject(vec![format!(
+                "cannot adopt the new configuration: {error}; dutyd tries again"
+            )]);
+            self.reloads.must_retry = true;
             return;
         }
         let held = std::mem::take(&mut self.held).into_iter();
@@ -160,12 +160,12 @@ impl Supervisor {
             })
             .collect();
         self.renew_queue(stays);
-        self.tell_changes(&old_config, &config);
+        self.record_changes(&old_config, &config);
         self.fill().await;
     }
 
-    /// Logs what has changed, and keeps it for `status`.
-    fn tell_changes(&mut self, old: &Config, new: &Config) {
+    /// Logs the changes of the configuration, and records them for `status`.
+    fn record_changes(&mut self, old: &Config, new: &Config) {
         let widened = jobs_with_more_rights(old, new);
         let needs_restart = needs_restart(&self.parts.config, new);
         let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
@@ -205,14 +205,14 @@ impl Supervisor {
     }
 }
 
-/// Tells that `config.yaml` is gone: every setting would have its default, and a limit or a closed
-/// path that the operator set would be gone too (CFG-1, CFG-2).
-fn lost_settings(old: &Config, new: &Config) -> Option<String> {
+/// Returns an error if `config.yaml` was there and is gone. Without that file, every setting would
+/// have its default, and the operator's limits and closed paths would not apply (CFG-1, CFG-2).
+fn missing_settings_file(old: &Config, new: &Config) -> Option<String> {
     const NAME: &str = "config.yaml";
     let has = |config: &Config| config.files.files.contains_key(NAME);
     (has(old) && !has(new)).then(|| {
         format!(
-            "{NAME} is gone from {}; restore it, or write one that contains only `version: 1` if every setting is to have its default",
+            "{NAME} is gone from {}; restore it, or create one that contains only `version: 1` to use the default of every setting",
             new.directory.display()
         )
     })

@@ -26,7 +26,7 @@ impl Waiting {
             waits_for: WaitsFor::Nothing,
             is_caught_up: runs_regardless(run.spec.trigger.trigger, run.spec.job.catchup),
             resumed: Some(Box::new(run)),
-            place: None,
+            arrival: None,
         }
     }
 }

@@ -51,7 +51,7 @@ impl Supervisor {
             waits_for: self.attempt_waits_for(job),
             is_caught_up: true,
             resumed: None,
-            place: None,
+            arrival: None,
         };
         let queued = QueuedRun {
             not_before: Some(begins_at),
@@ -143,7 +143,7 @@ impl Supervisor {
                 waits_for: self.attempt_waits_for(&job),
                 is_caught_up: true,
                 resumed: None,
-                place: None,
+                arrival: None,
             };
             self.retries.insert((begins_at, run.run_id), waiting);
         }

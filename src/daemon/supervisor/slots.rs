@@ -291,8 +291,8 @@ impl Supervisor {
     }
 
     /// Returns the due times of schedules with fixed times of day that already ran before the clock
-    /// was set back. A due time that lies more than [`REPEAT_WINDOW`] before the end of the epoch in
-    /// which it ran runs again: so large a step corrects a wrong clock (CRON-3).
+    /// was set back. A step back by more than [`REPEAT_WINDOW`] corrects a wrong clock (CRON-3), so a due
+    /// time further than that before the end of its earlier epoch is not among them.
     async fn repeated(
         &self,
         dues: &Dues,
@@ -302,12 +302,12 @@ impl Supervisor {
             let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
             schedule.is_some_and(|schedule| schedule.is_fixed_time(due_at))
         };
-        // The earlier epochs in which such a due time may have run.
+        // The earlier epochs in which such a due time may have run. No step since then may have been a
+        // correction.
         let earlier = |epoch: i64, due_at: DateTime<Utc>| -> Vec<i64> {
-            let ended = self.epoch_ends.range(..epoch);
-            let is_recent =
-                |ended: DateTime<Utc>| due_at <= ended && due_at >= ended - REPEAT_WINDOW;
-            ended.filter(|(_, ended)| is_recent(**ended)).map(|(of, _)| *of).collect()
+            let ends = self.epoch_ends.range(..epoch).rev();
+            let uncorrected = ends.take_while(|(_, ended)| due_at >= **ended - REPEAT_WINDOW);
+            uncorrected.filter(|(_, ended)| due_at <= **ended).map(|(of, _)| *of).collect()
         };
         let mut may_repeat = Vec::new();
         for ((epoch, job), dues) in dues.iter().filter(|((epoch, _), _)| *epoch > 0) {
@@ -347,7 +347,7 @@ impl Supervisor {
             }
             let schedules = schedules(&self.config.borrow());
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
-            // Each keeps the delay that it had: it must not wait for the old time again (CRON-3).
+            // Each held slot keeps its remaining delay, so that it does not wait for the old time (CRON-3).
             let held = std::mem::take(&mut self.held).into_iter();
             let held = held.filter(|held| held.epoch < epoch && held.due_at <= ended);
             let moved = held.map(|held| {
@@ -413,7 +413,7 @@ fn of_slot(
         waits_for: waits_for(job, trigger, is_caught_up),
         is_caught_up,
         resumed: None,
-        place: None,
+        arrival: None,
     })
 }
 
@@ -429,7 +429,7 @@ pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
 /// Returns which runs of its job a slot's run waits for.
 pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
     match job.overlap {
-        // Under `allow_all`, runs of the schedule may always be active.
+        // Under `allow_all`, a scheduled run may always be active, so do not wait for all runs.
         Overlap::AllowAll
             if is_caught_up || matches!(trigger, Trigger::Backfill | Trigger::Retry) =>
         {

@@ -63,7 +63,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
         degraded: Vec::new(),
         resumable: Vec::new(),
-        unsettled: BTreeMap::new(),
+        unrecovered: BTreeMap::new(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }
@@ -93,20 +93,20 @@ impl Bench {
     }
 
     /// Reloads the configuration, and waits until it is in effect.
-    async fn loads(&mut self, config: Config) {
+    async fn reloads(&mut self, config: Config) {
         self.supervisor.load =
             Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
         let (reply, state) = tokio::sync::oneshot::channel();
         self.supervisor.on_command(Command::Reload(reply)).await;
         let loaded = self.supervisor.reloads.load.join_next().await.unwrap();
-        self.supervisor.on_loaded(loaded).await;
+        self.supervisor.finish_reload(loaded).await;
         let state = state.await.unwrap();
         assert!(state.valid, "{:?}", state.errors);
     }
 
-    /// Reloads while as many runs are active as may be: only the ledger and the queue matter to the
-    /// caller, and a reload starts runs if there is room.
-    async fn loads_with_full_hands(&mut self, config: Config) {
+    /// Reloads while `max_concurrent_runs` runs are active, so that the reload does not start a queued
+    /// run.
+    async fn reloads_at_capacity(&mut self, config: Config) {
         let most = self.supervisor.config.borrow().settings.max_concurrent_runs;
         for _ in 0..most {
             let (stop, _) = watch::channel(None);
@@ -120,7 +120,7 @@ impl Bench {
             };
             self.supervisor.active.insert(slots::new_run_id(), other);
         }
-        self.loads(config).await;
+        self.reloads(config).await;
         self.supervisor.active.clear();
     }
 
@@ -522,7 +522,7 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         let now = bench.clock.now();
         let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
         let config = load(&set, &Environment::default(), trust, secrets, 0, now).config.unwrap();
-        bench.loads_with_full_hands(config).await;
+        bench.reloads_at_capacity(config).await;
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
     let second = bench.supervisor.queue.start().unwrap();
@@ -567,7 +567,7 @@ async fn a_reload_drops_nothing_of_a_job_that_stays_as_it_is() {
     let mut config = Config::clone(&bench.supervisor.parts.config);
     config.jobs.retain(|name, _| name.as_str() == "spread");
     config.digest = "new".to_owned();
-    bench.loads(config).await;
+    bench.reloads(config).await;
     bench.goes("2026-05-04T12:31:00Z").await;
     assert_eq!(
         bench.slots().await,
@@ -786,7 +786,7 @@ async fn a_slot_that_waits_for_its_jitter_survives_a_step_back_and_a_reload() {
     bench.goes("2026-05-04T09:30:00Z").await;
     assert!(bench.is_sound().await, "the slot still has time");
     let config = Config::clone(&bench.supervisor.config.borrow());
-    bench.loads(config).await;
+    bench.reloads(config).await;
     assert_eq!(bench.supervisor.held.len(), 1);
     // It keeps its delay, and does not wait for the old time.
     bench.goes("2026-05-04T10:00:00Z").await;
@@ -796,7 +796,7 @@ async fn a_slot_that_waits_for_its_jitter_survives_a_step_back_and_a_reload() {
 
 // proves CRON-3
 #[tokio::test]
-async fn a_small_step_after_a_correction_hides_no_due_time() {
+async fn a_small_step_back_after_a_large_one_does_not_hide_a_due_time() {
     let jobs = "version: 1\njobs: [{name: j, schedule: '0 12 * * *', prompt: x}]\n";
     let mut bench = bench(jobs, "2026-05-04T11:30:00Z", temp()).await;
     bench.goes("2026-05-04T12:00:00Z").await;
@@ -831,7 +831,7 @@ jobs:
     let request = RunRequest { job: "hand".to_owned(), ..RunRequest::default() };
     first.supervisor.enqueue(request).await.unwrap();
     let config = Config::clone(&first.supervisor.config.borrow());
-    first.loads(config).await;
+    first.reloads(config).await;
     let order = |bench: &mut Bench| {
         let started = std::iter::from_fn(|| bench.supervisor.queue.start());
         started.map(|run| run.job).collect::<Vec<String>>()
@@ -843,7 +843,7 @@ jobs:
 }
 
 #[test]
-fn an_attempt_waits_for_no_run_of_the_schedule_under_allow_all() {
+fn a_retry_or_backfill_does_not_wait_for_scheduled_runs_under_allow_all() {
     let jobs = "version: 1\njobs: [{name: j, schedule: '* * * * *', overlap: allow_all, prompt: x}, {name: k, schedule: '* * * * *', prompt: x}]\n";
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(bench(jobs, "2026-05-04T09:30:00Z", temp()));
@@ -857,7 +857,7 @@ fn an_attempt_waits_for_no_run_of_the_schedule_under_allow_all() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_decided_before_an_earlier_one_is_not_undecided() {
+async fn audit_accepts_slots_that_were_decided_out_of_order() {
     let jobs = "version: 1\njobs: [{name: j, schedule: '10-20/5 2 * * *', jitter: 30m, overlap: buffer_all, prompt: x}]\n";
     // Find a day on which the jitter changes the order of the slots.
     for day in 4..28 {

@@ -173,7 +173,7 @@ impl Case {
                 max_lines_changed: limits.max_lines_changed,
             },
             limits,
-            caps_replies: false,
+            limits_replies: false,
             confirm: self.confirm,
             loop_window: Some(4),
         }

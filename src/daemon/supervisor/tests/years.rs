@@ -164,7 +164,7 @@ async fn check_steps(choices: &[Choice], start: &str, steps: &[Step]) {
             Step::Reload => {
                 let daemon = daemon.as_mut().unwrap();
                 let config = Config::clone(&daemon.supervisor.config.borrow());
-                daemon.loads_with_full_hands(config).await;
+                daemon.reloads_at_capacity(config).await;
             }
             Step::SetBack(minutes) => {
                 now -= TimeDelta::minutes(i64::from(*minutes));

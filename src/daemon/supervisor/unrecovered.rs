@@ -1,5 +1,5 @@
-//! Tries again to continue or to end the open runs with which that failed: on a full disk, for
-//! example.
+//! Retries the recovery of open runs that could neither continue nor end, because the disk was full,
+//! for example.
 
 use std::time::Duration;
 
@@ -17,37 +17,37 @@ use crate::text::redact::Redactor;
 const PAUSE: Duration = Duration::from_secs(5);
 
 impl Supervisor {
-    /// Remembers that a run is open although no task works on it.
-    pub(super) fn keep_unsettled(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
-        self.unsettled.insert(run_id, why.to_string());
-        self.settle_after = Some(Instant::now() + PAUSE);
+    /// Records that a run is open and that no task works on it.
+    pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
+        self.unrecovered.insert(run_id, why.to_string());
+        self.recover_after = Some(Instant::now() + PAUSE);
     }
 
     /// Continues or ends the open runs on which no task works, at most once per [`PAUSE`].
-    pub(super) async fn settle_open_runs(&mut self, now: DateTime<Utc>) {
-        let is_early = self.settle_after.is_some_and(|after| Instant::now() < after);
-        if self.unsettled.is_empty() || is_early {
+    pub(super) async fn retry_recovery(&mut self, now: DateTime<Utc>) {
+        let is_early = self.recover_after.is_some_and(|after| Instant::now() < after);
+        if self.unrecovered.is_empty() || is_early {
             return;
         }
-        self.settle_after = Some(Instant::now() + PAUSE);
+        self.recover_after = Some(Instant::now() + PAUSE);
         let redactor = self.redactor();
         match recover(&self.parts.host, &redactor).await {
             Err(error) => tracing::error!(%error, "failed to read the locks of the open runs"),
             Ok(Recovery { ended, resumable, failed }) => {
-                self.unsettled = failed;
+                self.unrecovered = failed;
                 for run in resumable {
-                    tracing::info!(run_id = %run.spec.run_id, "an open run can continue now");
+                    tracing::info!(run_id = %run.spec.run_id, "queued an open run to continue");
                     self.queue.push(Waiting::resumed(run));
                 }
                 for Recovered { run_id, .. } in ended {
-                    self.settle_slot_of(run_id, now).await;
+                    self.close_slot_of(run_id, now).await;
                 }
             }
         }
     }
 
     /// Records the end of a run in its slot, unless the slot is decided already.
-    async fn settle_slot_of(&mut self, run_id: RunId, now: DateTime<Utc>) {
+    async fn close_slot_of(&mut self, run_id: RunId, now: DateTime<Utc>) {
         let id = run_id.clone();
         let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(id.as_str())).await;
         match slot {
@@ -63,7 +63,7 @@ impl Supervisor {
                     self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
                 }
             },
-            Err(error) => self.keep_unsettled(run_id, &error),
+            Err(error) => self.add_unrecovered(run_id, &error),
         }
     }
 
@@ -83,18 +83,18 @@ impl Supervisor {
             Err(error) => {
                 self.disk_failed(&format!("the end of a run: {error}"));
                 self.give_up(vec![run_id.clone()], "a bug in dutyd ended it").await;
-                self.keep_unsettled(run_id.clone(), &error);
+                self.add_unrecovered(run_id.clone(), &error);
             }
         }
         let ended = (Outcome::Failed, StopReason::InternalError);
         self.record_end(job, run_id, ended, now).await;
     }
 
-    /// Records that runs must not continue after a crash.
+    /// Records in the ledger that these runs must not be resumed after a crash.
     pub(super) async fn give_up(&mut self, runs: Vec<RunId>, why: &str) {
         for run_id in runs {
             if let Err(error) = self.parts.ledger.give_up(run_id.clone(), why.to_owned()).await {
-                tracing::error!(%run_id, %error, "failed to record that a run is over; a crash may continue it");
+                tracing::error!(%run_id, %error, "failed to record that a run must not be resumed");
                 self.disk_failed(&format!("the ledger: {error}"));
             }
         }
