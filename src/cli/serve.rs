@@ -16,21 +16,33 @@ use crate::daemon::{
 };
 use crate::domain::RunId;
 use crate::process::ControlGroups;
-use crate::run::{Approvals, Host, release_abandoned};
+use crate::run::{Approvals, Host, is_disk_fault, release_abandoned};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, StateLock};
 use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
-    let signals = Signals::install()
+    let mut signals = Signals::install()
         .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
     let state = context.state();
-    state.create().map_err(|error| {
-        CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
-    })?;
     // Lock before we read or change anything else (STATE-2).
-    let lock = lock(&state)?;
+    let lock = loop {
+        let locked = state.create().and_then(|()| state.lock());
+        let writable = locked.and_then(|lock| {
+            // Without the lock, another daemon works here.
+            lock.as_ref().map_or(Ok(()), |_| state.try_to_write())?;
+            Ok(lock)
+        });
+        match writable {
+            Err(error) if is_disk_fault(&error) => {
+                if !wait_for_disk(&error, &mut signals).await {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            lock => break lock_of(&state, lock)?,
+        }
+    };
     let config = context.config(Trust::Required)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
@@ -49,24 +61,23 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
 /// How long to wait before the next attempt to write to a disk on which the daemon cannot start.
 const DISK_PAUSE: Duration = Duration::from_secs(5);
 
-/// Waits until the disk can be written (STATE-4). Returns false if a signal stops the daemon first.
+/// Waits a moment, because the disk cannot be written (STATE-4). Returns false if a signal stops the
+/// daemon.
 ///
 /// If the daemon exited instead, systemd would stop restarting it after a few attempts.
-async fn disk_is_writable(state: &StateDir, signals: &mut Signals) -> bool {
-    while let Err(error) = state.try_to_write() {
-        tracing::error!(%error, "the disk cannot be written; the daemon starts once it can");
-        // Without this, systemd treats the wait as a start that hangs, and kills the daemon.
-        let notice = [
-            sd_notify::NotifyState::Status("waiting for the disk"),
-            sd_notify::NotifyState::ExtendTimeoutUsec(30_000_000),
-        ];
-        let _ = sd_notify::notify(&notice);
-        tokio::select! {
-            () = tokio::time::sleep(DISK_PAUSE) => {}
-            () = signals.stop() => return false,
-        }
+async fn wait_for_disk(error: &std::io::Error, signals: &mut Signals) -> bool {
+    let message = "the disk cannot be written; the daemon starts once it can";
+    output::note(&format!("{message}: {error}"));
+    // Without this, systemd treats the wait as a start that hangs, and kills the daemon.
+    let notice = [
+        sd_notify::NotifyState::Status("waiting for the disk"),
+        sd_notify::NotifyState::ExtendTimeoutUsec(30_000_000),
+    ];
+    let _ = sd_notify::notify(&notice);
+    tokio::select! {
+        () = tokio::time::sleep(DISK_PAUSE) => true,
+        () = signals.stop() => false,
     }
-    true
 }
 
 /// Runs the daemon until a signal stops it.
@@ -74,13 +85,10 @@ async fn run(
     context: &Context,
     (config, lock): (Arc<Config>, &StateLock),
     (redactor, log): (log::LogRedactor, &log::LogGuard),
-    mut signals: Signals,
+    signals: Signals,
 ) -> Result<(), CliError> {
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
-    if !disk_is_writable(&context.state(), &mut signals).await {
-        return Ok(());
-    }
     let approvals = Arc::new(Approvals::default());
     let groups = control_groups().map(Arc::new);
     let daemon = Daemon::start(
@@ -261,8 +269,15 @@ fn ledger_lost(restored: usize) -> String {
 }
 
 pub(super) fn lock(state: &StateDir) -> Result<StateLock, CliError> {
+    lock_of(state, state.lock())
+}
+
+fn lock_of(
+    state: &StateDir,
+    lock: std::io::Result<Option<StateLock>>,
+) -> Result<StateLock, CliError> {
     let root = state.root().display();
-    match state.lock() {
+    match lock {
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(CliError::failed(format!("another daemon is using {root}"))
             .hint("`dutyd status` shows which")),

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
-use crate::process::end_orphans;
+use crate::process::{HostWorkError, end_orphans};
 use crate::run::{Ended, Host, Resumption, RunSpec, millionths, tools_used, unknown_effects};
 use crate::store::{
     AppendError, DbError, EndFacts, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock, RunSummary,
@@ -52,6 +52,24 @@ pub struct Recovery {
     pub failed: BTreeMap<RunId, String>,
 }
 
+impl Recovery {
+    fn add(&mut self, run_id: RunId, found: Result<Found, RecoveryError>) {
+        match found {
+            Ok(Found::Ended(run, lock)) => {
+                self.ended.push(run);
+                if let Err(error) = lock.close() {
+                    tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run");
+                }
+            }
+            Ok(Found::Continues(run)) => self.resumable.push(*run),
+            Err(error) => {
+                tracing::error!(%run_id, %error, "failed to recover an open run");
+                self.failed.insert(run_id, error.to_string());
+            }
+        }
+    }
+}
+
 /// How recovery ends a run that does not continue.
 #[derive(Debug, Clone)]
 struct RecoveryEnd {
@@ -76,6 +94,7 @@ enum RecoveryError {
     Io(#[from] io::Error),
     Append(#[from] AppendError),
     Database(#[from] DbError),
+    Host(#[from] HostWorkError),
 }
 
 /// Handles every open run that no living process holds: decides whether it continues, and ends it if
@@ -97,24 +116,36 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     }
     let mut recovery = Recovery::default();
     for (run_id, lock) in abandoned {
-        match recover_run(host, &run_id, (lock, None), redactor).await {
-            Ok(Found::Ended(run, lock)) => {
-                recovery.ended.push(run);
-                if let Err(error) = lock.close() {
-                    tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run");
-                }
-            }
-            Ok(Found::Continues(mut run)) => {
-                run.resumption.killed = killed;
-                recovery.resumable.push(*run);
-            }
-            Err(error) => {
-                tracing::error!(%run_id, %error, "failed to recover an open run");
-                recovery.failed.insert(run_id, error.to_string());
-            }
-        }
+        let found = recover_run(host, &run_id, (lock, None), redactor).await;
+        recovery.add(run_id, found);
+    }
+    for run in &mut recovery.resumable {
+        run.resumption.killed = killed;
     }
     Ok(recovery)
+}
+
+/// Recovers these runs of a daemon at work, on which no task works. Ends those of `given_up`.
+pub(super) async fn recover_again(
+    host: &Host,
+    run_ids: BTreeSet<RunId>,
+    given_up: &BTreeSet<RunId>,
+    redactor: &Redactor,
+) -> Recovery {
+    let mut recovery = Recovery::default();
+    for run_id in run_ids {
+        let forced = given_up
+            .contains(&run_id)
+            .then(|| RecoveryEnd::interrupted("every attempt to continue it failed; see the log"));
+        let found = match host.state.take_lock(&run_id) {
+            Ok(Some(lock)) => recover_run(host, &run_id, (lock, forced.as_ref()), redactor).await,
+            Ok(None) if !host.state.is_open(&run_id) => continue,
+            Ok(None) => Err(io::Error::other("another process holds its lock").into()),
+            Err(error) => Err(error.into()),
+        };
+        recovery.add(run_id, found);
+    }
+    recovery
 }
 
 /// Ends a run of this daemon whose task panicked, as `internal_error`. Returns whether the run had
@@ -126,9 +157,11 @@ pub(super) async fn end_panicked(
     run_id: &RunId,
     redactor: &Redactor,
 ) -> Result<bool, String> {
-    let abandoned = host.state.abandoned().map_err(|error| error.to_string())?;
-    let Some((_, lock)) = abandoned.into_iter().find(|(open, _)| open == run_id) else {
-        return Ok(false);
+    let lock = match host.state.take_lock(run_id).map_err(|error| error.to_string())? {
+        Some(lock) => lock,
+        None if host.state.is_open(run_id) => return Err("its lock is held".to_owned()),
+        // It panicked before it had a lock, or after its end was complete.
+        None => return Ok(host.state.find_run(run_id).is_some()),
     };
     let forced = RecoveryEnd {
         stop_reason: StopReason::InternalError,
@@ -211,7 +244,7 @@ async fn recover_run(
             (Some(forced), _) => Err(forced.clone()),
             (None, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
             (None, None) => resumable(host, run_id, &lines, times)
-                .await
+                .await?
                 .map_err(|why| RecoveryEnd::interrupted(&why)),
         };
         match resumable {

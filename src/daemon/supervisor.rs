@@ -42,6 +42,7 @@ use queue::{Queue, Waiting};
 use reload::Reloads;
 use retention::Pruning;
 use slots::{DueFacts, Dues};
+use unrecovered::Unrecovered;
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
 /// schedule by more than 5 s (CRON-3).
@@ -150,10 +151,7 @@ pub struct Supervisor {
     not_before: Option<Instant>,
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
-    /// The open runs that recovery could neither continue nor end, with the error.
-    unrecovered: BTreeMap<RunId, String>,
-    /// When to retry their recovery.
-    recover_after: Option<Instant>,
+    unrecovered: Unrecovered,
     /// Why dutyd cannot watch the configuration files.
     watch_failure: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
@@ -217,8 +215,7 @@ impl Supervisor {
             started_at: now,
             not_before: None,
             disk_fault: None,
-            unrecovered: std::mem::take(&mut parts.unrecovered),
-            recover_after: None,
+            unrecovered: Unrecovered::new(std::mem::take(&mut parts.unrecovered)),
             watch_failure: None,
             stopping: None,
             parts,
@@ -249,6 +246,9 @@ impl Supervisor {
                 () = tokio::time::sleep_until(wake) => self.tick().await,
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => self.on_ended(joined).await,
+                Some(recovery) = self.unrecovered.task.join_next(), if !self.unrecovered.task.is_empty() => {
+                    self.on_recovered(recovery).await;
+                }
                 Some(loaded) = self.reloads.load.join_next(), if !self.reloads.load.is_empty() => {
                     self.finish_reload(loaded).await;
                 }
@@ -305,7 +305,7 @@ impl Supervisor {
             None => Cause::MachineHeldUp,
         };
         if self.disk_is_writable().await {
-            self.retry_recovery(now).await;
+            self.retry_recovery();
             if self.reloads.must_retry {
                 self.reload(None);
             }
@@ -313,6 +313,17 @@ impl Supervisor {
             self.begin_retries(now);
             self.fill().await;
             self.prune_daily(now);
+        }
+    }
+
+    /// Holds all due times up to a second after `now`.
+    fn hold_due(&mut self, now: DateTime<Utc>) {
+        loop {
+            let due_times = self.ticker.take(now);
+            if due_times.is_empty() {
+                return;
+            }
+            due_times.into_iter().for_each(|due| self.hold(due));
         }
     }
 
@@ -333,27 +344,24 @@ impl Supervisor {
     /// Claims the held due times whose start time has come. If a claim fails, holds them again.
     async fn begin_due(&mut self, cause: Cause, now: DateTime<Utc>) {
         let mut dues = Dues::new();
+        let mut held = Vec::new();
         while self.held.first().is_some_and(|held| held.starts_at <= now) {
-            let Some(held) = self.held.pop_first() else { break };
-            dues.entry((held.epoch, held.job))
+            let Some(first) = self.held.pop_first() else { break };
+            dues.entry((first.epoch, first.job.clone()))
                 .or_default()
-                .insert(held.due_at, DueFacts::default());
+                .insert(first.due_at, DueFacts::default());
+            held.push(first);
         }
         if dues.is_empty() {
             return;
         }
         if let Err(error) = self.settle(&mut dues, cause, now).await {
             self.disk_failed(&format!("the ledger: {error}"));
-            let config = self.config.borrow().clone();
-            for ((epoch, job), dues) in dues {
-                let Some(found) = config.jobs.get(job.as_str()) else { continue };
-                self.held.extend(dues.into_keys().map(|due_at| Held {
-                    starts_at: starts_at(found, due_at),
-                    due_at,
-                    job: job.clone(),
-                    epoch,
-                }));
-            }
+            let is_left = |held: &Held| {
+                let of_job = dues.get(&(held.epoch, held.job.clone()));
+                of_job.is_some_and(|of_job| of_job.contains_key(&held.due_at))
+            };
+            self.held.extend(held.into_iter().filter(is_left));
         }
     }
 

@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const BETWEEN_READS: Duration = Duration::from_millis(10);
 
 /// Maximum number of loads while the files keep changing.
-const MAX_LOADS: usize = 50;
+const MAX_LOADS: usize = 20;
 
 /// How long to wait before we try again to watch a directory.
 const WATCH_AGAIN: Duration = Duration::from_mins(1);

@@ -17,16 +17,16 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
-/// Maximum output tokens of a reply that must have a limit, if the model's settings have none. Every
-/// supported model accepts this number.
-const MAX_OUTPUT_TOKENS: u32 = 8192;
+/// Output tokens that every supported model can write. A model without `max_output_tokens` may reject
+/// a higher limit, or need it for its thinking.
+const COMMON_OUTPUT_TOKENS: u32 = 8192;
 
 /// Returns the most tokens of a reply; `None` leaves the limit to the provider.
 pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Option<u32> {
-    let own = settings.max_output_tokens;
-    match request.max_output_tokens {
-        Some(most) => Some(most.min(own.unwrap_or(MAX_OUTPUT_TOKENS))),
-        None => own,
+    match (settings.max_output_tokens, request.max_output_tokens) {
+        (Some(own), Some(most)) => Some(own.min(most)),
+        (None, Some(most)) => Some(most).filter(|most| *most < COMMON_OUTPUT_TOKENS),
+        (own, None) => own,
     }
 }
 

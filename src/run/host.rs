@@ -75,3 +75,23 @@ pub enum RunError {
     #[error("a bug in dutyd ended the run; see the log")]
     Panicked,
 }
+
+impl RunError {
+    /// Tells whether the disk cannot be written, so that other runs would fail too.
+    #[must_use]
+    pub fn is_disk_fault(&self) -> bool {
+        match self {
+            Self::State { error, .. } => is_disk_fault(error),
+            Self::Record(_) | Self::Ledger(_) => true,
+            Self::OverBudget(_) | Self::Panicked => false,
+        }
+    }
+}
+
+/// Tells whether an error means that a file system cannot be written: it is full, read-only or broken.
+#[must_use]
+pub fn is_disk_fault(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), StorageFull | ReadOnlyFilesystem | QuotaExceeded)
+        || error.raw_os_error() == Some(nix::libc::EIO)
+}

@@ -30,7 +30,7 @@ pub use budget::{millionths, over_budget, release_abandoned};
 pub use check::{CheckItem, CheckReport, check};
 pub use ended::{Ended, tools_used, unknown_effects};
 pub use execute::execute;
-pub use host::{Host, RunError};
+pub use host::{Host, RunError, is_disk_fault};
 pub use mcp::{Servers, least_rights};
 pub use preflight::{connect, preflight};
 pub use resume::{Resumption, resume};

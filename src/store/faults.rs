@@ -5,7 +5,7 @@
 //! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel,
 //! `panic_in_job=NAME` makes the session of each run of a job panic, `panic_in_prompt=NAME` makes its
 //! run panic before the session, and `fail_line_once=TYPE` fails the first write of a line of this
-//! type as if the disk were full.
+//! type as if the disk were full, and `no_directory_for=RUN` fails the temporary directory of a run.
 
 use std::sync::LazyLock;
 
@@ -43,6 +43,16 @@ pub(super) fn before_line(kind: Option<&str>) -> std::io::Result<()> {
         HAS_FAILED.call_once(|| result = Err(nix::errno::Errno::ENOSPC.into()));
     }
     result
+}
+
+/// Injects the fault in the temporary directory of this run.
+///
+/// *Errors*: the fault.
+pub(super) fn in_temporary(run_id: &str) -> std::io::Result<()> {
+    match is_set("no_directory_for", run_id) {
+        true => Err(nix::errno::Errno::ENOTDIR.into()),
+        false => Ok(()),
+    }
 }
 
 /// Injects the fault in the session of a run of `job`.

@@ -88,6 +88,8 @@ impl StateDir {
     /// *Errors*: any I/O error.
     pub fn make_temporary(&self, run_id: &RunId) -> io::Result<PathBuf> {
         let path = self.temporary().join(run_id.as_str());
+        #[cfg(feature = "faults")]
+        super::faults::in_temporary(run_id.as_str())?;
         create_private_dir(&path)?;
         Ok(path)
     }
@@ -245,11 +247,29 @@ impl StateDir {
                 continue;
             };
             let file = append_private(&entry.path())?;
-            if let Ok(lock) = lock(file) {
+            if let Ok(lock) = lock(file)
+                && is_in_place(&lock)?
+            {
                 abandoned.push((run_id, RunLock { path: entry.path(), _lock: lock }));
             }
         }
         Ok(abandoned)
+    }
+
+    /// Takes the lock of an open run that no process holds; `None` if a process holds it, or the run
+    /// has no lock file any more. Does not wait.
+    ///
+    /// *Errors*: the lock file cannot be opened.
+    pub fn take_lock(&self, run_id: &RunId) -> io::Result<Option<RunLock>> {
+        let path = self.run_locks().join(run_id.as_str());
+        let file = match File::options().append(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        Ok(match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) if is_in_place(&lock)? => Some(RunLock { path, _lock: lock }),
+            Ok(_) | Err(_) => None,
+        })
     }
 
     /// Tells whether this run has a lock file: a process works on it, or the next start of the
@@ -270,6 +290,12 @@ impl StateDir {
 pub(super) fn names(entries: std::fs::ReadDir) -> io::Result<Vec<String>> {
     let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
     names.filter_map(Result::transpose).collect()
+}
+
+/// Tells whether a lock file has not been removed: the process of its run removes it when the run
+/// ends.
+fn is_in_place(lock: &Flock<File>) -> io::Result<bool> {
+    Ok(std::os::unix::fs::MetadataExt::nlink(&lock.metadata()?) > 0)
 }
 
 /// Locks a lock file for this process. Another process that only tests the lock holds it for a

@@ -143,3 +143,24 @@ fn a_daemon_that_starts_on_a_full_disk_waits_for_room() {
     wait_until(|| ran(place) >= 1, || place.log());
     drop(daemon);
 }
+
+// proves STATE-4
+#[test]
+fn a_daemon_that_starts_on_a_read_only_disk_waits_until_it_can_write() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let place = &disk.0;
+    let remount = |how: &str| {
+        let state = place.state().display().to_string();
+        let done = place.shell(&format!("mount -o remount,{how} {state}"));
+        assert_eq!(done.code, 0, "{done:?}");
+    };
+    remount("ro");
+    let daemon = place.serve_without_waiting();
+    wait_until(|| place.log().contains("the daemon starts once it can"), || place.log());
+    remount("rw");
+    wait_until(|| place.dutyd(&["status"]).code == 0, || place.log());
+    wait_until(|| ran(place) >= 1, || place.log());
+    drop(daemon);
+    drop(place.serve());
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
+}

@@ -472,3 +472,32 @@ fn a_run_that_cannot_be_recorded_continues_once_it_can() {
     assert_eq!(degraded(), "[]");
     drop(daemon);
 }
+
+// proves STATE-4
+#[test]
+fn a_run_that_can_never_continue_does_not_stop_the_others() {
+    let place = place("look", "7329.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7329.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    let tick = "  - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}\n";
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &format!("{jobs}{tick}"));
+    // `tmp` is cleared at the start, so make the place of its directory unusable after that.
+    let daemon = place.serve_with("DUTYD_FAULTS", &format!("no_directory_for={run_id}"));
+    let status = || place.json(&["status"])["degraded"].to_string();
+    wait_until(|| status().contains("could neither continue nor end"), || place.log());
+    let ran = || {
+        let slots = place.json(&["slots", "tick"]).as_array().unwrap().clone();
+        slots.iter().filter(|slot| slot["state"] == "ran").count()
+    };
+    let before = ran();
+    wait_until(|| ran() > before + 3, || place.log());
+    assert!(!status().contains("the disk cannot be written"), "{}", place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let daemon = place.serve();
+    assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+    drop(daemon);
+}

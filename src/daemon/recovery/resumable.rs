@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
 use crate::domain::{Event, RunId, SessionStart, Trigger};
-use crate::process::on_host;
+use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
 use crate::store::{ReadLine, known};
 
@@ -25,26 +25,39 @@ pub(super) struct DaemonTimes {
 
 /// Returns the run as it began, if it may continue.
 ///
-/// *Errors*: why it ends as interrupted, for people; the reason follows "the daemon stopped during
-/// the run: ".
+/// *Errors*: a file system gives no answer, so a later attempt may find out. Inside: why the run
+/// ends as interrupted, for people; the reason follows "the daemon stopped during the run: ".
 pub(super) async fn resumable(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
     times: DaemonTimes,
-) -> Result<RunSpec, String> {
-    let Some(Event::SessionStart(start)) = lines.first().and_then(known) else {
-        return Err("its transcript does not begin with `session_start`".to_owned());
+) -> Result<Result<RunSpec, String>, HostWorkError> {
+    let start = match lines.first().and_then(known) {
+        Some(Event::SessionStart(start)) => start.clone(),
+        _ => return Ok(Err("its transcript does not begin with `session_start`".to_owned())),
     };
+    let (of_host, of_run) = (host.clone(), start.clone());
+    // Work of its own: other work of the daemon may wait for a file system.
+    let config = HostWork::of("recovery").run(move || config_of(&of_host, &of_run)).await?;
+    Ok(spec_of(host, run_id, (&start, config), lines, times))
+}
+
+/// Returns the run as it began, if it may continue with this configuration.
+fn spec_of(
+    host: &Host,
+    run_id: &RunId,
+    (start, config): (&SessionStart, Result<Arc<Config>, String>),
+    lines: &[ReadLine],
+    times: DaemonTimes,
+) -> Result<RunSpec, String> {
     if start.trigger == Trigger::Apply {
         return Err("a run of `apply` does not continue".to_owned());
     }
     if start.interactive {
         return Err("an interactive run does not continue".to_owned());
     }
-    let (of_host, start_of) = (host.clone(), start.clone());
-    let config = on_host(move || config_of(&of_host, &start_of)).await;
-    let config = config.map_err(|error| cannot_load(&error))??;
+    let config = config?;
     let job = config.jobs.iter().find(|(name, _)| name.as_str() == start.job);
     let job = job.map(|(_, job)| job.clone()).ok_or("its configuration lacks its job")?;
     if !job.is_resumed {

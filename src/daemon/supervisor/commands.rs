@@ -225,6 +225,7 @@ impl Supervisor {
             self.stop_all(StopReason::Interrupted);
             return;
         }
+        self.answer_reloads();
         let grace = self.config.borrow().settings.shutdown_grace;
         tracing::info!(
             active = self.active.len(),
@@ -262,7 +263,7 @@ impl Supervisor {
         let mut degraded = self.parts.degraded.clone();
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
-        degraded.extend(self.unrecovered.iter().map(|(run_id, why)| {
+        degraded.extend(self.unrecovered.runs.iter().map(|(run_id, why)| {
             format!("the run {run_id} could neither continue nor end ({why}); dutyd tries again")
         }));
         if !self.config_state.valid {

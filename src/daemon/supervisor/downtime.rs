@@ -185,7 +185,8 @@ impl Supervisor {
         let queued: HashSet<String> = queue.iter().map(|run| run.run_id.to_string()).collect();
         // Skip the slots whose run is queued, waits for its next attempt, or is not recovered yet.
         let kept = self.queue.iter().map(|run| &run.run_id);
-        let kept = kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.keys());
+        let kept =
+            kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.runs.keys());
         let kept: HashSet<RunId> = kept.cloned().collect();
         for slot in slots {
             let Some(run_id) = run_of(&slot) else { continue };

@@ -87,7 +87,9 @@ impl Supervisor {
             // It has begun before, so its slot stays `running`.
             Err(error) if is_resumed => {
                 tracing::error!(job, %run_id, %error, "failed to continue a run");
-                self.disk_failed(&error);
+                if error.is_disk_fault() {
+                    self.disk_failed(&error);
+                }
                 self.add_unrecovered(run_id, &error);
             }
             Err(RunError::OverBudget(reason)) => {

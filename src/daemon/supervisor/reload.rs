@@ -58,6 +58,14 @@ impl Supervisor {
         self.reloads.load.spawn(async move { on_host(move || load()).await });
     }
 
+    /// Answers every request, because the daemon stops.
+    pub(super) fn answer_reloads(&mut self) {
+        let Reloads { waiting, next, .. } = &mut self.reloads;
+        for reply in std::mem::take(waiting).into_iter().chain(std::mem::take(next)) {
+            let _ = reply.send(self.config_state.clone());
+        }
+    }
+
     /// Puts the configuration that the task has loaded into effect, and answers the waiting requests.
     pub(super) async fn finish_reload(
         &mut self,
@@ -102,9 +110,7 @@ impl Supervisor {
             return self.reject(vec![error]);
         }
         // Due times up to now belong to the old schedules.
-        for due in self.ticker.take(now) {
-            self.hold(due);
-        }
+        self.hold_due(now);
         let (old, new) = (schedules(&old_config), schedules(&config));
         let is_same = |job: &String| match (old.get(job), new.get(job)) {
             (Some(old), Some(new)) => {

@@ -342,9 +342,7 @@ impl Supervisor {
             let (ended, epoch) = (self.last_seen, self.epoch + 1);
             tracing::warn!(epoch, before = %ended, %now, "the clock was set back; schedules continue in a new epoch");
             // Due times from before the step stay due, in their own epoch.
-            for due in self.ticker.take(ended) {
-                self.hold(due);
-            }
+            self.hold_due(ended);
             let schedules = schedules(&self.config.borrow());
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
             // Each held slot keeps its remaining delay, so that it does not wait for the old time (CRON-3).
