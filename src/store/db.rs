@@ -272,15 +272,16 @@ fn prepare(
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(BUSY).map_err(failed)?;
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
-    connection.pragma_update(None, "synchronous", schema.synchronous).map_err(failed)?;
-    if lock.is_some() && !is_intact(&connection).map_err(failed)? {
-        return Err(DbError::Damaged(path.to_path_buf()));
-    }
+    // Look at the version first, so that the file of a newer dutyd stays as it is.
     let found = version(&connection).map_err(failed)?;
     let known = schema.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
+    }
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    connection.pragma_update(None, "synchronous", schema.synchronous).map_err(failed)?;
+    if lock.is_some() && !is_intact(&connection).map_err(failed)? {
+        return Err(DbError::Damaged(path.to_path_buf()));
     }
     let is_older = found > 0 && found < known;
     // A migration would break the queries of an older daemon that still uses the file.

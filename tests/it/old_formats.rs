@@ -97,6 +97,23 @@ fn a_state_directory_of_the_first_version_is_taken_over_by_a_daemon() {
     assert_all_is_there(&place);
 }
 
+// proves STATE-3
+#[test]
+fn a_ledger_of_a_newer_version_is_refused_and_stays_as_it_is() {
+    let place = old_state("v11");
+    let path = place.state().join("ledger.db");
+    let ledger = rusqlite::Connection::open(&path).unwrap();
+    ledger.pragma_update(None, "user_version", 99).unwrap();
+    drop(ledger);
+    let before = std::fs::read(&path).unwrap();
+    let done = place.dutyd(&["serve"]);
+    assert_eq!(done.code, 1, "{done:?}");
+    let says = "was created by a newer dutyd (schema 99, supported up to ";
+    assert!(done.stderr.contains(says), "{}", done.stderr);
+    assert!(done.stderr.contains("ledger.db"), "{}", done.stderr);
+    assert!(std::fs::read(&path).unwrap() == before, "the file changed");
+}
+
 /// Checks what the state directory of ledger format 11 holds.
 fn assert_v11_is_there(place: &Place) {
     let runs = place.json(&["runs", "--limit", "100"]);
