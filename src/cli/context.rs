@@ -8,7 +8,9 @@ use std::sync::Arc;
 use super::args::{Cli, OutputForm};
 use super::error::CliError;
 use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load};
+use crate::config::{
+    Config, ConfigError, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load,
+};
 use crate::domain::{Event, RunId};
 use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
@@ -103,6 +105,18 @@ impl Context {
         now: chrono::DateTime<chrono::Utc>,
         secrets: SecretsMode,
     ) -> Result<Arc<Config>, CliError> {
+        self.config_and_warnings(trust, now, secrets).map(|(config, _)| config)
+    }
+
+    /// Loads the configuration as `config_as_of` does, and also returns the warnings.
+    ///
+    /// *Errors*: the configuration has errors; the message lists all of them.
+    pub(crate) fn config_and_warnings(
+        &self,
+        trust: Trust,
+        now: chrono::DateTime<chrono::Utc>,
+        secrets: SecretsMode,
+    ) -> Result<(Arc<Config>, Vec<ConfigError>), CliError> {
         let set = FileSet::of_directory(&self.dirs.config).map_err(|error| {
             let hints = error.hint.into_iter().collect();
             CliError {
@@ -113,14 +127,15 @@ impl Context {
         })?;
         let loaded =
             load(&set, &self.environment, trust, secrets, nix::unistd::geteuid().as_raw(), now);
-        loaded.config.map(Arc::new).ok_or_else(|| {
-            let count = loaded.report.error_count();
-            let errors = crate::config::Report::of_errors(loaded.report.errors);
-            CliError::usage(format!(
-                "the configuration has {count} error(s)\n{}",
-                errors.render().trim_end()
-            ))
-        })
+        if let Some(config) = loaded.config {
+            return Ok((Arc::new(config), loaded.report.warnings));
+        }
+        let count = loaded.report.error_count();
+        let errors = crate::config::Report::of_errors(loaded.report.errors);
+        Err(CliError::usage(format!(
+            "the configuration has {count} error(s)\n{}",
+            errors.render().trim_end()
+        )))
     }
 
     pub(crate) fn job<'a>(&self, config: &'a Config, name: &str) -> Result<&'a Arc<Job>, CliError> {

@@ -12,7 +12,8 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{
-    Parts, Signals, Supervisor, load_stable, recover, repair_index, restore_slots, watch_files,
+    Parts, Signals, Supervisor, load_stable, log_warnings, recover, repair_index, restore_slots,
+    watch_files,
 };
 use crate::domain::RunId;
 use crate::process::ControlGroups;
@@ -43,11 +44,14 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
             lock => break lock_of(&state, lock)?,
         }
     };
-    let config = context.config(Trust::Required)?;
+    let now = context.clock.now();
+    let (config, warnings) =
+        context.config_and_warnings(Trust::Required, now, SecretsMode::Resolve)?;
     let redactor = log::LogRedactor::default();
     redactor.add(&config.secrets);
     let log =
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
+    log_warnings(&warnings);
     // From here on, write to stderr only through the log, which never waits for a reader.
     match run(context, (config, &lock), (redactor, &log), signals).await {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -18,7 +18,7 @@ pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
 pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index, restore_slots};
 pub use signals::Signals;
-pub use supervisor::{Handle, Parts, Supervisor};
+pub use supervisor::{Handle, Parts, Supervisor, log_warnings};
 pub use views::{
     JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, job_rows,
     next_rows,

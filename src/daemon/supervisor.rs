@@ -40,6 +40,7 @@ use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
 use reload::Reloads;
+pub use reload::log_warnings;
 use retention::Pruning;
 use slots::{DueFacts, Dues};
 use unrecovered::Unrecovered;

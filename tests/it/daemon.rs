@@ -158,6 +158,28 @@ fn a_wrong_file_never_stops_a_running_daemon() {
     assert_eq!(place.dutyd(&["serve"]).code, 1);
 }
 
+// proves CRON-7
+#[test]
+fn a_schedule_that_has_expired_stops_no_other_job() {
+    let past = "  - {name: past, schedule: '0 0 0 1 1 * 2020', prompt: x}\n";
+    let place = place(&format!("{EVERY_SECOND}{past}"), "7118.OWN");
+    let warning = "`0 0 0 1 1 * 2020` has expired: it never comes due again";
+    let validated = place.dutyd(&["validate"]);
+    assert!(validated.stdout.contains(warning) || validated.stderr.contains(warning));
+    let daemon = place.serve();
+    let logged = || place.log().matches(warning).count();
+    assert_eq!(logged(), 1, "{}", place.log());
+    assert_eq!(place.dutyd(&["reload"]).code, 0);
+    wait_until(|| logged() == 2, || place.log());
+    wait_until(|| slots(&place).len() > 1, || place.log());
+    let jobs = place.json(&["jobs"]);
+    let job = jobs.as_array().unwrap().iter().find(|job| job["name"] == "past").unwrap();
+    assert_eq!((&job["next_fire"], &job["enabled"]), (&Value::Null, &json!(true)));
+    assert_eq!(place.json(&["slots", "past"]), json!([]));
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
 // proves CRON-5
 #[test]
 fn a_job_that_still_runs_is_skipped_and_the_slot_says_so() {

@@ -14,7 +14,7 @@ use super::downtime::has_due;
 use super::queue::Waiting;
 use super::slots::{schedules, waits_for};
 use super::{Held, SUPERSEDED, Supervisor};
-use crate::config::{Config, Loaded};
+use crate::config::{Config, ConfigError, Loaded};
 use crate::daemon::views::{StatusConfig, error_lines, starts_at};
 use crate::domain::{StopReason, Trigger};
 use crate::gate::jobs_with_more_rights;
@@ -166,6 +166,7 @@ impl Supervisor {
             })
             .collect();
         self.renew_queue(stays);
+        log_warnings(&loaded.report.warnings);
         self.record_changes(&old_config, &config);
         self.fill().await;
     }
@@ -208,6 +209,13 @@ impl Supervisor {
                 .map_or(run.waits_for, |job| waits_for(job, run.facts.trigger, run.is_caught_up));
             self.queue.push(Waiting { waits_for, ..run });
         }
+    }
+}
+
+/// Logs the warnings about a configuration that is in effect from now on. Each gets a line.
+pub fn log_warnings(warnings: &[ConfigError]) {
+    for line in error_lines(warnings) {
+        tracing::warn!("{line}");
     }
 }
 
