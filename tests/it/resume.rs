@@ -1,5 +1,7 @@
 //! Tests that a run continues after the daemon died or was stopped.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -121,6 +123,61 @@ fn a_probe_tells_whether_the_call_took_effect() {
 
 // proves STATE-1
 #[test]
+fn a_probe_that_cannot_tell_leaves_the_effect_unknown() {
+    let cases = [("7331.OWN", "kill -9 $$", false), ("7332.OWN", "echo it is there", true)];
+    for (number, body, is_gone) in cases {
+        let probe = PROBE.replace("cat ROOT/says; [ -s ROOT/says ]", body);
+        let place = place_with("change", number, "description: d", &probe);
+        let program = place.path().join("program");
+        std::fs::copy("/bin/sh", &program).unwrap();
+        let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+        let at = program.display();
+        let tools = tools.replace("write\n    cmd: sh", &format!("write\n    cmd: {at}"));
+        place.write("tools.yaml", &tools);
+        let (daemon, run_id) = hang(&place, number);
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        if is_gone {
+            std::fs::remove_file(program).unwrap();
+        }
+        let daemon = place.serve();
+        assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+        let [probe] = events(&place, &run_id, "probe").try_into().unwrap();
+        assert_eq!(probe["done"], Value::Null, "{body}");
+        let [end] = events(&place, &run_id, "tool_call_end").try_into().unwrap();
+        assert_eq!(end["error_kind"], "interrupted", "{body}");
+        assert!(end["output"].as_str().unwrap().contains("its effect is unknown"), "{end}");
+        assert_eq!(made(&place), "change\n", "{body}");
+        drop(daemon);
+    }
+}
+
+// proves STATE-1
+#[test]
+fn a_probe_that_a_stop_cuts_off_runs_again() {
+    let body = "[ -e ROOT/again ] && echo it is there || exec sleep 7333.OWN";
+    let probe = PROBE.replace("cat ROOT/says; [ -s ROOT/says ]", body);
+    let place = place_with("change", "7334.OWN", "description: d", &probe);
+    let (daemon, run_id) = hang(&place, "7334.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let daemon = place.serve();
+    wait_until(|| !alive("sleep 7333.OWN").is_empty(), || place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    assert!(alive("sleep 7333.OWN").is_empty(), "the probe ended with the daemon");
+    assert!(events(&place, &run_id, "tool_call_end").is_empty(), "the call has no result yet");
+    let_it_end(&place);
+    let daemon = place.serve();
+    assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
+    let [end] = events(&place, &run_id, "tool_call_end").try_into().unwrap();
+    assert!(end["output"].as_str().unwrap().starts_with("done: "), "{end}");
+    assert_eq!(made(&place), "change\n");
+    drop(daemon);
+}
+
+// proves STATE-1
+#[test]
 fn a_write_call_that_was_cut_off_is_not_made_again() {
     let place = place("change", "7301.OWN", "description: d");
     let (daemon, run_id) = hang(&place, "7301.OWN");
@@ -217,6 +274,31 @@ fn a_run_whose_configuration_is_gone_is_interrupted() {
     assert_eq!(run["outcome"], "interrupted");
     let error = run["error"].as_str().unwrap();
     assert!(error.contains("its configuration cannot be loaded"), "{error}");
+    drop(daemon);
+}
+
+#[test]
+fn a_run_whose_secret_is_gone_is_interrupted() {
+    let place = place("change", "7335.OWN", "description: d");
+    let secret = place.path().join("secret");
+    std::fs::write(&secret, "opaque-value-7335").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    let with_secret = format!("{tools}    env: {{TOKEN: '${{file:{}}}'}}\n", secret.display());
+    place.write("tools.yaml", &with_secret);
+    let (daemon, run_id) = hang(&place, "7335.OWN");
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    std::fs::remove_file(&secret).unwrap();
+    // The daemon starts, because the configuration of today does not name the secret.
+    place.write("tools.yaml", &tools);
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    let error = run["error"].as_str().unwrap();
+    assert!(error.contains("its configuration cannot be loaded"), "{error}");
+    assert!(error.contains(&secret.display().to_string()), "{error}");
+    assert_eq!(made(&place), "change\n");
     drop(daemon);
 }
 
