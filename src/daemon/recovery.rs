@@ -8,6 +8,9 @@ mod resumable;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
 use crate::process::{HostWorkError, end_orphans};
@@ -134,12 +137,30 @@ pub(super) async fn recover_again(
 ) -> Recovery {
     let mut recovery = Recovery::default();
     for run_id in run_ids {
-        let forced = given_up
-            .contains(&run_id)
-            .then(|| RecoveryEnd::interrupted("every attempt to continue it failed; see the log"));
+        let forced = given_up.contains(&run_id).then(|| RecoveryEnd {
+            stop_reason: StopReason::Interrupted,
+            error: "no attempt to continue the run succeeded within an hour; see the log of dutyd"
+                .to_owned(),
+        });
         let found = match host.state.take_lock(&run_id) {
-            Ok(Some(lock)) => recover_run(host, &run_id, (lock, forced.as_ref()), redactor).await,
-            Ok(None) if !host.state.is_open(&run_id) => continue,
+            Ok(Some(lock)) => {
+                let work = recover_run(host, &run_id, (lock, forced.as_ref()), redactor);
+                // A bug must not stop the recovery of the other runs.
+                let found = AssertUnwindSafe(work).catch_unwind().await;
+                let panicked = |_| Err(io::Error::other("a bug in dutyd; see its log").into());
+                found.unwrap_or_else(panicked)
+            }
+            // It has ended, but perhaps not its slot.
+            Ok(None) if !host.state.is_open(&run_id) => {
+                let run_id = run_id.clone();
+                recovery.ended.push(Recovered {
+                    run_id,
+                    began: true,
+                    had_ended: true,
+                    cut_bytes: 0,
+                });
+                continue;
+            }
             Ok(None) => Err(io::Error::other("another process holds its lock").into()),
             Err(error) => Err(error.into()),
         };

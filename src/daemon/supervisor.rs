@@ -216,7 +216,7 @@ impl Supervisor {
             started_at: now,
             not_before: None,
             disk_fault: None,
-            unrecovered: Unrecovered::new(std::mem::take(&mut parts.unrecovered)),
+            unrecovered: Unrecovered::default(),
             watch_failure: None,
             stopping: None,
             parts,
@@ -224,6 +224,9 @@ impl Supervisor {
         // They go first in the queue.
         for run in std::mem::take(&mut supervisor.parts.resumable) {
             supervisor.queue.push(Waiting::resumed(run));
+        }
+        for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
+            supervisor.add_unrecovered(run_id, &why);
         }
         supervisor.load_retries(now).await?;
         supervisor.look_at_clock(now).await?;

@@ -17,8 +17,8 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
-/// Output tokens that every supported model can write. A model without `max_output_tokens` may reject
-/// a higher limit, or need it for its thinking.
+/// Output tokens that every supported model can write. Without `max_output_tokens`, a request has no
+/// higher limit: the model may reject it. Its thinking may also need more tokens.
 const COMMON_OUTPUT_TOKENS: u32 = 8192;
 
 /// Returns the most tokens of a reply; `None` leaves the limit to the provider.

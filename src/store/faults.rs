@@ -4,7 +4,7 @@
 //! The environment variable `DUTYD_FAULTS` names one fault: `kill_after_line=N` kills this process
 //! with SIGKILL after line `N` (its `seq`) of any transcript reached the kernel,
 //! `panic_in_job=NAME` makes the session of each run of a job panic, `panic_in_prompt=NAME` makes its
-//! run panic before the session, and `fail_line_once=TYPE` fails the first write of a line of this
+//! run panic before the session, `fail_line_once=TYPE` fails the first write of a line of this
 //! type as if the disk were full, and `no_directory_for=RUN` fails the temporary directory of a run.
 
 use std::sync::LazyLock;

@@ -257,19 +257,20 @@ impl StateDir {
     }
 
     /// Takes the lock of an open run that no process holds; `None` if a process holds it, or the run
-    /// has no lock file any more. Does not wait.
+    /// has no lock file any more. Waits 50 ms at most, because a reader holds it for a moment.
     ///
-    /// *Errors*: the lock file cannot be opened.
+    /// *Errors*: the lock file cannot be opened or locked.
     pub fn take_lock(&self, run_id: &RunId) -> io::Result<Option<RunLock>> {
         let path = self.run_locks().join(run_id.as_str());
         let file = match File::options().append(true).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file?,
         };
-        Ok(match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) if is_in_place(&lock)? => Some(RunLock { path, _lock: lock }),
-            Ok(_) | Err(_) => None,
-        })
+        match lock(file) {
+            Ok(lock) => Ok(is_in_place(&lock)?.then_some(RunLock { path, _lock: lock })),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Tells whether this run has a lock file: a process works on it, or the next start of the
@@ -277,6 +278,13 @@ impl StateDir {
     #[must_use]
     pub fn is_open(&self, run_id: &RunId) -> bool {
         self.run_locks().join(run_id.as_str()).exists()
+    }
+
+    /// Returns the name of the job of an open run; `None` if the run has no lock file, or an earlier
+    /// version created it.
+    #[must_use]
+    pub fn job_of_open(&self, run_id: &RunId) -> Option<String> {
+        job_in(&self.run_locks().join(run_id.as_str()))
     }
 
     /// Tells whether a process holds the lock of this run.
@@ -314,6 +322,12 @@ fn lock(mut file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
+/// Returns the name of the job in a lock file.
+fn job_in(path: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(path).ok()?;
+    text.lines().nth(1).map(str::to_owned)
+}
+
 /// The lock of an open run, held until it is closed or dropped.
 #[derive(Debug)]
 pub struct RunLock {
@@ -325,8 +339,7 @@ impl RunLock {
     /// Returns the name of the job; `None` if an earlier version created the lock file.
     #[must_use]
     pub fn job(&self) -> Option<String> {
-        let text = std::fs::read_to_string(&self.path).ok()?;
-        text.lines().nth(1).map(str::to_owned)
+        job_in(&self.path)
     }
 
     /// Removes the lock file. Call this after the run's last line is written.

@@ -583,3 +583,35 @@ fn a_run_that_can_never_continue_does_not_stop_the_others() {
     assert_eq!(end_of(&place, &run_id)["outcome"], "succeeded");
     drop(daemon);
 }
+
+// proves CRON-5, STATE-1
+#[test]
+fn a_run_that_cannot_continue_yet_keeps_its_job_busy_and_can_be_cancelled() {
+    let place = place("look", "7336.OWN", "schedule: '* * * * * *'\n    overlap: skip");
+    let daemon = place.serve();
+    wait_until(|| !alive("sleep 7336.OWN").is_empty(), || place.log());
+    let [row] = place.json(&["runs"]).as_array().unwrap().clone().try_into().unwrap();
+    let run_id = row["run_id"].as_str().unwrap().to_owned();
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let_it_end(&place);
+    let daemon = place.serve_with("DUTYD_FAULTS", &format!("no_directory_for={run_id}"));
+    let status = || place.json(&["status"])["degraded"].to_string();
+    wait_until(|| status().contains("could neither continue nor end"), || place.log());
+    let slots = |state: &str| {
+        let slots = place.json(&["slots", "j"]).as_array().unwrap().clone();
+        slots.iter().filter(|slot| slot["state"] == state).count()
+    };
+    let before = slots("skipped");
+    wait_until(|| slots("skipped") > before + 3, || place.log());
+    assert_eq!(slots("ran"), 0, "another run of the job would work at the same time");
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    assert!(run["error"].as_str().unwrap().contains("had cancelled it"), "{run}");
+    wait_until(|| slots("ran") > 1, || place.log());
+    assert_eq!(status(), "[]");
+    daemon.signal(Signal::SIGTERM);
+    daemon.wait();
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}

@@ -25,8 +25,8 @@ pub(super) struct DaemonTimes {
 
 /// Returns the run as it began, if it may continue.
 ///
-/// *Errors*: a file system gives no answer, so a later attempt may find out. Inside: why the run
-/// ends as interrupted, for people; the reason follows "the daemon stopped during the run: ".
+/// *Errors*: a file system gives no answer, so a later attempt may find out. The inner error says, for
+/// people, why the run ends as interrupted; it follows "the daemon stopped during the run: ".
 pub(super) async fn resumable(
     host: &Host,
     run_id: &RunId,

@@ -34,6 +34,7 @@ impl Supervisor {
             }
             Command::IsKnown(run_id, reply) => {
                 let known = self.active.contains_key(&run_id)
+                    || self.unrecovered.runs.contains_key(&run_id)
                     || self.retries.keys().any(|(_, of)| *of == run_id)
                     || self.queue.iter().any(|waiting| waiting.run_id == run_id);
                 let _ = reply.send(known);
@@ -142,8 +143,13 @@ impl Supervisor {
         let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
         let resumed = self.queue.iter().filter(|run| is_wanted(&run.job) && run.resumed.is_some());
         let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
+        let why = why_cancelled(by.as_ref());
         for run_id in resumed {
-            self.cancel_resumed(&run_id, &stop).await;
+            self.cancel_resumed(&run_id, (&stop, &why)).await;
+            wanted.push(run_id);
+        }
+        for run_id in self.unrecovered.of_job(job) {
+            self.cancel_unrecovered(&run_id, (&stop, &why)).await;
             wanted.push(run_id);
         }
         let waiting = self.queue.iter().chain(self.retries.values());
@@ -170,7 +176,10 @@ impl Supervisor {
         if self.active.get(run_id).is_some_and(is_suspending) {
             return Err(CommandError::Stopping);
         }
-        if self.cancel_active(run_id, by.clone()).await || self.cancel_resumed(run_id, &stop).await
+        let why = why_cancelled(by.as_ref());
+        if self.cancel_active(run_id, by.clone()).await
+            || self.cancel_resumed(run_id, (&stop, &why)).await
+            || self.cancel_unrecovered(run_id, (&stop, &why)).await
         {
             return Ok(());
         }
@@ -196,8 +205,7 @@ impl Supervisor {
     /// run is not active.
     async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
-        let person = by.as_ref().map_or("a person", |person| &person.user);
-        let why = format!("{person} had cancelled it");
+        let why = why_cancelled(by.as_ref());
         active.stop.send_replace(Some(Stop { by, ..StopReason::Cancelled.into() }));
         self.give_up(vec![run_id.clone()], &why).await;
         true
@@ -263,8 +271,11 @@ impl Supervisor {
         let mut degraded = self.parts.degraded.clone();
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
-        degraded.extend(self.unrecovered.runs.iter().map(|(run_id, why)| {
-            format!("the run {run_id} could neither continue nor end ({why}); dutyd tries again")
+        degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
+            format!(
+                "the run {run_id} could neither continue nor end ({}); dutyd tries again",
+                run.why
+            )
         }));
         if !self.config_state.valid {
             degraded.push("the last reload failed; an older configuration is in effect".to_owned());
@@ -287,6 +298,11 @@ impl Supervisor {
             degraded,
         }
     }
+}
+
+/// Returns why a cancelled run must not continue after a crash.
+fn why_cancelled(by: Option<&Person>) -> String {
+    format!("{} had cancelled it", by.map_or("a person", |person| &person.user))
 }
 
 /// Describes how tools are sandboxed unless their job sets a mode of its own.

@@ -38,6 +38,7 @@ impl Supervisor {
                 tracing::info!(job, %run_id, "run suspended");
             }
             Ok(ended) => {
+                self.unrecovered.forget(&run_id);
                 let end = &ended.end;
                 let (outcome, stop_reason, duration_ms) =
                     (end.outcome, end.stop_reason, end.duration_ms);

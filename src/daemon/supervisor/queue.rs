@@ -179,6 +179,11 @@ impl Queue {
         runs.caught_up += usize::from(waiting.is_caught_up);
     }
 
+    /// Counts an open run of a job as active until [`Self::ended`].
+    pub(super) fn hold(&mut self, job: &str) {
+        self.jobs.entry(job.to_owned()).or_default().active += 1;
+    }
+
     /// Records that an active run of a job has ended.
     pub(super) fn ended(&mut self, job: &str, is_caught_up: bool) {
         if let Some(runs) = self.jobs.get_mut(job) {

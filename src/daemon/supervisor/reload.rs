@@ -41,7 +41,7 @@ impl Supervisor {
     pub(super) fn reload(&mut self, reply: Option<oneshot::Sender<StatusConfig>>) {
         if self.stopping.is_some() {
             tracing::info!("ignored a reload request while stopping");
-            reply.into_iter().for_each(|reply| drop(reply.send(self.config_state.clone())));
+            reply.into_iter().for_each(|reply| drop(reply.send(self.not_loaded())));
             return;
         }
         self.reloads.next.extend(reply);
@@ -62,8 +62,14 @@ impl Supervisor {
     pub(super) fn answer_reloads(&mut self) {
         let Reloads { waiting, next, .. } = &mut self.reloads;
         for reply in std::mem::take(waiting).into_iter().chain(std::mem::take(next)) {
-            let _ = reply.send(self.config_state.clone());
+            let _ = reply.send(self.not_loaded());
         }
+    }
+
+    /// Returns the answer to a request that comes too late.
+    fn not_loaded(&self) -> StatusConfig {
+        let error = "the daemon is stopping, so it did not load the files".to_owned();
+        StatusConfig { valid: false, errors: vec![error], ..self.config_state.clone() }
     }
 
     /// Puts the configuration that the task has loaded into effect, and answers the waiting requests.

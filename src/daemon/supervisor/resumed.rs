@@ -75,7 +75,7 @@ impl Supervisor {
     pub(super) async fn cancel_resumed(
         &mut self,
         run_id: &crate::domain::RunId,
-        stop: &Stop,
+        (stop, why): (&Stop, &str),
     ) -> bool {
         let is_it = |run: &Waiting| run.run_id == *run_id && run.resumed.is_some();
         if !self.queue.iter().any(is_it) {
@@ -83,6 +83,7 @@ impl Supervisor {
         }
         let Some(run) = self.queue.remove(run_id) else { return false };
         self.queue.started(&run);
+        self.give_up(vec![run_id.clone()], why).await;
         self.start_again(run, Some(stop.clone())).await;
         true
     }

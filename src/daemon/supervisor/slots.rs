@@ -223,12 +223,16 @@ impl Supervisor {
                     run_id.clone()
                 })
                 .collect();
-            self.give_up(own, "a newer run took its place").await;
+            let why = "a newer run took its place";
+            self.give_up(own, why).await;
             let resumed = self.queue.of_job(job);
             let resumed = resumed.filter(|run| run.resumed.is_some() && !run.is_caught_up);
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
             for run_id in resumed {
-                self.cancel_resumed(&run_id, &StopReason::Cancelled.into()).await;
+                self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;
+            }
+            for run_id in self.unrecovered.of_job(Some(job)) {
+                self.cancel_unrecovered(&run_id, (&StopReason::Cancelled.into(), why)).await;
             }
         }
     }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Supervisor;
 use super::queue::Waiting;
 use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recover_again};
-use crate::domain::{Outcome, RunId, StopReason};
+use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
 
@@ -21,81 +21,163 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The longest time between two retries.
 const MAX_PAUSE: Duration = Duration::from_mins(5);
 
-/// After so many failures, a run does not continue any more; dutyd only tries to end it.
-const MAX_FAILURES: u32 = 5;
+/// So long after its first failure, a run no longer continues; dutyd only tries to end it.
+const MAX_WAIT: Duration = Duration::from_hours(1);
 
-/// The open runs on which no task works.
+/// An open run on which no task of a run works.
+pub(super) struct OpenRun {
+    /// Why it could neither continue nor end.
+    pub(super) why: String,
+    /// Its job, which counts as busy; `None` if the run will not continue.
+    pub(super) job: Option<String>,
+    /// How it ends if it could continue: a person or a newer run cancelled it.
+    stop: Option<Stop>,
+    /// When to retry.
+    after: Instant,
+}
+
+/// The failures of a run since it last worked without one.
+struct Failures {
+    since: Instant,
+    count: u32,
+}
+
+/// The open runs on which no task of a run works.
 #[derive(Default)]
 pub(super) struct Unrecovered {
-    /// Each with the error.
-    pub(super) runs: BTreeMap<RunId, String>,
-    /// How often each failed. An entry stays until its run has ended.
-    failures: HashMap<RunId, u32>,
-    /// When to retry.
-    after: Option<Instant>,
+    pub(super) runs: BTreeMap<RunId, OpenRun>,
+    /// Also has runs that continue, because they may fail again. An entry stays until its run ends.
+    failures: HashMap<RunId, Failures>,
+    /// The runs that the task tries to recover.
+    trying: BTreeSet<RunId>,
     /// The recovery in progress, at most one.
     pub(super) task: JoinSet<Recovery>,
 }
 
 impl Unrecovered {
-    pub(super) fn new(runs: BTreeMap<RunId, String>) -> Self {
-        Self { runs, ..Self::default() }
+    /// Counts a failure of a run; returns when to retry.
+    fn count(&mut self, run_id: &RunId) -> Instant {
+        let now = Instant::now();
+        let first = || Failures { since: now, count: 0 };
+        let failures = self.failures.entry(run_id.clone()).or_insert_with(first);
+        let pause = PAUSE.saturating_mul(1 << failures.count.min(16)).min(MAX_PAUSE);
+        failures.count += 1;
+        now + pause
     }
 
-    fn add(&mut self, run_id: RunId, why: String) {
-        let failures = self.failures.entry(run_id.clone()).or_default();
-        *failures += 1;
-        let pause = PAUSE.saturating_mul(1 << (*failures - 1).min(16)).min(MAX_PAUSE);
-        let at = Instant::now() + pause;
-        self.after = Some(self.after.filter(|_| !self.runs.is_empty()).map_or(at, |of| of.min(at)));
-        self.runs.insert(run_id, why);
+    /// Tells whether a run has failed for so long that it no longer continues.
+    fn is_given_up(&self, run_id: &RunId) -> bool {
+        self.failures.get(run_id).is_some_and(|failures| failures.since.elapsed() >= MAX_WAIT)
+    }
+
+    /// Forgets the failures of a run that has ended.
+    pub(super) fn forget(&mut self, run_id: &RunId) {
+        self.failures.remove(run_id);
+    }
+
+    /// Returns the runs of a job that may continue.
+    pub(super) fn of_job(&self, job: Option<&str>) -> Vec<RunId> {
+        let runs = self.runs.iter().filter(|(_, run)| match (job, &run.job) {
+            (Some(wanted), Some(of)) => wanted == of,
+            (None, of) => of.is_some(),
+            (Some(_), None) => false,
+        });
+        runs.map(|(run_id, _)| run_id.clone()).collect()
     }
 }
 
 impl Supervisor {
-    /// Records that a run is open and that no task works on it.
+    /// Records that a run is open and that no task works on it. Its job is busy until the run has
+    /// continued or ended.
     pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
-        self.unrecovered.add(run_id, why.to_string());
+        let after = self.unrecovered.count(&run_id);
+        let why = why.to_string();
+        if let Some(run) = self.unrecovered.runs.get_mut(&run_id) {
+            (run.why, run.after) = (why, after);
+            return;
+        }
+        let job = self.parts.host.state.job_of_open(&run_id);
+        if let Some(job) = &job {
+            self.queue.hold(job);
+        }
+        self.unrecovered.runs.insert(run_id, OpenRun { why, job, stop: None, after });
+    }
+
+    /// Forgets that a run is open.
+    fn remove_unrecovered(&mut self, run_id: &RunId) {
+        let job = self.unrecovered.runs.remove(run_id).and_then(|run| run.job);
+        job.into_iter().for_each(|job| self.queue.ended(&job, false));
+    }
+
+    /// Cancels an open run on which no task works; returns whether it is one. Recovery ends it soon.
+    pub(super) async fn cancel_unrecovered(
+        &mut self,
+        run_id: &RunId,
+        (stop, why): (&Stop, &str),
+    ) -> bool {
+        let Some(run) = self.unrecovered.runs.get_mut(run_id) else { return false };
+        run.stop = Some(stop.clone());
+        run.after = Instant::now();
+        self.give_up(vec![run_id.clone()], why).await;
+        true
     }
 
     /// Begins to continue or to end the open runs on which no task works, once their pause is over.
     pub(super) fn retry_recovery(&mut self) {
-        let Unrecovered { runs, failures, after, task } = &mut self.unrecovered;
-        let is_early = after.is_some_and(|after| Instant::now() < after);
-        if runs.is_empty() || is_early || !task.is_empty() {
+        if !self.unrecovered.task.is_empty() {
             return;
         }
-        let given_up = failures.iter().filter(|(_, count)| **count >= MAX_FAILURES);
-        let given_up: BTreeSet<RunId> = given_up.map(|(run_id, _)| run_id.clone()).collect();
-        let run_ids: BTreeSet<RunId> = runs.keys().cloned().collect();
+        let now = Instant::now();
+        let ready = self.unrecovered.runs.iter().filter(|(_, run)| run.after <= now);
+        let run_ids: BTreeSet<RunId> = ready.map(|(run_id, _)| run_id.clone()).collect();
+        if run_ids.is_empty() {
+            return;
+        }
+        let given_up = run_ids.iter().filter(|run_id| self.unrecovered.is_given_up(run_id));
+        let given_up: BTreeSet<RunId> = given_up.cloned().collect();
+        for run_id in &given_up {
+            let job = self.unrecovered.runs.get_mut(run_id).and_then(|run| run.job.take());
+            job.into_iter().for_each(|job| self.queue.ended(&job, false));
+        }
+        self.unrecovered.trying.clone_from(&run_ids);
         let (host, redactor) =
             (self.parts.host.clone(), Redactor::new(&self.config.borrow().secrets));
         let work = async move { recover_again(&host, run_ids, &given_up, &redactor).await };
-        task.spawn(work);
+        self.unrecovered.task.spawn(work);
     }
 
     /// Queues the runs that can continue now, and closes the slots of those that have ended.
     pub(super) async fn on_recovered(&mut self, recovery: Result<Recovery, JoinError>) {
-        let tried = std::mem::take(&mut self.unrecovered.runs);
-        self.unrecovered.after = None;
+        let tried = std::mem::take(&mut self.unrecovered.trying);
         let Recovery { ended, resumable, failed } = match recovery {
             Ok(recovery) => recovery,
             Err(error) => {
                 tracing::error!(%error, "the recovery of open runs panicked");
-                let failed = tried.into_keys().map(|run_id| (run_id, error.to_string()));
+                let failed = tried.into_iter().map(|run_id| (run_id, error.to_string()));
                 Recovery { failed: failed.collect(), ..Recovery::default() }
             }
         };
         for (run_id, why) in failed {
-            self.unrecovered.add(run_id, why);
+            self.add_unrecovered(run_id, &why);
         }
         for run in resumable {
-            tracing::info!(run_id = %run.spec.run_id, "queued an open run to continue");
-            self.queue.push(Waiting::resumed(run));
+            let run = Waiting::resumed(run);
+            // The run was cancelled while recovery decided that it continues.
+            let stop = self.unrecovered.runs.get(&run.run_id).and_then(|open| open.stop.clone());
+            let run_id = run.run_id.clone();
+            if stop.is_some() {
+                self.queue.started(&run);
+                self.start_again(run, stop).await;
+            } else {
+                tracing::info!(%run_id, "queued an open run to continue");
+                self.queue.push(run);
+            }
+            self.remove_unrecovered(&run_id);
         }
         let now = self.parts.host.clock.now();
         for Recovered { run_id, .. } in ended {
-            self.unrecovered.failures.remove(&run_id);
+            self.remove_unrecovered(&run_id);
+            self.unrecovered.forget(&run_id);
             self.close_slot_of(run_id, now).await;
         }
         self.fill().await;
@@ -157,5 +239,26 @@ impl Supervisor {
 
     fn redactor(&self) -> Redactor {
         Redactor::new(&self.config.borrow().secrets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_five_minutes_and_a_run_is_given_up_after_an_hour() {
+        let mut unrecovered = Unrecovered::default();
+        let run_id = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
+        let mut pauses = Vec::new();
+        while !unrecovered.is_given_up(&run_id) {
+            let pause = unrecovered.count(&run_id) - Instant::now();
+            pauses.push(pause.as_secs());
+            tokio::time::advance(pause).await;
+        }
+        assert_eq!(pauses[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!(pauses.iter().sum::<u64>(), 3615);
+        unrecovered.forget(&run_id);
+        assert!(!unrecovered.is_given_up(&run_id));
     }
 }
