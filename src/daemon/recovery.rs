@@ -139,7 +139,7 @@ pub(super) async fn recover_again(
     for run_id in run_ids {
         let forced = given_up.contains(&run_id).then(|| RecoveryEnd {
             stop_reason: StopReason::Interrupted,
-            error: "no attempt to continue the run succeeded within an hour; see the log of dutyd"
+            error: "every attempt to continue the run failed, for an hour; see the log of dutyd"
                 .to_owned(),
         });
         let found = match host.state.take_lock(&run_id) {

@@ -27,6 +27,11 @@ impl Supervisor {
             self.queue.ended(&active.job, active.is_caught_up);
         }
         let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
+        let is_of_schedule = active.as_ref().is_none_or(Active::is_of_schedule);
+        // A stop of the daemon does not end the run for good.
+        let stop = active.as_ref().and_then(|active| active.stop.borrow().clone());
+        let stop = stop.filter(|stop| stop.reason != StopReason::Interrupted);
+        let ended_id = run_id.clone();
         let (job, started) = match active {
             Some(Active { job, facts, request, .. }) => (job, Some((facts, request))),
             None => (String::new(), None),
@@ -110,6 +115,7 @@ impl Supervisor {
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
         }
+        self.unrecovered.keep(&ended_id, is_of_schedule, stop);
         self.fill().await;
     }
 

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::queue::{Waiting, WaitsFor};
 use super::spans::merge;
-use super::{Active, CLAIM_BATCH, Held, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
+use super::{CLAIM_BATCH, Held, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
@@ -207,12 +207,9 @@ impl Supervisor {
         for job in jobs {
             let overlap = self.config.borrow().jobs.get(job).map(|job| job.overlap);
             let at_once = overlap == Some(Overlap::TerminateOther);
-            // A backfill and `catchup: all` run beside the schedule.
-            let is_of_schedule =
-                |of: &Active| !of.is_caught_up || of.facts.trigger == Trigger::Retry;
             let own = self.active.iter().filter(|(_, of)| of.job == job);
             let own: Vec<RunId> = own
-                .filter(|(_, of)| is_of_schedule(of))
+                .filter(|(_, of)| of.is_of_schedule())
                 .map(|(run_id, of)| {
                     of.stop.send_if_modified(|stop| {
                         let before = stop.clone();
@@ -231,7 +228,7 @@ impl Supervisor {
             for run_id in resumed {
                 self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;
             }
-            for run_id in self.unrecovered.of_job(Some(job)) {
+            for run_id in self.unrecovered.replaced_in(job) {
                 self.cancel_unrecovered(&run_id, (&StopReason::Cancelled.into(), why)).await;
             }
         }

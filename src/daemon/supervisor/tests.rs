@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
+use crate::daemon::recovery::{Recovered, Recovery};
 use crate::domain::Trigger;
 use crate::sinks::Observers;
 use crate::store::{SharedLedger, SlotRow, StateDir};
@@ -877,4 +878,32 @@ async fn audit_accepts_slots_that_were_decided_out_of_order() {
         }
     }
     panic!("the order of the slots is the same on each day");
+}
+
+// proves STATE-1
+#[tokio::test]
+async fn a_run_that_fails_during_a_recovery_is_not_forgotten_and_keeps_its_job_busy() {
+    const JOBS: &str = "version: 1\njobs: [{name: j, every: 1h, prompt: x}]\n";
+    let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
+    let supervisor = &mut bench.supervisor;
+    let state = supervisor.parts.host.state.clone();
+    let [tried, added] = [1, 2].map(|number| RunId::from_ulid(ulid::Ulid::from_parts(number, 1)));
+    let locks = [&tried, &added].map(|run_id| state.lock_run(run_id, "j").unwrap());
+    for run_id in [&tried, &added, &added] {
+        supervisor.add_unrecovered(run_id.clone(), &"the disk is full");
+    }
+    let ended = |run_id: &RunId| {
+        let (run_id, began, had_ended) = (run_id.clone(), true, true);
+        let ended = vec![Recovered { run_id, began, had_ended, cut_bytes: 0 }];
+        Ok(Recovery { ended, ..Recovery::default() })
+    };
+    supervisor.on_recovered(ended(&tried)).await;
+    assert_eq!(supervisor.unrecovered.runs.keys().collect::<Vec<_>>(), [&added]);
+    assert!(supervisor.queue.is_busy("j"));
+    assert_eq!(supervisor.unrecovered.replaced_in("j"), std::slice::from_ref(&added));
+    supervisor.unrecovered.keep(&added, false, None);
+    assert!(supervisor.unrecovered.replaced_in("j").is_empty(), "a backfill runs beside others");
+    supervisor.on_recovered(ended(&added)).await;
+    assert!(supervisor.unrecovered.runs.is_empty() && !supervisor.queue.is_busy("j"));
+    drop(locks);
 }

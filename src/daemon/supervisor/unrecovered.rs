@@ -21,8 +21,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The longest time between two retries.
 const MAX_PAUSE: Duration = Duration::from_mins(5);
 
-/// So long after its first failure, a run no longer continues; dutyd only tries to end it.
-const MAX_WAIT: Duration = Duration::from_hours(1);
+/// After so many failures, whose pauses make an hour, a run no longer continues; dutyd only tries to
+/// end it.
+const MAX_FAILURES: u32 = 17;
 
 /// An open run on which no task of a run works.
 pub(super) struct OpenRun {
@@ -30,24 +31,21 @@ pub(super) struct OpenRun {
     pub(super) why: String,
     /// Its job, which counts as busy; `None` if the run will not continue.
     pub(super) job: Option<String>,
+    /// Whether it belongs to the schedule, so that a newer run may replace it. True if unknown.
+    is_of_schedule: bool,
     /// How it ends if it could continue: a person or a newer run cancelled it.
     stop: Option<Stop>,
     /// When to retry.
     after: Instant,
 }
 
-/// The failures of a run since it last worked without one.
-struct Failures {
-    since: Instant,
-    count: u32,
-}
-
 /// The open runs on which no task of a run works.
 #[derive(Default)]
 pub(super) struct Unrecovered {
     pub(super) runs: BTreeMap<RunId, OpenRun>,
-    /// Also has runs that continue, because they may fail again. An entry stays until its run ends.
-    failures: HashMap<RunId, Failures>,
+    /// How often each run failed. An entry stays until its run ends, because a run that continues may
+    /// fail again.
+    failures: HashMap<RunId, u32>,
     /// The runs that the task tries to recover.
     trying: BTreeSet<RunId>,
     /// The recovery in progress, at most one.
@@ -57,17 +55,31 @@ pub(super) struct Unrecovered {
 impl Unrecovered {
     /// Counts a failure of a run; returns when to retry.
     fn count(&mut self, run_id: &RunId) -> Instant {
-        let now = Instant::now();
-        let first = || Failures { since: now, count: 0 };
-        let failures = self.failures.entry(run_id.clone()).or_insert_with(first);
-        let pause = PAUSE.saturating_mul(1 << failures.count.min(16)).min(MAX_PAUSE);
-        failures.count += 1;
-        now + pause
+        let failures = self.failures.entry(run_id.clone()).or_default();
+        let pause = PAUSE.saturating_mul(1 << (*failures).min(16)).min(MAX_PAUSE);
+        *failures += 1;
+        Instant::now() + pause
     }
 
-    /// Tells whether a run has failed for so long that it no longer continues.
+    /// Tells whether a run has failed so often that it no longer continues.
     fn is_given_up(&self, run_id: &RunId) -> bool {
-        self.failures.get(run_id).is_some_and(|failures| failures.since.elapsed() >= MAX_WAIT)
+        self.failures.get(run_id).is_some_and(|failures| *failures >= MAX_FAILURES)
+    }
+
+    /// Keeps what the task of a run knew about it, if the run is open. `stop` is how the run was to
+    /// end, if it was cancelled.
+    pub(super) fn keep(&mut self, run_id: &RunId, is_of_schedule: bool, stop: Option<Stop>) {
+        if let Some(run) = self.runs.get_mut(run_id) {
+            run.is_of_schedule = is_of_schedule;
+            run.stop = stop.or(run.stop.take());
+        }
+    }
+
+    /// Returns the runs of a job that may continue and that a newer run of its schedule replaces.
+    pub(super) fn replaced_in(&self, job: &str) -> Vec<RunId> {
+        let mut replaced = self.of_job(Some(job));
+        replaced.retain(|run_id| self.runs.get(run_id).is_some_and(|run| run.is_of_schedule));
+        replaced
     }
 
     /// Forgets the failures of a run that has ended.
@@ -93,14 +105,18 @@ impl Supervisor {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
         if let Some(run) = self.unrecovered.runs.get_mut(&run_id) {
-            (run.why, run.after) = (why, after);
+            // A cancelled run ends soon.
+            let latest = run.stop.as_ref().map_or(after, |_| Instant::now() + PAUSE);
+            (run.why, run.after) = (why, after.min(latest));
             return;
         }
         let job = self.parts.host.state.job_of_open(&run_id);
         if let Some(job) = &job {
             self.queue.hold(job);
         }
-        self.unrecovered.runs.insert(run_id, OpenRun { why, job, stop: None, after });
+        self.unrecovered
+            .runs
+            .insert(run_id, OpenRun { why, job, is_of_schedule: true, stop: None, after });
     }
 
     /// Forgets that a run is open.
@@ -254,7 +270,6 @@ mod tests {
         while !unrecovered.is_given_up(&run_id) {
             let pause = unrecovered.count(&run_id) - Instant::now();
             pauses.push(pause.as_secs());
-            tokio::time::advance(pause).await;
         }
         assert_eq!(pauses[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
         assert_eq!(pauses.iter().sum::<u64>(), 3615);
