@@ -272,7 +272,7 @@ fn prepare(
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(BUSY).map_err(failed)?;
-    // Look at the version first, so that the file of a newer dutyd stays as it is.
+    // Look at the version first: we must not change the file of a newer dutyd.
     let found = version(&connection).map_err(failed)?;
     let known = schema.version();
     if found > known {
