@@ -179,9 +179,17 @@ impl Queue {
         runs.caught_up += usize::from(waiting.is_caught_up);
     }
 
-    /// Counts an open run of a job as active until [`Self::ended`].
+    /// Counts an open run of a job as active until [`Self::release`]. `catchup: all` may have started
+    /// it, so the next run of that kind waits for it too.
     pub(super) fn hold(&mut self, job: &str) {
-        self.jobs.entry(job.to_owned()).or_default().active += 1;
+        let runs = self.jobs.entry(job.to_owned()).or_default();
+        runs.active += 1;
+        runs.caught_up += 1;
+    }
+
+    /// Ends what [`Self::hold`] began.
+    pub(super) fn release(&mut self, job: &str) {
+        self.ended(job, true);
     }
 
     /// Records that an active run of a job has ended.
@@ -310,7 +318,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_oldest_run_that_may_start_starts(
-            steps in prop::collection::vec((0u8..5, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
+            steps in prop::collection::vec((0u8..6, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
         ) {
             const JOBS: [&str; 3] = ["a", "b", "c"];
             let (mut queue, mut model) = (Queue::default(), Model::default());
@@ -333,6 +341,10 @@ mod tests {
                         let (run_id, ..) = model.waiting.remove(at.index(model.waiting.len()));
                         let removed = queue.remove(&RunId::parse(&run_id).unwrap());
                         prop_assert_eq!(removed.map(|waiting| waiting.run_id.to_string()), Some(run_id));
+                    }
+                    5 => {
+                        model.active.push((JOBS[job], WaitsFor::CaughtUp));
+                        queue.hold(JOBS[job]);
                     }
                     _ => {}
                 }

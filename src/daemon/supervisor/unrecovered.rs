@@ -122,7 +122,7 @@ impl Supervisor {
     /// Forgets that a run is open.
     fn remove_unrecovered(&mut self, run_id: &RunId) {
         let job = self.unrecovered.runs.remove(run_id).and_then(|run| run.job);
-        job.into_iter().for_each(|job| self.queue.ended(&job, false));
+        job.into_iter().for_each(|job| self.queue.release(&job));
     }
 
     /// Cancels an open run on which no task works; returns whether it is one. Recovery ends it soon.
@@ -153,7 +153,7 @@ impl Supervisor {
         let given_up: BTreeSet<RunId> = given_up.cloned().collect();
         for run_id in &given_up {
             let job = self.unrecovered.runs.get_mut(run_id).and_then(|run| run.job.take());
-            job.into_iter().for_each(|job| self.queue.ended(&job, false));
+            job.into_iter().for_each(|job| self.queue.release(&job));
         }
         self.unrecovered.trying.clone_from(&run_ids);
         let (host, redactor) =
