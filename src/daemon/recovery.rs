@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::panic::AssertUnwindSafe;
 
+use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
@@ -85,7 +86,7 @@ impl RecoveryEnd {
     fn interrupted(why: &str) -> Self {
         Self {
             stop_reason: StopReason::Interrupted,
-            error: format!("the daemon stopped during the run: {why}"),
+            error: format!("the run was cut off and does not continue: {why}"),
         }
     }
 }
@@ -253,15 +254,23 @@ async fn recover_run(
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
-        let id = run_id.clone();
+        let (id, slot) = (run_id.clone(), slot_of(&lines));
         let facts = ledger.read(move |reader| {
             let meta = |name| reader.meta(name);
-            Ok(((meta("last_seen")?, meta("started")?), reader.given_up(id.as_str())?))
+            let over = match (reader.given_up(id.as_str())?, &slot) {
+                (None, Some((job, epoch, due_at)))
+                    if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
+                {
+                    Some("its slot was decided before it could continue".to_owned())
+                }
+                (given_up, _) => given_up,
+            };
+            Ok(((meta("last_seen")?, meta("started")?), over))
         });
-        let ((last_seen, started), given_up) = facts.await?;
+        let ((last_seen, started), over) = facts.await?;
         let time = |at: Option<i64>| at.and_then(chrono::DateTime::from_timestamp_millis);
         let times = DaemonTimes { last_seen: time(last_seen), started: time(started) };
-        let resumable = match (forced, given_up) {
+        let resumable = match (forced, over) {
             (Some(forced), _) => Err(forced.clone()),
             (None, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
             (None, None) => resumable(host, run_id, &lines, times)
@@ -301,6 +310,16 @@ async fn recover_run(
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run.clone()).await?;
     Ok(Found::Ended(recovered, lock))
+}
+
+/// Returns the job, the epoch and the due time of the slot of a run; `None` if it has none.
+fn slot_of(lines: &[ReadLine]) -> Option<(String, i64, DateTime<Utc>)> {
+    match lines.first().and_then(known) {
+        Some(Event::SessionStart(start)) => {
+            Some((start.job.clone(), start.epoch?, start.scheduled_for?))
+        }
+        _ => None,
+    }
 }
 
 /// Tells whether a run had begun although its transcript has no whole line, which means that its

@@ -77,7 +77,7 @@ pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event
         }
     }
     let message =
-        |call_id| format!("the daemon stopped during the call {call_id}; its effect is unknown");
+        |call_id| format!("the run was cut off during the call {call_id}; its effect is unknown");
     open.into_iter().map(|id| Event::warning("effect_unknown", message(id))).collect()
 }
 

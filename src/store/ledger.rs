@@ -303,6 +303,21 @@ impl LedgerReader<'_> {
         query.query_row([run_id], slot_row).optional()
     }
 
+    /// Tells whether the slot of a run is decided: it is not waiting for the run any more.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn is_decided(
+        &self,
+        run_id: &str,
+        (job, epoch, due_at): (&str, i64, DateTime<Utc>),
+    ) -> rusqlite::Result<bool> {
+        let mut query = self.connection.prepare_cached(
+            "SELECT 1 FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND run_id = ?4
+             AND state NOT IN ('queued', 'running')",
+        )?;
+        query.exists(params![job, epoch, due_at.timestamp_millis(), run_id])
+    }
+
     /// Tells whether a run was started or queued for a due time in one of these epochs.
     ///
     /// *Errors*: SQLite's.

@@ -477,6 +477,35 @@ fn a_run_that_a_person_cancelled_does_not_continue_after_a_crash() {
     drop(daemon);
 }
 
+// proves CRON-1, STATE-1
+#[test]
+fn a_run_whose_slot_is_decided_does_not_continue() {
+    let place = place("look", "7337.OWN", "schedule: '* * * * * *'\n    overlap: skip");
+    let daemon = place.serve();
+    wait_until(|| !alive("sleep 7337.OWN").is_empty(), || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    // A disk that was full can take the end of the slot, but not the note that the run is over.
+    let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
+    let run_id: String = ledger
+        .query_row(
+            "UPDATE slots SET state = 'missed', reason = 'r' WHERE state = 'running' RETURNING run_id",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    drop(ledger);
+    let_it_end(&place);
+    let daemon = place.serve();
+    let run = end_of(&place, &run_id);
+    assert_eq!(run["outcome"], "interrupted");
+    assert!(run["error"].as_str().unwrap().contains("its slot was decided"), "{run}");
+    let slots = place.json(&["slots", "j"]).as_array().unwrap().clone();
+    let slot = slots.iter().find(|slot| slot["run_id"] == run_id.as_str()).unwrap();
+    assert_eq!((&slot["state"], &slot["reason"]), (&json!("missed"), &json!("r")));
+    drop(daemon);
+}
+
 #[test]
 fn the_checklist_is_not_evaluated_again() {
     let place = place("look", "7326.OWN", "precheck: {tool: look, run_when: nonempty}");

@@ -26,7 +26,7 @@ pub(super) struct DaemonTimes {
 /// Returns the run as it began, if it may continue.
 ///
 /// *Errors*: a file system gives no answer, so a later attempt may find out. The inner error says, for
-/// people, why the run ends as interrupted; it follows "the daemon stopped during the run: ".
+/// people, why the run ends as interrupted; it follows "the run was cut off and does not continue: ".
 pub(super) async fn resumable(
     host: &Host,
     run_id: &RunId,

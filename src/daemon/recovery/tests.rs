@@ -108,7 +108,8 @@ async fn a_run_cut_after_any_line_keeps_its_lines_and_gets_one_end() {
             assert_eq!(end["type"], "session_end");
             assert_eq!(end["outcome"], "interrupted");
             let error = end["error"].as_str().unwrap();
-            let why = "the daemon stopped during the run: its configuration cannot be loaded";
+            let why =
+                "the run was cut off and does not continue: its configuration cannot be loaded";
             assert!(error.starts_with(why), "{error}");
             let of = |kind: &str| -> Vec<Value> {
                 let lines = values(&before).into_iter().filter(|line| line["type"] == kind);
