@@ -35,7 +35,7 @@ use super::recovery::Resumable;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{RunId, Stop, StopReason, Trigger};
+use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
 use queue::{Queue, Waiting};
@@ -120,10 +120,9 @@ struct Active {
 }
 
 impl Active {
-    /// Tells whether a newer run of the schedule may replace it. A backfill and `catchup: all` run
-    /// beside the schedule.
+    /// Tells whether a newer run of the schedule may replace it.
     fn is_of_schedule(&self) -> bool {
-        !self.is_caught_up || self.facts.trigger == Trigger::Retry
+        queue::is_of_schedule(self.is_caught_up, self.facts.trigger)
     }
 }
 

@@ -69,6 +69,12 @@ pub async fn resume(
         scope.record(Event::warning("torn_tail", message)).await?;
     }
     leave_queue(&scope.spec.run_id, &scope.host).await;
+    if let Some(stop) = scope.stop.given()
+        && !scope.is_suspending()
+    {
+        let result = end_without_session(&scope, &events, (stop.reason, None), &row).await;
+        return Ok(conclude(scope, result).await);
+    }
     scope.start_servers().await?;
     if let Some(todos) = todos(&events) {
         scope.ctx.set_todos(todos);
@@ -122,19 +128,30 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
     run_apart(scope, work).await
 }
 
-/// Ends a run that cannot continue, after a warning for each call whose effect is unknown. `why` is
-/// for the operator.
+/// Ends a run that cannot continue. `why` is for the operator.
 async fn end_unresumable(
     scope: &RunScope,
     events: &[Event],
     (why, row): (String, &RunSummary),
+) -> SessionResult {
+    end_without_session(scope, events, (StopReason::Interrupted, Some(why)), row).await
+}
+
+/// Ends a run that does not continue, after a warning for each call whose effect is unknown. `error`
+/// is for the operator.
+async fn end_without_session(
+    scope: &RunScope,
+    events: &[Event],
+    (stop_reason, error): (StopReason, Option<String>),
+    row: &RunSummary,
 ) -> SessionResult {
     for warning in unknown_effects(events.iter()) {
         if let Err(error) = scope.record(warning).await {
             return ended_early(StopReason::RecordFailed, error.to_string());
         }
     }
-    let mut result = with_totals(ended_early(StopReason::Interrupted, why), row);
+    let mut result = with_totals(ended_early(stop_reason, String::new()), row);
+    result.end.error = error;
     result.counters.tools_used = tools_used(events.iter());
     result
 }

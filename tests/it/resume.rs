@@ -336,6 +336,68 @@ fn a_run_that_continues_can_be_cancelled() {
     drop(daemon);
 }
 
+/// Leaves a hung run of `other`, then one of `j`, to a daemon that runs only one of them at a time.
+fn waits_behind_another(place: &Place, number: &str) -> Daemon {
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &format!("{jobs}  - {{name: other, prompt: x}}\n"));
+    let daemon = place.serve();
+    let hung = || alive(&format!("sleep {number}")).len();
+    assert_eq!(place.dutyd(&["trigger", "other"]).code, 0);
+    wait_until(|| hung() == 1, || place.log());
+    std::fs::write(place.path().join("first"), "").unwrap();
+    assert_eq!(place.dutyd(&["trigger", "j"]).code, 0);
+    wait_until(|| hung() == 2, || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    place.write("config.yaml", &format!("{CONFIG}max_concurrent_runs: 1\n"));
+    let daemon = place.serve();
+    wait_until(|| hung() == 1, || place.log());
+    daemon
+}
+
+/// Returns the newest run of `j`.
+fn last_of_j(place: &Place) -> String {
+    let runs = place.json(&["runs", "--job", "j"]);
+    runs[0]["run_id"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_run_that_waits_to_continue_can_be_cancelled() {
+    let place = place("look", "7338.OWN", "description: d");
+    let daemon = waits_behind_another(&place, "7338.OWN");
+    let run_id = last_of_j(&place);
+    assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
+    let run = end_of(&place, &run_id);
+    assert_eq!((&run["outcome"], &run["error"]), (&json!("cancelled"), &Value::Null));
+    let [end] = events(&place, &run_id, "session_end").try_into().unwrap();
+    assert!(end["by"]["user"].is_string(), "{end}");
+    assert_eq!(made(&place).lines().count(), 3, "the call of `other` is made again");
+    drop(daemon);
+}
+
+// proves CRON-5
+#[test]
+fn a_newer_run_cancels_an_attempt_that_waits_to_continue() {
+    let keys = "retry: {max_attempts: 2, backoff: 1s}\n    limits: {max_iterations: 1}";
+    let place = place("look", "7339.OWN", keys);
+    let root = place.path().display().to_string();
+    // The first attempt of `j` removes the file and fails at its limit; the other calls hang.
+    place.write(
+        "tools.yaml",
+        &format!("version: 1\ntools: [{{name: look, description: Looks, category: read, cmd: sh, args: [-c, 'rm {root}/first || exec sleep 7339.OWN']}}]\n"),
+    );
+    let jobs = JOBS.replace("NAME", "j").replace("    tools: {write: [change]}\n", "");
+    place.write("jobs.yaml", &jobs.replace("KEYS: KEYS", keys));
+    let daemon = waits_behind_another(&place, "7339.OWN");
+    let run_id = last_of_j(&place);
+    let run = || place.json(&["show", &run_id])["run"].clone();
+    assert_eq!((&run()["attempt"], &run()["outcome"]), (&json!(2), &Value::Null));
+    let keys = format!("{keys}\n    schedule: '* * * * * *'\n    overlap: cancel_other");
+    place.write("jobs.yaml", &jobs.replace("KEYS: KEYS", &keys));
+    wait_until(|| run()["outcome"] == "cancelled", || format!("{}\n{}", run(), place.log()));
+    drop(daemon);
+}
+
 // proves LOG-3
 #[test]
 fn a_broken_record_is_left_alone_and_its_run_is_interrupted() {
@@ -384,12 +446,6 @@ fn an_index_that_lacks_runs_is_repaired() {
 }
 
 /// Returns the path of the transcript of a run.
-fn transcript(place: &Place, run_id: &str) -> std::path::PathBuf {
-    let kept = place.kept().into_iter();
-    let mut own = kept.filter(|path| path.parent().unwrap().ends_with(run_id));
-    own.find(|path| path.ends_with("transcript.jsonl")).unwrap()
-}
-
 // proves LOG-3, STATE-1
 #[test]
 fn an_altered_last_line_does_not_count_as_torn() {
@@ -397,7 +453,7 @@ fn an_altered_last_line_does_not_count_as_torn() {
     let (daemon, run_id) = hang(&place, "7320.OWN");
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
-    let path = transcript(&place, &run_id);
+    let path = place.transcript(&run_id);
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes[..bytes.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     bytes[last] = b'x';
@@ -437,7 +493,7 @@ fn a_slot_whose_record_is_gone_does_not_run_again() {
         daemon.signal(Signal::SIGKILL);
         daemon.wait();
         let run_id = made(&place).trim().to_owned();
-        damage(&transcript(&place, &run_id));
+        damage(&place.transcript(&run_id));
         let_it_end(&place);
         let daemon = place.serve();
         wait_until(|| made(&place).lines().count() > 2, || place.log());

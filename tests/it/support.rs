@@ -203,6 +203,13 @@ impl Place {
         std::fs::read_to_string(self.temp.path().join("log")).unwrap_or_default()
     }
 
+    /// Returns the path of the transcript of a run.
+    pub(crate) fn transcript(&self, run_id: &str) -> PathBuf {
+        let mut own =
+            self.kept().into_iter().filter(|path| path.parent().unwrap().ends_with(run_id));
+        own.find(|path| path.ends_with("transcript.jsonl")).unwrap()
+    }
+
     /// Returns every file below the state directory.
     pub(crate) fn kept(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();

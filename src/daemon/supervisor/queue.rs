@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
-use crate::domain::RunId;
+use crate::domain::{RunId, Trigger};
 use crate::run::TriggerFacts;
 use crate::store::QueuedRun;
 
@@ -53,10 +53,21 @@ impl Waiting {
         self.facts.scheduled_for.is_some()
     }
 
+    /// Tells whether a newer run of the schedule may replace it once it has begun.
+    pub(super) fn is_of_schedule(&self) -> bool {
+        is_of_schedule(self.is_caught_up, self.facts.trigger)
+    }
+
     /// Tells whether the run is that of a slot and has not begun.
     pub(super) fn is_new_slot(&self) -> bool {
         self.is_slot() && self.resumed.is_none()
     }
+}
+
+/// Tells whether a newer run of the schedule may replace a run that has begun. A backfill and
+/// `catchup: all` run beside the schedule.
+pub(super) fn is_of_schedule(is_caught_up: bool, trigger: Trigger) -> bool {
+    !is_caught_up || trigger == Trigger::Retry
 }
 
 /// The runs of a job.

@@ -223,7 +223,7 @@ impl Supervisor {
             let why = "a newer run took its place";
             self.give_up(own, why).await;
             let resumed = self.queue.of_job(job);
-            let resumed = resumed.filter(|run| run.resumed.is_some() && !run.is_caught_up);
+            let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_of_schedule());
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
             for run_id in resumed {
                 self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;
