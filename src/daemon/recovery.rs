@@ -91,6 +91,23 @@ impl RecoveryEnd {
     }
 }
 
+/// An open run on which no task of a living daemon works.
+#[derive(Debug, Clone)]
+pub(super) struct Retried {
+    /// Since when no task works on it.
+    pub(super) since: DateTime<Utc>,
+    /// Whether it must end, because it failed too often.
+    pub(super) is_given_up: bool,
+}
+
+/// What a living daemon knows about a run that it recovers.
+#[derive(Default)]
+struct KnownFacts {
+    since: Option<DateTime<Utc>>,
+    /// How the run ends even if it could continue.
+    forced: Option<RecoveryEnd>,
+}
+
 /// Why recovery could not end a run.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -120,7 +137,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     }
     let mut recovery = Recovery::default();
     for (run_id, lock) in abandoned {
-        let found = recover_run(host, &run_id, (lock, None), redactor).await;
+        let found = recover_run(host, &run_id, (lock, KnownFacts::default()), redactor).await;
         recovery.add(run_id, found);
     }
     for run in &mut recovery.resumable {
@@ -129,23 +146,23 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     Ok(recovery)
 }
 
-/// Recovers these runs of a daemon at work, on which no task works. Ends those of `given_up`.
+/// Recovers these runs of a daemon at work, on which no task works.
 pub(super) async fn recover_again(
     host: &Host,
-    run_ids: BTreeSet<RunId>,
-    given_up: &BTreeSet<RunId>,
+    runs: BTreeMap<RunId, Retried>,
     redactor: &Redactor,
 ) -> Recovery {
     let mut recovery = Recovery::default();
-    for run_id in run_ids {
-        let forced = given_up.contains(&run_id).then(|| RecoveryEnd {
+    for (run_id, Retried { since, is_given_up }) in runs {
+        let forced = is_given_up.then(|| RecoveryEnd {
             stop_reason: StopReason::Interrupted,
             error: "every attempt to continue the run failed, for an hour; see the log of dutyd"
                 .to_owned(),
         });
         let found = match host.state.take_lock(&run_id) {
             Ok(Some(lock)) => {
-                let work = recover_run(host, &run_id, (lock, forced.as_ref()), redactor);
+                let facts = KnownFacts { since: Some(since), forced };
+                let work = recover_run(host, &run_id, (lock, facts), redactor);
                 // A bug must not stop the recovery of the other runs.
                 let found = AssertUnwindSafe(work).catch_unwind().await;
                 let panicked = |_| Err(io::Error::other("a bug in dutyd; see its log").into());
@@ -189,7 +206,8 @@ pub(super) async fn end_panicked(
         stop_reason: StopReason::InternalError,
         error: "a bug in dutyd ended the run; see its log".to_owned(),
     };
-    match recover_run(host, run_id, (lock, Some(&forced)), redactor).await {
+    let facts = KnownFacts { since: None, forced: Some(forced) };
+    match recover_run(host, run_id, (lock, facts), redactor).await {
         Ok(Found::Ended(run, lock)) => {
             lock.close().map_err(|error| error.to_string())?;
             Ok(run.began)
@@ -206,12 +224,11 @@ enum Found {
 }
 
 /// Decides whether an open run continues. If not, ends it and fills in what is missing: the last
-/// line, the end in the ledger, the row in the index. `forced`, if any, ends
-/// the run even if it could continue.
+/// line, the end in the ledger, the row in the index.
 async fn recover_run(
     host: &Host,
     run_id: &RunId,
-    (lock, forced): (RunLock, Option<&RecoveryEnd>),
+    (lock, KnownFacts { since, forced }): (RunLock, KnownFacts),
     redactor: &Redactor,
 ) -> Result<Found, RecoveryError> {
     let nothing =
@@ -232,6 +249,7 @@ async fn recover_run(
         }
         // Without its directory, the slot of the run can run under the same id.
         host.state.remove_run(run_id).await?;
+        host.ledger.get().await?.forget_unbegun(run_id.clone()).await?;
         return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
     };
     extent.cut_torn(&run.transcript())?;
@@ -256,7 +274,6 @@ async fn recover_run(
     if !recovered.had_ended {
         let (id, slot) = (run_id.clone(), slot_of(&lines));
         let facts = ledger.read(move |reader| {
-            let meta = |name| reader.meta(name);
             let over = match (reader.given_up(id.as_str())?, &slot) {
                 (None, Some((job, epoch, due_at)))
                     if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
@@ -265,24 +282,26 @@ async fn recover_run(
                 }
                 (given_up, _) => given_up,
             };
-            Ok(((meta("last_seen")?, meta("started")?), over))
+            Ok((DaemonTimes::read(reader)?, over))
         });
-        let ((last_seen, started), over) = facts.await?;
-        let time = |at: Option<i64>| at.and_then(chrono::DateTime::from_timestamp_millis);
-        let times = DaemonTimes { last_seen: time(last_seen), started: time(started) };
+        let (times, over) = facts.await?;
         let resumable = match (forced, over) {
-            (Some(forced), _) => Err(forced.clone()),
-            (None, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
+            (Some(forced), _) if forced.stop_reason == StopReason::InternalError => Err(forced),
+            (_, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
+            (Some(forced), None) => Err(forced),
             (None, None) => resumable(host, run_id, &lines, times)
                 .await?
                 .map_err(|why| RecoveryEnd::interrupted(&why)),
         };
+        // The time since no task works on the run is not its work.
+        let until = times.last_seen.into_iter().chain(since).min();
+        let of_work = DaemonTimes { last_seen: until, ..times };
         match resumable {
             Ok(spec) => {
                 let resumption = Resumption {
                     lock,
                     row,
-                    worked: worked(&lines, times),
+                    worked: worked(&lines, of_work),
                     lines: lines.len() as u64,
                     count: resumptions(&lines) + 1,
                     killed: 0,

@@ -239,6 +239,11 @@ impl Supervisor {
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
+        // A run that is still open keeps the time at which its daemon stopped.
+        if supervisor.unrecovered.runs.is_empty() {
+            let stopped = supervisor.last_seen.timestamp_millis();
+            supervisor.parts.ledger.set_meta("stopped", stopped).await?;
+        }
         supervisor.parts.ledger.set_meta("started", now.timestamp_millis()).await?;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }

@@ -75,6 +75,21 @@ impl Ledger {
         .await
     }
 
+    /// Forgets what the ledger keeps about a run that did not begin: that it was given up, and its part
+    /// of the daily budgets.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn forget_unbegun(&self, run_id: RunId) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            release(transaction, run_id.as_str(), Some(0))?;
+            transaction
+                .prepare_cached("DELETE FROM given_up WHERE run_id = ?1")?
+                .execute([run_id.as_str()])
+                .map(drop)
+        })
+        .await
+    }
+
     /// Adds a run to the queue.
     ///
     /// *Errors*: [`DbError`]; the run is then not added.

@@ -2,8 +2,9 @@
 //! back.
 
 use chrono::{DateTime, Utc};
+use nix::sys::signal::Signal;
 
-use crate::support::{Place, wait_until};
+use crate::support::{Place, alive, wait_until};
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
@@ -128,4 +129,38 @@ fn summer_time_ends_and_the_clock_is_set_back() {
     clocked.goes_to("2026-10-25T00:30:00Z", ("fixed", 2, "ran"));
     assert_eq!(clocked.slots("fixed").len(), 3);
     assert!(clocked.is_sound());
+}
+
+// proves STATE-1
+#[test]
+fn a_run_that_could_not_be_read_at_the_start_is_still_too_old_to_continue() {
+    let clocked = Clocked::new("2026-05-04T10:00:00Z");
+    let place = &clocked.place;
+    place.write(
+        "config.yaml",
+        "models: {m: {provider: scripted, script: s.yaml}}\nsecurity: {sandbox: off}\n",
+    );
+    place.write("s.yaml", "steps: [{call: {tool: look}}, {say: done}]\n");
+    place.write("tools.yaml", "version: 1\ntools: [{name: look, description: Looks, category: read, cmd: sleep, args: ['7119.OWN']}]\n");
+    place.write("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x, catchup_window: 1h}]\n");
+    let daemon = place.serve();
+    let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
+    wait_until(|| !alive("sleep 7119.OWN").is_empty(), || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let transcript = place.transcript(&run_id);
+    let kept = place.path().join("kept.jsonl");
+    std::fs::rename(&transcript, &kept).unwrap();
+    std::fs::create_dir(&transcript).unwrap();
+    clocked.set("2026-05-04T13:00:00Z");
+    let daemon = place.serve();
+    let degraded = || place.json(&["status"])["degraded"].to_string();
+    wait_until(|| degraded().contains("could neither continue nor end"), || place.log());
+    std::fs::remove_dir(&transcript).unwrap();
+    std::fs::rename(&kept, &transcript).unwrap();
+    let run = || place.json(&["show", &run_id])["run"].clone();
+    wait_until(|| !run()["outcome"].is_null(), || place.log());
+    let error = run()["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.contains("longer than `catchup_window` (1h)"), "{}", run());
+    drop(daemon);
 }

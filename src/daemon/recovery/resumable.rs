@@ -11,7 +11,7 @@ use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
 use crate::domain::{Event, RunId, SessionStart, Trigger};
 use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
-use crate::store::{ReadLine, known};
+use crate::store::{LedgerReader, ReadLine, known};
 
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
@@ -21,6 +21,21 @@ const MAX_RESUMPTIONS: u64 = 3;
 pub(super) struct DaemonTimes {
     pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
+    /// When the daemon before it was last seen.
+    pub(super) stopped: Option<DateTime<Utc>>,
+}
+
+impl DaemonTimes {
+    /// Reads the times from the ledger.
+    ///
+    /// *Errors*: SQLite's.
+    pub(super) fn read(reader: &LedgerReader<'_>) -> rusqlite::Result<Self> {
+        let time = |name| -> rusqlite::Result<_> {
+            Ok(reader.meta(name)?.and_then(DateTime::from_timestamp_millis))
+        };
+        let (last_seen, started) = (time("last_seen")?, time("started")?);
+        Ok(Self { last_seen, started, stopped: time("stopped")? })
+    }
 }
 
 /// Returns the run as it began, if it may continue.
@@ -38,8 +53,7 @@ pub(super) async fn resumable(
         _ => return Ok(Err("its transcript does not begin with `session_start`".to_owned())),
     };
     let (of_host, of_run) = (host.clone(), start.clone());
-    // Work of its own: other work of the daemon may wait for a file system.
-    let config = HostWork::of("recovery").run(move || config_of(&of_host, &of_run)).await?;
+    let config = HostWork::of(&start.job).run(move || config_of(&of_host, &of_run)).await?;
     Ok(spec_of(host, run_id, (&start, config), lines, times))
 }
 
@@ -70,8 +84,7 @@ fn spec_of(
     if deaths(lines) >= MAX_RESUMPTIONS && !was_stopped {
         return Err(format!("it was already resumed {MAX_RESUMPTIONS} times"));
     }
-    let stopped = lines.last().and_then(moment).max(times.last_seen);
-    let down = stopped.map(|stopped| host.clock.now() - stopped).unwrap_or_default();
+    let down = downtime(lines.last().and_then(moment), times, host.clock.now());
     if down > TimeDelta::from_std(job.catchup_window).unwrap_or(TimeDelta::MAX) {
         let (down, window) = (shown(down), humantime::format_duration(job.catchup_window));
         return Err(format!(
@@ -89,6 +102,19 @@ fn spec_of(
     let spec = RunSpec::new(run_id.clone(), config, job, trigger, &start.vars, prompt);
     let spec = spec.map_err(|error| error.to_string())?;
     Ok(RunSpec { is_queued: true, ..spec.with_plan(start.mode == "plan") })
+}
+
+/// Returns how long no daemon ran since a run wrote its last line at `last`.
+fn downtime(last: Option<DateTime<Utc>>, times: DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
+    let last_down = |since: Option<DateTime<Utc>>| since.map(|at| now - at).unwrap_or_default();
+    match last.zip(times.started) {
+        // The daemon that started after the last line never continued the run.
+        Some((last, started)) if last < started => {
+            let stopped = times.stopped.map_or(last, |stopped| stopped.max(last));
+            (started - stopped) + last_down(times.last_seen)
+        }
+        _ => last_down(last.max(times.last_seen)),
+    }
 }
 
 /// Loads the configuration with which a run began.
@@ -200,7 +226,7 @@ mod tests {
         let warning = json!({"type": "warning", "code": "c", "message": "m"});
         let check = |lines: &[(i64, &Value)], seen: (i64, i64), expected: u64| {
             let lines: Vec<ReadLine> = lines.iter().map(|(at, event)| line(*at, event)).collect();
-            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1) };
+            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1), stopped: None };
             assert_eq!(worked(&lines, times), Duration::from_secs(expected), "{lines:?} {times:?}");
         };
         let (stopped, again) = (suspended(), resumed(None));
@@ -211,6 +237,23 @@ mod tests {
         check(&[(0, &warning), (10, &warning)], (90, 7000), 10);
         // The silent work before the first death counts once the run has continued.
         check(&[(0, &warning), (100, &resumed(Some(60_000))), (107, &warning)], (90, 107), 67);
+    }
+
+    #[test]
+    fn a_run_that_a_daemon_could_not_continue_keeps_its_downtime() {
+        let check = |last: i64, (stopped, started, seen): (i64, i64, i64), now: i64, down: i64| {
+            let times =
+                DaemonTimes { stopped: at(stopped), started: at(started), last_seen: at(seen) };
+            let found = downtime(at(last), times, at(now).unwrap());
+            assert_eq!(found, TimeDelta::seconds(down), "{last} {times:?} {now}");
+        };
+        // Its own daemon died at 110, during a call that began at 100.
+        check(100, (10, 20, 110), 150, 40);
+        check(100, (10, 20, 90), 150, 50);
+        // The daemon that started at 5000 tries again at 5005.
+        check(100, (110, 5000, 5003), 5005, 4892);
+        // Another one starts at 6010, after it stopped at 6000.
+        check(100, (110, 5000, 6000), 6010, 4900);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Supervisor;
 use super::queue::Waiting;
-use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recover_again};
+use crate::daemon::recovery::{Recovered, Recovery, Retried, end_panicked, recover_again};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
@@ -35,6 +35,8 @@ pub(super) struct OpenRun {
     is_of_schedule: bool,
     /// How it ends if it could continue: a person or a newer run cancelled it.
     stop: Option<Stop>,
+    /// Since when no task works on it.
+    since: DateTime<Utc>,
     /// When to retry.
     after: Instant,
 }
@@ -72,6 +74,9 @@ impl Unrecovered {
         if let Some(run) = self.runs.get_mut(run_id) {
             run.is_of_schedule = is_of_schedule;
             run.stop = stop.or(run.stop.take());
+            if run.stop.is_some() {
+                run.after = run.after.min(Instant::now() + PAUSE);
+            }
         }
     }
 
@@ -114,9 +119,9 @@ impl Supervisor {
         if let Some(job) = &job {
             self.queue.hold(job);
         }
-        self.unrecovered
-            .runs
-            .insert(run_id, OpenRun { why, job, is_of_schedule: true, stop: None, after });
+        let since = self.parts.host.clock.now();
+        let run = OpenRun { why, job, is_of_schedule: true, stop: None, since, after };
+        self.unrecovered.runs.insert(run_id, run);
     }
 
     /// Forgets that a run is open.
@@ -149,17 +154,19 @@ impl Supervisor {
         if run_ids.is_empty() {
             return;
         }
-        let given_up = run_ids.iter().filter(|run_id| self.unrecovered.is_given_up(run_id));
-        let given_up: BTreeSet<RunId> = given_up.cloned().collect();
-        for run_id in &given_up {
-            let job = self.unrecovered.runs.get_mut(run_id).and_then(|run| run.job.take());
-            job.into_iter().for_each(|job| self.queue.release(&job));
+        let mut runs = BTreeMap::new();
+        for run_id in &run_ids {
+            let is_given_up = self.unrecovered.is_given_up(run_id);
+            let Some(run) = self.unrecovered.runs.get_mut(run_id) else { continue };
+            runs.insert(run_id.clone(), Retried { since: run.since, is_given_up });
+            if is_given_up {
+                run.job.take().into_iter().for_each(|job| self.queue.release(&job));
+            }
         }
-        self.unrecovered.trying.clone_from(&run_ids);
+        self.unrecovered.trying = run_ids;
         let (host, redactor) =
             (self.parts.host.clone(), Redactor::new(&self.config.borrow().secrets));
-        let work = async move { recover_again(&host, run_ids, &given_up, &redactor).await };
-        self.unrecovered.task.spawn(work);
+        self.unrecovered.task.spawn(async move { recover_again(&host, runs, &redactor).await });
     }
 
     /// Queues the runs that can continue now, and closes the slots of those that have ended.
