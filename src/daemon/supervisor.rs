@@ -400,8 +400,7 @@ impl Supervisor {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
         if !self.record_running(waiting.run_id.clone(), now).await {
-            self.queue.ended(&waiting.job, waiting.is_caught_up);
-            self.queue.push(waiting);
+            self.queue.put_back(waiting);
             return;
         }
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;

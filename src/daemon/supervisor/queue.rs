@@ -183,6 +183,14 @@ impl Queue {
         }
     }
 
+    /// Returns a run that [`Self::start`] took to its place in the queue.
+    pub(super) fn put_back(&mut self, waiting: Waiting) {
+        let (job, is_caught_up) = (waiting.job.clone(), waiting.is_caught_up);
+        // A younger run must not take its place.
+        self.push(waiting);
+        self.ended(&job, is_caught_up);
+    }
+
     /// Counts a run that [`Self::remove`] removed as active until [`Self::ended`].
     pub(super) fn started(&mut self, waiting: &Waiting) {
         let runs = self.jobs.entry(waiting.job.clone()).or_default();
@@ -322,6 +330,17 @@ mod tests {
             self.active.push((job, waits_for));
             Some(run_id)
         }
+    }
+
+    #[test]
+    fn a_run_that_returns_to_the_queue_keeps_its_place() {
+        let mut queue = Queue::default();
+        queue.push(run(1, "a", WaitsFor::AllRuns));
+        let first = queue.start().unwrap();
+        queue.push(run(2, "a", WaitsFor::AllRuns));
+        let run_id = first.run_id.clone();
+        queue.put_back(first);
+        assert_eq!(queue.start().unwrap().run_id, run_id);
     }
 
     const KINDS: [WaitsFor; 3] = [WaitsFor::Nothing, WaitsFor::CaughtUp, WaitsFor::AllRuns];

@@ -43,8 +43,7 @@ impl Supervisor {
     pub(super) async fn start_again(&mut self, waiting: Waiting, stop: Option<Stop>) {
         let now = self.parts.host.clock.now();
         if stop.is_none() && !self.record_running(waiting.run_id.clone(), now).await {
-            self.queue.ended(&waiting.job, waiting.is_caught_up);
-            self.queue.push(waiting);
+            self.queue.put_back(waiting);
             return;
         }
         let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
