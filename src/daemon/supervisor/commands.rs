@@ -292,7 +292,7 @@ impl Supervisor {
             jobs: StatusJobs {
                 total: self.config.borrow().jobs.len(),
                 paused: self.paused_jobs(),
-                failing: self.last_outcomes.values().filter(|good| !**good).count(),
+                failing: self.failing_jobs(),
             },
             sandbox: held(self.config.borrow().settings.security.sandbox),
             degraded,

@@ -43,4 +43,11 @@ impl Supervisor {
         let config = self.config.borrow();
         self.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
     }
+
+    /// Returns how many configured jobs did not succeed in their last run.
+    pub(super) fn failing_jobs(&self) -> usize {
+        let config = self.config.borrow();
+        let failing = self.last_outcomes.iter().filter(|(_, is_good)| !**is_good);
+        failing.filter(|(job, _)| config.jobs.contains_key(job.as_str())).count()
+    }
 }
