@@ -196,8 +196,9 @@ impl Supervisor {
             let has_begun = slot.state == SlotState::Running && !queued.contains(run_id.as_str());
             let end = self.end_of(&run_id).or_else(|| has_begun.then(RecordedEnd::lost));
             match end {
-                Some(RecordedEnd { outcome, stop_reason, reason, failed }) => {
+                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed }) => {
                     if let Some(failed) = failed
+                        && ended_at.is_some_and(|at| self.is_too_late(&slot.job, at, now).is_none())
                         && self.retry(&slot.job, &run_id, failed, now).await
                     {
                         continue;
@@ -222,8 +223,7 @@ impl Supervisor {
         let interrupted = Outcome::Interrupted;
         let unreadable = |why: &dyn std::fmt::Display| {
             let reason = format!("{interrupted} (its transcript cannot be read: {why})");
-            let stop_reason = StopReason::Interrupted;
-            Some(RecordedEnd { outcome: interrupted, stop_reason, reason, failed: None })
+            Some(RecordedEnd::interrupted(reason))
         };
         let lines = match read_lines(&transcript) {
             Ok(lines) => lines,
@@ -242,7 +242,8 @@ impl Supervisor {
                     .flatten()
                     .map(|facts| FailedRun { facts, request: RunRequest::default(), stop_reason });
                 let reason = format!("{outcome} ({stop_reason})");
-                Some(RecordedEnd { outcome, stop_reason, reason, failed })
+                let ended_at = row.ended_at.as_deref().and_then(|at| at.parse().ok());
+                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed })
             }
             (None, Some(problem)) => unreadable(&problem),
             (None, None) if lines.is_empty() => None,
@@ -257,6 +258,8 @@ pub(super) struct RecordedEnd {
     pub(super) stop_reason: StopReason,
     /// The reason for the row of the slot.
     reason: String,
+    /// When the run ended; `None` if it has no last line.
+    ended_at: Option<DateTime<Utc>>,
     /// The run, if its job may repeat it.
     failed: Option<FailedRun>,
 }
@@ -264,9 +267,12 @@ pub(super) struct RecordedEnd {
 impl RecordedEnd {
     /// Returns the end of a run that had begun, and whose transcript is gone or empty.
     fn lost() -> Self {
+        Self::interrupted(format!("{} (its transcript is gone)", Outcome::Interrupted))
+    }
+
+    fn interrupted(reason: String) -> Self {
         let (outcome, stop_reason) = (Outcome::Interrupted, StopReason::Interrupted);
-        let reason = format!("{outcome} (its transcript is gone)");
-        Self { outcome, stop_reason, reason, failed: None }
+        Self { outcome, stop_reason, reason, ended_at: None, failed: None }
     }
 }
 

@@ -157,9 +157,9 @@ impl Supervisor {
         job.map_or(WaitsFor::AllRuns, |job| waits_for(job, Trigger::Retry, true))
     }
 
-    /// Tells why an attempt of `job` that should have begun at `begins_at` is too late; `None` if it
-    /// is not.
-    fn is_too_late(
+    /// Tells why an attempt of `job` that should have begun or been decided at `begins_at` is too late;
+    /// `None` if it is not.
+    pub(super) fn is_too_late(
         &self,
         job: &str,
         begins_at: DateTime<Utc>,
