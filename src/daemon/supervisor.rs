@@ -18,7 +18,7 @@ mod slots;
 mod spans;
 mod unrecovered;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,7 @@ use crate::config::{Config, Loaded};
 use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
+use ends::Unwritten;
 use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;
@@ -159,6 +160,8 @@ pub struct Supervisor {
     not_before: Option<Instant>,
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
+    /// The decisions that the ledger could not take, oldest first.
+    unwritten: VecDeque<Unwritten>,
     unrecovered: Unrecovered,
     /// Why dutyd cannot watch the configuration files.
     watch_failure: Option<String>,
@@ -223,6 +226,7 @@ impl Supervisor {
             started_at: now,
             not_before: None,
             disk_fault: None,
+            unwritten: VecDeque::new(),
             unrecovered: Unrecovered::default(),
             watch_failure: None,
             stopping: None,
@@ -234,6 +238,11 @@ impl Supervisor {
         }
         for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
             supervisor.add_unrecovered(run_id, &why);
+        }
+        // A run that is still open keeps the time at which its daemon stopped.
+        if supervisor.unrecovered.runs.is_empty() {
+            let stopped = supervisor.last_seen.timestamp_millis();
+            supervisor.parts.ledger.set_meta("stopped", stopped).await?;
         }
         supervisor.load_retries(now).await?;
         supervisor.look_at_clock(now).await?;
@@ -320,7 +329,7 @@ impl Supervisor {
             Some(_) => Cause::DiskUnwritable,
             None => Cause::MachineHeldUp,
         };
-        if self.disk_is_writable().await {
+        if self.disk_is_writable().await && self.write_again().await {
             self.retry_recovery();
             if self.reloads.must_retry {
                 self.reload(None);

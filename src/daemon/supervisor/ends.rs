@@ -6,7 +6,13 @@ use super::retries::FailedRun;
 use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, StopReason};
 use crate::run::{Ended, RunError};
-use crate::store::{DbError, EndedRuns, Pause, RunEnd, SlotState};
+use crate::store::{EndedRuns, Pause, RunEnd, SlotState};
+
+/// A decision about slots that the ledger could not take.
+pub(super) enum Unwritten {
+    Ended(RunEnd, DateTime<Utc>),
+    DidNotBegin(EndedRuns, DateTime<Utc>),
+}
 
 impl Supervisor {
     /// Handles the end of the task of a run, and starts queued runs.
@@ -69,7 +75,7 @@ impl Supervisor {
                 let error = end.error.as_deref().unwrap_or("unknown error");
                 if let Some(error) = ended.unsettled.as_deref() {
                     self.disk_failed(&format!("the end of a run: {error}"));
-                    self.add_unrecovered(run_id.clone(), &error);
+                    self.add_unsettled(run_id.clone(), &error);
                 } else if !ended.recorded {
                     self.disk_failed(&format!("the record of a run: {error}"));
                     self.add_unrecovered(run_id.clone(), &error);
@@ -129,10 +135,7 @@ impl Supervisor {
     ) {
         let reason = format!("{outcome} ({stop_reason})");
         let end = self.end_of_run(job, run_id, (outcome, stop_reason), reason);
-        match self.parts.ledger.end_run(end, now).await {
-            Ok(pause) => pause.into_iter().for_each(|pause| self.paused(pause)),
-            Err(error) => self.end_failed(&error),
-        }
+        self.decide(Unwritten::Ended(end, now)).await;
     }
 
     /// Returns the end of a run for the ledger. `reason` is for the rows of its slots.
@@ -161,11 +164,55 @@ impl Supervisor {
 
     /// Records the end of queued runs, and of their slots.
     pub(super) async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
-        let count = ended.runs.len();
-        if let Err(error) = self.parts.ledger.end_waiting(ended, now).await {
-            tracing::error!(count, %error, "failed to record the end of queued runs; the next start settles them");
-            self.disk_failed(&format!("the ledger: {error}"));
+        self.decide(Unwritten::DidNotBegin(ended, now)).await;
+    }
+
+    /// Writes a decision to the ledger, or keeps it until the ledger can take it. If the daemon dies
+    /// before, its next start decides.
+    async fn decide(&mut self, decision: Unwritten) {
+        if !self.write(&decision).await {
+            self.unwritten.push_back(decision);
         }
+    }
+
+    /// Writes the decisions that the ledger could not take; returns whether none is left.
+    pub(super) async fn write_again(&mut self) -> bool {
+        while let Some(decision) = self.unwritten.pop_front() {
+            if !self.write(&decision).await {
+                self.unwritten.push_front(decision);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Writes a decision to the ledger; returns whether it worked.
+    async fn write(&mut self, decision: &Unwritten) -> bool {
+        let written = match decision {
+            Unwritten::Ended(end, at) => self.parts.ledger.end_run(end.clone(), *at).await,
+            Unwritten::DidNotBegin(ended, at) => {
+                self.parts.ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
+            }
+        };
+        match written {
+            Ok(pause) => {
+                pause.into_iter().for_each(|pause| self.paused(pause));
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to record the state of a slot; dutyd tries again");
+                self.disk_failed(&format!("the ledger: {error}"));
+                false
+            }
+        }
+    }
+
+    /// Tells whether the end of a run is decided, but not in the ledger yet.
+    pub(super) fn is_unwritten(&self, run_id: &RunId) -> bool {
+        self.unwritten.iter().any(|decision| match decision {
+            Unwritten::Ended(end, _) => end.run_id == *run_id,
+            Unwritten::DidNotBegin(ended, _) => ended.runs.contains(run_id),
+        })
     }
 
     /// Records that a run begins or continues; returns whether the ledger could be written. Otherwise,
@@ -174,10 +221,5 @@ impl Supervisor {
         let (state, reason) = (SlotState::Running, "running".to_owned());
         let written = self.parts.ledger.decide(run_id, state, reason, now).await;
         written.inspect_err(|error| self.disk_failed(&format!("the ledger: {error}"))).is_ok()
-    }
-
-    fn end_failed(&mut self, error: &DbError) {
-        tracing::error!(%error, "failed to record the state of a slot; the next start settles it");
-        self.disk_failed(&format!("the ledger: {error}"));
     }
 }

@@ -905,5 +905,43 @@ async fn a_run_that_fails_during_a_recovery_is_not_forgotten_and_keeps_its_job_b
     assert!(supervisor.unrecovered.replaced_in("j").is_empty(), "a backfill runs beside others");
     supervisor.on_recovered(ended(&added)).await;
     assert!(supervisor.unrecovered.runs.is_empty() && !supervisor.queue.is_busy("j"));
+    supervisor.add_unsettled(added.clone(), &"the index is damaged");
+    assert!(!supervisor.queue.is_busy("j"), "the run has its last line");
     drop(locks);
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn recovery_does_not_end_the_slot_of_a_run_that_is_still_to_begin() {
+    const JOBS: &str = "version: 1\njobs: [{name: j, schedule: '0 * * * *', prompt: x}]\n";
+    let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
+    bench.starts_nothing();
+    bench.claims("2026-05-04T01:00:00Z").await;
+    let supervisor = &mut bench.supervisor;
+    let run_id = supervisor.queue.iter().next().unwrap().run_id.clone();
+    let state = supervisor.parts.host.state.clone();
+    let lock = state.lock_run(&run_id, "j").unwrap();
+    supervisor.add_unrecovered(run_id.clone(), &"its directory cannot be removed");
+    let ended = vec![Recovered { run_id, began: false, had_ended: false, cut_bytes: 0 }];
+    supervisor.on_recovered(Ok(Recovery { ended, ..Recovery::default() })).await;
+    assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "queued")]));
+    drop(lock);
+}
+
+// proves CRON-1, STATE-3
+#[tokio::test]
+async fn a_decision_that_the_ledger_cannot_take_is_written_later() {
+    let temp = temp();
+    let mut bench = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
+    bench.claims("2026-05-04T01:00:00Z").await;
+    let now = at("2026-05-04T01:00:00Z");
+    let run_id = bench.supervisor.queue.start().unwrap().run_id;
+    let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let end = (crate::domain::Outcome::Failed, StopReason::MaxIterations);
+    bench.supervisor.record_end("hourly".to_owned(), run_id.clone(), end, now).await;
+    assert!(bench.supervisor.is_unwritten(&run_id) && bench.supervisor.disk_fault.is_some());
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(bench.supervisor.write_again().await && bench.supervisor.unwritten.is_empty());
+    assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "ran")]));
 }

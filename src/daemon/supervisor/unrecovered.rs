@@ -107,6 +107,17 @@ impl Supervisor {
     /// Records that a run is open and that no task works on it. Its job is busy until the run has
     /// continued or ended.
     pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
+        let job = self.parts.host.state.job_of_open(&run_id);
+        self.add_open(run_id, why, job);
+    }
+
+    /// Records that a run has its last line, but that something else of its end could not be written.
+    pub(super) fn add_unsettled(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
+        self.add_open(run_id, why, None);
+    }
+
+    /// Adds a run. Its `job` counts as busy, if any.
+    fn add_open(&mut self, run_id: RunId, why: &dyn std::fmt::Display, job: Option<String>) {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
         if let Some(run) = self.unrecovered.runs.get_mut(&run_id) {
@@ -115,7 +126,6 @@ impl Supervisor {
             (run.why, run.after) = (why, after.min(latest));
             return;
         }
-        let job = self.parts.host.state.job_of_open(&run_id);
         if let Some(job) = &job {
             self.queue.hold(job);
         }
@@ -198,16 +208,28 @@ impl Supervisor {
             self.remove_unrecovered(&run_id);
         }
         let now = self.parts.host.clock.now();
-        for Recovered { run_id, .. } in ended {
+        for Recovered { run_id, began, .. } in ended {
             self.remove_unrecovered(&run_id);
             self.unrecovered.forget(&run_id);
-            self.close_slot_of(run_id, now).await;
+            // Only the remains of an earlier attempt to begin it were in the way.
+            if began || !self.is_waiting(&run_id) {
+                self.close_slot_of(run_id, now).await;
+            }
         }
         self.fill().await;
     }
 
+    /// Tells whether a run is still to begin.
+    fn is_waiting(&self, run_id: &RunId) -> bool {
+        self.queue.iter().any(|waiting| waiting.run_id == *run_id)
+            || self.retries.keys().any(|(_, of)| of == run_id)
+    }
+
     /// Records the end of a run in its slot, unless the slot is decided already.
     async fn close_slot_of(&mut self, run_id: RunId, now: DateTime<Utc>) {
+        if self.is_unwritten(&run_id) {
+            return;
+        }
         let id = run_id.clone();
         let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(id.as_str())).await;
         match slot {
@@ -239,7 +261,7 @@ impl Supervisor {
                 let runs = vec![run_id];
                 return self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
-            Ok(true) => {}
+            Ok(true) => self.unrecovered.forget(&run_id),
             Err(error) => {
                 self.disk_failed(&format!("the end of a run: {error}"));
                 self.give_up(vec![run_id.clone()], "a bug in dutyd ended it").await;
