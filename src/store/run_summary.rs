@@ -126,30 +126,42 @@ impl RunState {
 }
 
 impl RunSummary {
-    /// Returns the row of a run that has just begun.
-    #[must_use]
-    pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {
+    /// Returns a row with only these fields; the counters are zero.
+    fn blank(run_id: &RunId, job: String, trigger: Trigger) -> Self {
         Self {
             run_id: run_id.to_string(),
-            job: start.job.clone(),
-            trigger: start.trigger,
-            scheduled_for: start.scheduled_for.map(moment),
-            started_at: Some(at),
+            job,
+            trigger,
+            scheduled_for: None,
+            started_at: None,
             ended_at: None,
             outcome: None,
             stop_reason: None,
             verdict: None,
             result: None,
-            attempt: u64::from(start.attempt),
+            attempt: 1,
             iterations: 0,
             tool_calls: 0,
             refused_calls: 0,
             refused: BTreeSet::new(),
             usage: Usage::default(),
             cost_usd: None,
-            model: start.model.clone(),
+            model: String::new(),
             error: None,
+            config_digest: None,
+        }
+    }
+
+    /// Returns the row of a run that has just begun.
+    #[must_use]
+    pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {
+        Self {
+            scheduled_for: start.scheduled_for.map(moment),
+            started_at: Some(at),
+            attempt: u64::from(start.attempt),
+            model: start.model.clone(),
             config_digest: Some(start.config_digest.clone()),
+            ..Self::blank(run_id, start.job.clone(), start.trigger)
         }
     }
 
@@ -158,26 +170,13 @@ impl RunSummary {
     pub fn queued(run: &QueuedRun) -> Self {
         let ended = run.ended.as_ref();
         Self {
-            run_id: run.run_id.to_string(),
-            job: run.job.clone(),
-            trigger: run.trigger,
             scheduled_for: run.scheduled_for.map(moment),
-            started_at: None,
             ended_at: ended.map(|(at, ..)| moment(*at)),
             outcome: ended.map(|(_, reason, _)| reason.outcome()),
             stop_reason: ended.map(|(_, reason, _)| *reason),
-            verdict: None,
-            result: None,
             attempt: u64::from(run.attempt),
-            iterations: 0,
-            tool_calls: 0,
-            refused_calls: 0,
-            refused: BTreeSet::new(),
-            usage: Usage::default(),
-            cost_usd: None,
-            model: String::new(),
             error: ended.map(|(.., why)| why.clone()),
-            config_digest: None,
+            ..Self::blank(&run.run_id, run.job.clone(), run.trigger)
         }
     }
 
@@ -263,27 +262,11 @@ impl RunSummary {
         let ulid = run_id.as_str().parse::<ulid::Ulid>().ok();
         let created = ulid.and_then(|ulid| i64::try_from(ulid.timestamp_ms()).ok());
         let created = created.and_then(DateTime::from_timestamp_millis).map(moment);
+        let trigger = due_at.map_or(Trigger::Manual, |_| Trigger::Schedule);
         Self {
-            run_id: run_id.to_string(),
-            job,
-            trigger: due_at.map_or(Trigger::Manual, |_| Trigger::Schedule),
             scheduled_for: due_at.map(moment),
             started_at: created.clone(),
-            ended_at: None,
-            outcome: None,
-            stop_reason: None,
-            verdict: None,
-            result: None,
-            attempt: 1,
-            iterations: 0,
-            tool_calls: 0,
-            refused_calls: 0,
-            refused: BTreeSet::new(),
-            usage: Usage::default(),
-            cost_usd: None,
-            model: String::new(),
-            error: None,
-            config_digest: None,
+            ..Self::blank(run_id, job, trigger)
         }
         .cut(created.unwrap_or_default())
     }
