@@ -91,10 +91,10 @@ impl RecoveryEnd {
     }
 }
 
-/// An open run on which no task of a living daemon works.
+/// An open run whose recovery is retried.
 #[derive(Debug, Clone)]
-pub(super) struct Retried {
-    /// Since when no task works on it.
+pub(super) struct RecoveryRetry {
+    /// When its task ended, or when this daemon started if the run is older.
     pub(super) since: DateTime<Utc>,
     /// Whether it must end, because it failed too often.
     pub(super) is_given_up: bool,
@@ -103,8 +103,9 @@ pub(super) struct Retried {
 /// What a living daemon knows about a run that it recovers.
 #[derive(Default)]
 struct KnownFacts {
+    /// See [`RecoveryRetry`].
     since: Option<DateTime<Utc>>,
-    /// How the run ends even if it could continue.
+    /// How the run ends even if it could continue, unless the ledger has another reason.
     forced: Option<RecoveryEnd>,
 }
 
@@ -146,14 +147,14 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     Ok(recovery)
 }
 
-/// Recovers these runs of a daemon at work, on which no task works.
+/// Retries the recovery of these runs. A panic in one does not stop the others.
 pub(super) async fn recover_again(
     host: &Host,
-    runs: BTreeMap<RunId, Retried>,
+    runs: BTreeMap<RunId, RecoveryRetry>,
     redactor: &Redactor,
 ) -> Recovery {
     let mut recovery = Recovery::default();
-    for (run_id, Retried { since, is_given_up }) in runs {
+    for (run_id, RecoveryRetry { since, is_given_up }) in runs {
         let forced = is_given_up.then(|| RecoveryEnd {
             stop_reason: StopReason::Interrupted,
             error: "every attempt to continue the run failed, for an hour; see the log of dutyd"
@@ -274,18 +275,19 @@ async fn recover_run(
     if !recovered.had_ended {
         let (id, slot) = (run_id.clone(), slot_of(&lines));
         let facts = ledger.read(move |reader| {
-            let over = match (reader.given_up(id.as_str())?, &slot) {
+            let end_reason = match (reader.given_up(id.as_str())?, &slot) {
                 (None, Some((job, epoch, due_at)))
                     if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
                 {
-                    Some("its slot was decided before it could continue".to_owned())
+                    Some("its slot was decided in the meantime".to_owned())
                 }
                 (given_up, _) => given_up,
             };
-            Ok((DaemonTimes::read(reader)?, over))
+            Ok((DaemonTimes::read(reader)?, end_reason))
         });
-        let (times, over) = facts.await?;
-        let resumable = match (forced, over) {
+        let (times, end_reason) = facts.await?;
+        let resumable = match (forced, end_reason) {
+            // The slot of a run that panicked says so too.
             (Some(forced), _) if forced.stop_reason == StopReason::InternalError => Err(forced),
             (_, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
             (Some(forced), None) => Err(forced),
@@ -293,7 +295,7 @@ async fn recover_run(
                 .await?
                 .map_err(|why| RecoveryEnd::interrupted(&why)),
         };
-        // The time since no task works on the run is not its work.
+        // Do not count the time after `since` as work.
         let until = times.last_seen.into_iter().chain(since).min();
         let of_work = DaemonTimes { last_seen: until, ..times };
         match resumable {

@@ -38,7 +38,7 @@ use crate::config::{Config, Loaded};
 use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
-use ends::Unwritten;
+use ends::SlotDecision;
 use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;
@@ -122,8 +122,8 @@ struct Active {
 
 impl Active {
     /// Tells whether a newer run of the schedule may replace it.
-    fn is_of_schedule(&self) -> bool {
-        queue::is_of_schedule(self.is_caught_up, self.facts.trigger)
+    fn is_replaceable(&self) -> bool {
+        queue::is_replaceable(self.is_caught_up, self.facts.trigger)
     }
 }
 
@@ -160,8 +160,8 @@ pub struct Supervisor {
     not_before: Option<Instant>,
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
-    /// The decisions that the ledger could not take, oldest first.
-    unwritten: VecDeque<Unwritten>,
+    /// The decisions that could not be written to the ledger, oldest first.
+    unwritten: VecDeque<SlotDecision>,
     unrecovered: Unrecovered,
     /// Why dutyd cannot watch the configuration files.
     watch_failure: Option<String>,
@@ -239,7 +239,7 @@ impl Supervisor {
         for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
             supervisor.add_unrecovered(run_id, &why);
         }
-        // A run that is still open keeps the time at which its daemon stopped.
+        // The downtime of a run that could not be recovered counts from the older time.
         if supervisor.unrecovered.runs.is_empty() {
             let stopped = supervisor.last_seen.timestamp_millis();
             supervisor.parts.ledger.set_meta("stopped", stopped).await?;
@@ -248,11 +248,6 @@ impl Supervisor {
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
-        // A run that is still open keeps the time at which its daemon stopped.
-        if supervisor.unrecovered.runs.is_empty() {
-            let stopped = supervisor.last_seen.timestamp_millis();
-            supervisor.parts.ledger.set_meta("stopped", stopped).await?;
-        }
         supervisor.parts.ledger.set_meta("started", now.timestamp_millis()).await?;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }

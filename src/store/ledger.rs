@@ -303,7 +303,7 @@ impl LedgerReader<'_> {
         query.query_row([run_id], slot_row).optional()
     }
 
-    /// Tells whether the slot of a run is decided: it is not waiting for the run any more.
+    /// Tells whether a slot names this run and has a final state.
     ///
     /// *Errors*: SQLite's.
     pub fn is_decided(

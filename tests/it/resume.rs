@@ -337,7 +337,7 @@ fn a_run_that_continues_can_be_cancelled() {
 }
 
 /// Leaves a hung run of `other`, then one of `j`, to a daemon that runs only one of them at a time.
-fn waits_behind_another(place: &Place, number: &str) -> Daemon {
+fn daemon_with_a_run_that_waits_to_continue(place: &Place, number: &str) -> Daemon {
     let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
     place.write("jobs.yaml", &format!("{jobs}  - {{name: other, prompt: x}}\n"));
     let daemon = place.serve();
@@ -355,7 +355,7 @@ fn waits_behind_another(place: &Place, number: &str) -> Daemon {
     daemon
 }
 
-/// Returns the newest run of `j`.
+/// Returns the id of the newest run of `j`.
 fn last_of_j(place: &Place) -> String {
     let runs = place.json(&["runs", "--job", "j"]);
     runs[0]["run_id"].as_str().unwrap().to_owned()
@@ -364,7 +364,7 @@ fn last_of_j(place: &Place) -> String {
 #[test]
 fn a_run_that_waits_to_continue_can_be_cancelled() {
     let place = place("look", "7338.OWN", "description: d");
-    let daemon = waits_behind_another(&place, "7338.OWN");
+    let daemon = daemon_with_a_run_that_waits_to_continue(&place, "7338.OWN");
     let run_id = last_of_j(&place);
     assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
     let run = end_of(&place, &run_id);
@@ -388,7 +388,7 @@ fn a_newer_run_cancels_an_attempt_that_waits_to_continue() {
     );
     let jobs = JOBS.replace("NAME", "j").replace("    tools: {write: [change]}\n", "");
     place.write("jobs.yaml", &jobs.replace("KEYS: KEYS", keys));
-    let daemon = waits_behind_another(&place, "7339.OWN");
+    let daemon = daemon_with_a_run_that_waits_to_continue(&place, "7339.OWN");
     let run_id = last_of_j(&place);
     let run = || place.json(&["show", &run_id])["run"].clone();
     assert_eq!((&run()["attempt"], &run()["outcome"]), (&json!(2), &Value::Null));
@@ -445,7 +445,6 @@ fn an_index_that_lacks_runs_is_repaired() {
     drop(daemon);
 }
 
-/// Returns the path of the transcript of a run.
 // proves LOG-3, STATE-1
 #[test]
 fn an_altered_last_line_does_not_count_as_torn() {
@@ -541,7 +540,7 @@ fn a_run_whose_slot_is_decided_does_not_continue() {
     wait_until(|| !alive("sleep 7337.OWN").is_empty(), || place.log());
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
-    // A disk that was full can take the end of the slot, but not the note that the run is over.
+    // On a full disk, the end of the slot may be written, but not the note that the run is over.
     let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
     let run_id: String = ledger
         .query_row(

@@ -16,18 +16,18 @@ use crate::store::{LedgerReader, ReadLine, known};
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
 
-/// When the previous daemon ran, according to the ledger.
+/// When daemons ran, according to the ledger. At the start, the newest of them is the previous daemon;
+/// in a retry, it is this one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DaemonTimes {
     pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
-    /// When the daemon before it was last seen.
+    /// When a daemon was last seen before `started`. The time is older if runs that could not be
+    /// recovered were open at `started`.
     pub(super) stopped: Option<DateTime<Utc>>,
 }
 
 impl DaemonTimes {
-    /// Reads the times from the ledger.
-    ///
     /// *Errors*: SQLite's.
     pub(super) fn read(reader: &LedgerReader<'_>) -> rusqlite::Result<Self> {
         let time = |name| -> rusqlite::Result<_> {
@@ -104,16 +104,17 @@ fn spec_of(
     Ok(RunSpec { is_queued: true, ..spec.with_plan(start.mode == "plan") })
 }
 
-/// Returns how long no daemon ran since a run wrote its last line at `last`.
+/// Returns how long no daemon ran since a run wrote its last line at `last`. If several daemons could
+/// not recover the run, the time in which they ran counts too.
 fn downtime(last: Option<DateTime<Utc>>, times: DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
-    let last_down = |since: Option<DateTime<Utc>>| since.map(|at| now - at).unwrap_or_default();
+    let until_now = |since: Option<DateTime<Utc>>| since.map(|at| now - at).unwrap_or_default();
     match last.zip(times.started) {
         // The daemon that started after the last line never continued the run.
         Some((last, started)) if last < started => {
             let stopped = times.stopped.map_or(last, |stopped| stopped.max(last));
-            (started - stopped) + last_down(times.last_seen)
+            (started - stopped) + until_now(times.last_seen)
         }
-        _ => last_down(last.max(times.last_seen)),
+        _ => until_now(last.max(times.last_seen)),
     }
 }
 

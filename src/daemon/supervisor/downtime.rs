@@ -258,7 +258,7 @@ pub(super) struct RecordedEnd {
     pub(super) stop_reason: StopReason,
     /// The reason for the row of the slot.
     reason: String,
-    /// When the run ended; `None` if it has no last line.
+    /// When the run ended; `None` if its transcript is lost, unreadable or has no last line.
     ended_at: Option<DateTime<Utc>>,
     /// The run, if its job may repeat it.
     failed: Option<FailedRun>,

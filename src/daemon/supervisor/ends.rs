@@ -8,10 +8,11 @@ use crate::domain::{Outcome, RunId, StopReason};
 use crate::run::{Ended, RunError};
 use crate::store::{EndedRuns, Pause, RunEnd, SlotState};
 
-/// A decision about slots that the ledger could not take.
-pub(super) enum Unwritten {
-    Ended(RunEnd, DateTime<Utc>),
-    DidNotBegin(EndedRuns, DateTime<Utc>),
+/// A decision about the slots of runs, and when it was made.
+pub(super) enum SlotDecision {
+    EndRun(RunEnd, DateTime<Utc>),
+    /// The runs did not begin, or did not run to their ends.
+    EndWaiting(EndedRuns, DateTime<Utc>),
 }
 
 impl Supervisor {
@@ -33,7 +34,7 @@ impl Supervisor {
             self.queue.ended(&active.job, active.is_caught_up);
         }
         let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
-        let is_of_schedule = active.as_ref().is_none_or(Active::is_of_schedule);
+        let is_replaceable = active.as_ref().is_none_or(Active::is_replaceable);
         // A stop of the daemon does not end the run for good.
         let stop = active.as_ref().and_then(|active| active.stop.borrow().clone());
         let stop = stop.filter(|stop| stop.reason != StopReason::Interrupted);
@@ -121,7 +122,7 @@ impl Supervisor {
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
         }
-        self.unrecovered.keep(&ended_id, is_of_schedule, stop);
+        self.unrecovered.keep(&ended_id, is_replaceable, stop);
         self.fill().await;
     }
 
@@ -135,7 +136,7 @@ impl Supervisor {
     ) {
         let reason = format!("{outcome} ({stop_reason})");
         let end = self.end_of_run(job, run_id, (outcome, stop_reason), reason);
-        self.decide(Unwritten::Ended(end, now)).await;
+        self.decide(SlotDecision::EndRun(end, now)).await;
     }
 
     /// Returns the end of a run for the ledger. `reason` is for the rows of its slots.
@@ -164,18 +165,18 @@ impl Supervisor {
 
     /// Records the end of queued runs, and of their slots.
     pub(super) async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
-        self.decide(Unwritten::DidNotBegin(ended, now)).await;
+        self.decide(SlotDecision::EndWaiting(ended, now)).await;
     }
 
-    /// Writes a decision to the ledger, or keeps it until the ledger can take it. If the daemon dies
-    /// before, its next start decides.
-    async fn decide(&mut self, decision: Unwritten) {
-        if !self.write(&decision).await {
+    /// Writes a decision to the ledger. If that fails, or an older decision is not written yet, keeps it
+    /// in memory for [`Self::write_again`]. If the daemon dies before, its next start decides.
+    async fn decide(&mut self, decision: SlotDecision) {
+        if !self.unwritten.is_empty() || !self.write(&decision).await {
             self.unwritten.push_back(decision);
         }
     }
 
-    /// Writes the decisions that the ledger could not take; returns whether none is left.
+    /// Writes the decisions that could not be written to the ledger; returns whether none is left.
     pub(super) async fn write_again(&mut self) -> bool {
         while let Some(decision) = self.unwritten.pop_front() {
             if !self.write(&decision).await {
@@ -187,10 +188,10 @@ impl Supervisor {
     }
 
     /// Writes a decision to the ledger; returns whether it worked.
-    async fn write(&mut self, decision: &Unwritten) -> bool {
+    async fn write(&mut self, decision: &SlotDecision) -> bool {
         let written = match decision {
-            Unwritten::Ended(end, at) => self.parts.ledger.end_run(end.clone(), *at).await,
-            Unwritten::DidNotBegin(ended, at) => {
+            SlotDecision::EndRun(end, at) => self.parts.ledger.end_run(end.clone(), *at).await,
+            SlotDecision::EndWaiting(ended, at) => {
                 self.parts.ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
             }
         };
@@ -207,11 +208,11 @@ impl Supervisor {
         }
     }
 
-    /// Tells whether the end of a run is decided, but not in the ledger yet.
+    /// Tells whether the end of a run is decided, but not written to the ledger yet.
     pub(super) fn is_unwritten(&self, run_id: &RunId) -> bool {
         self.unwritten.iter().any(|decision| match decision {
-            Unwritten::Ended(end, _) => end.run_id == *run_id,
-            Unwritten::DidNotBegin(ended, _) => ended.runs.contains(run_id),
+            SlotDecision::EndRun(end, _) => end.run_id == *run_id,
+            SlotDecision::EndWaiting(ended, _) => ended.runs.contains(run_id),
         })
     }
 

@@ -44,7 +44,8 @@ impl Supervisor {
         self.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
     }
 
-    /// Returns how many configured jobs did not succeed in their last run.
+    /// Returns the number of configured jobs whose last run since the start of the daemon did not
+    /// succeed. A run that was not needed does not count.
     pub(super) fn failing_jobs(&self) -> usize {
         let config = self.config.borrow();
         let failing = self.last_outcomes.iter().filter(|(_, is_good)| !**is_good);

@@ -54,8 +54,8 @@ impl Waiting {
     }
 
     /// Tells whether a newer run of the schedule may replace it once it has begun.
-    pub(super) fn is_of_schedule(&self) -> bool {
-        is_of_schedule(self.is_caught_up, self.facts.trigger)
+    pub(super) fn is_replaceable(&self) -> bool {
+        is_replaceable(self.is_caught_up, self.facts.trigger)
     }
 
     /// Tells whether the run is that of a slot and has not begun.
@@ -64,9 +64,9 @@ impl Waiting {
     }
 }
 
-/// Tells whether a newer run of the schedule may replace a run that has begun. A backfill and
-/// `catchup: all` run beside the schedule.
-pub(super) fn is_of_schedule(is_caught_up: bool, trigger: Trigger) -> bool {
+/// Tells whether a newer run of the schedule may replace a run that has begun. The first attempt of a
+/// backfill or of `catchup: all` runs beside the schedule.
+pub(super) fn is_replaceable(is_caught_up: bool, trigger: Trigger) -> bool {
     !is_caught_up || trigger == Trigger::Retry
 }
 
@@ -82,7 +82,7 @@ struct JobRuns {
     /// The number of queued runs of slots that have not begun.
     slots: usize,
     active: usize,
-    /// The number of active runs that run because of `catchup: all`.
+    /// The number of active runs that run because of `catchup: all`, or that may do so ([`Queue::hold`]).
     caught_up: usize,
 }
 
@@ -183,10 +183,10 @@ impl Queue {
         }
     }
 
-    /// Returns a run that [`Self::start`] took to its place in the queue.
+    /// Puts a run that [`Self::start`] took back at its old place.
     pub(super) fn put_back(&mut self, waiting: Waiting) {
         let (job, is_caught_up) = (waiting.job.clone(), waiting.is_caught_up);
-        // A younger run must not take its place.
+        // Push first: `ended` may let a younger run start.
         self.push(waiting);
         self.ended(&job, is_caught_up);
     }

@@ -157,17 +157,17 @@ impl Supervisor {
         job.map_or(WaitsFor::AllRuns, |job| waits_for(job, Trigger::Retry, true))
     }
 
-    /// Tells why an attempt of `job` that should have begun or been decided at `begins_at` is too late;
-    /// `None` if it is not.
+    /// Tells why an attempt that should have begun or been queued at `due_from` is too late; `None` if it
+    /// is not, or if its job is not configured.
     pub(super) fn is_too_late(
         &self,
         job: &str,
-        begins_at: DateTime<Utc>,
+        due_from: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Option<String> {
         let config = self.config.borrow();
         let job = config.jobs.get(job)?;
-        let late = (now - begins_at).to_std().unwrap_or_default();
+        let late = (now - due_from).to_std().unwrap_or_default();
         let window = match job.catchup {
             Catchup::None => ON_TIME,
             Catchup::Latest | Catchup::All => job.catchup_window.max(ON_TIME),

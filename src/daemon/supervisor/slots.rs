@@ -209,7 +209,7 @@ impl Supervisor {
             let at_once = overlap == Some(Overlap::TerminateOther);
             let own = self.active.iter().filter(|(_, of)| of.job == job);
             let own: Vec<RunId> = own
-                .filter(|(_, of)| of.is_of_schedule())
+                .filter(|(_, of)| of.is_replaceable())
                 .map(|(run_id, of)| {
                     of.stop.send_if_modified(|stop| {
                         let before = stop.clone();
@@ -223,7 +223,7 @@ impl Supervisor {
             let why = "a newer run took its place";
             self.give_up(own, why).await;
             let resumed = self.queue.of_job(job);
-            let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_of_schedule());
+            let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_replaceable());
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
             for run_id in resumed {
                 self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;

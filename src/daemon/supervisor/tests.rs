@@ -930,7 +930,7 @@ async fn recovery_does_not_end_the_slot_of_a_run_that_is_still_to_begin() {
 
 // proves CRON-1, STATE-3
 #[tokio::test]
-async fn a_decision_that_the_ledger_cannot_take_is_written_later() {
+async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     let temp = temp();
     let mut bench = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
     bench.claims("2026-05-04T01:00:00Z").await;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Supervisor;
 use super::queue::Waiting;
-use crate::daemon::recovery::{Recovered, Recovery, Retried, end_panicked, recover_again};
+use crate::daemon::recovery::{Recovered, Recovery, RecoveryRetry, end_panicked, recover_again};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
@@ -32,10 +32,10 @@ pub(super) struct OpenRun {
     /// Its job, which counts as busy; `None` if the run will not continue.
     pub(super) job: Option<String>,
     /// Whether it belongs to the schedule, so that a newer run may replace it. True if unknown.
-    is_of_schedule: bool,
+    is_replaceable: bool,
     /// How it ends if it could continue: a person or a newer run cancelled it.
     stop: Option<Stop>,
-    /// Since when no task works on it.
+    /// When its task ended, or when this daemon started if the run is older.
     since: DateTime<Utc>,
     /// When to retry.
     after: Instant,
@@ -70,9 +70,9 @@ impl Unrecovered {
 
     /// Keeps what the task of a run knew about it, if the run is open. `stop` is how the run was to
     /// end, if it was cancelled.
-    pub(super) fn keep(&mut self, run_id: &RunId, is_of_schedule: bool, stop: Option<Stop>) {
+    pub(super) fn keep(&mut self, run_id: &RunId, is_replaceable: bool, stop: Option<Stop>) {
         if let Some(run) = self.runs.get_mut(run_id) {
-            run.is_of_schedule = is_of_schedule;
+            run.is_replaceable = is_replaceable;
             run.stop = stop.or(run.stop.take());
             if run.stop.is_some() {
                 run.after = run.after.min(Instant::now() + PAUSE);
@@ -83,7 +83,7 @@ impl Unrecovered {
     /// Returns the runs of a job that may continue and that a newer run of its schedule replaces.
     pub(super) fn replaced_in(&self, job: &str) -> Vec<RunId> {
         let mut replaced = self.of_job(Some(job));
-        replaced.retain(|run_id| self.runs.get(run_id).is_some_and(|run| run.is_of_schedule));
+        replaced.retain(|run_id| self.runs.get(run_id).is_some_and(|run| run.is_replaceable));
         replaced
     }
 
@@ -111,12 +111,13 @@ impl Supervisor {
         self.add_open(run_id, why, job);
     }
 
-    /// Records that a run has its last line, but that something else of its end could not be written.
+    /// Records that a run has its last line, but that the ledger or the index lacks its end. Its job is
+    /// not busy.
     pub(super) fn add_unsettled(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
         self.add_open(run_id, why, None);
     }
 
-    /// Adds a run. Its `job` counts as busy, if any.
+    /// Adds a run, and counts a failure to recover it. Its `job` counts as busy, if any.
     fn add_open(&mut self, run_id: RunId, why: &dyn std::fmt::Display, job: Option<String>) {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
@@ -130,7 +131,7 @@ impl Supervisor {
             self.queue.hold(job);
         }
         let since = self.parts.host.clock.now();
-        let run = OpenRun { why, job, is_of_schedule: true, stop: None, since, after };
+        let run = OpenRun { why, job, is_replaceable: true, stop: None, since, after };
         self.unrecovered.runs.insert(run_id, run);
     }
 
@@ -168,7 +169,7 @@ impl Supervisor {
         for run_id in &run_ids {
             let is_given_up = self.unrecovered.is_given_up(run_id);
             let Some(run) = self.unrecovered.runs.get_mut(run_id) else { continue };
-            runs.insert(run_id.clone(), Retried { since: run.since, is_given_up });
+            runs.insert(run_id.clone(), RecoveryRetry { since: run.since, is_given_up });
             if is_given_up {
                 run.job.take().into_iter().for_each(|job| self.queue.release(&job));
             }
@@ -211,7 +212,7 @@ impl Supervisor {
         for Recovered { run_id, began, .. } in ended {
             self.remove_unrecovered(&run_id);
             self.unrecovered.forget(&run_id);
-            // Only the remains of an earlier attempt to begin it were in the way.
+            // A queued run still needs its slot: recovery removed what a failed start had left.
             if began || !self.is_waiting(&run_id) {
                 self.close_slot_of(run_id, now).await;
             }
@@ -219,7 +220,7 @@ impl Supervisor {
         self.fill().await;
     }
 
-    /// Tells whether a run is still to begin.
+    /// Tells whether a run is queued, or waits for the time of its attempt.
     fn is_waiting(&self, run_id: &RunId) -> bool {
         self.queue.iter().any(|waiting| waiting.run_id == *run_id)
             || self.retries.keys().any(|(_, of)| of == run_id)
