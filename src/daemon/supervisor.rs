@@ -239,11 +239,9 @@ impl Supervisor {
         for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
             supervisor.add_unrecovered(run_id, &why);
         }
-        // The downtime of a run that could not be recovered counts from the older time.
-        if supervisor.unrecovered.runs.is_empty() {
-            let stopped = supervisor.last_seen.timestamp_millis();
-            supervisor.parts.ledger.set_meta("stopped", stopped).await?;
-        }
+        // A run that could not be recovered may have waited through a longer downtime.
+        let keeps_longer = !supervisor.unrecovered.runs.is_empty();
+        supervisor.parts.ledger.keep_downtime((supervisor.last_seen, now), keeps_longer).await?;
         supervisor.load_retries(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;

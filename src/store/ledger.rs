@@ -195,6 +195,9 @@ impl Ledger {
                 {
                     keep_meta(transaction, name, value)?;
                 }
+                // The times from before the step do not compare with those after it.
+                keep_meta(transaction, "started", now.timestamp_millis())?;
+                keep_downtime(transaction, (now, now))?;
                 begin_periods(transaction, epoch, schedules.iter(), now)
             })
             .await
@@ -209,6 +212,26 @@ impl Ledger {
                 transaction
                     .execute("UPDATE periods SET settled = ended WHERE settled < ended", [])
                     .map(drop)
+            })
+            .await
+    }
+
+    /// Stores from when to when no daemon ran. With `keeps_longer`, the stored downtime stays if it is
+    /// longer.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn keep_downtime(
+        &self,
+        (from, to): (DateTime<Utc>, DateTime<Utc>),
+        keeps_longer: bool,
+    ) -> Result<(), DbError> {
+        self.db
+            .write(move |transaction| {
+                let stored = LedgerReader { connection: transaction }.downtime()?;
+                match stored {
+                    Some((began, ended)) if keeps_longer && ended - began > to - from => Ok(()),
+                    _ => keep_downtime(transaction, (from, to)),
+                }
             })
             .await
     }
@@ -372,6 +395,16 @@ impl LedgerReader<'_> {
         rows.collect()
     }
 
+    /// Returns the downtime that [`Ledger::keep_downtime`] stored.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn downtime(&self) -> rusqlite::Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
+        let time = |name| -> rusqlite::Result<_> {
+            Ok(self.meta(name)?.and_then(DateTime::from_timestamp_millis))
+        };
+        Ok(time("down_from")?.zip(time("down_to")?))
+    }
+
     /// Returns a named number, as stored by [`Ledger::set_meta`].
     ///
     /// *Errors*: SQLite's.
@@ -380,6 +413,14 @@ impl LedgerReader<'_> {
             .query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
             .optional()
     }
+}
+
+fn keep_downtime(
+    transaction: &Connection,
+    (from, to): (DateTime<Utc>, DateTime<Utc>),
+) -> rusqlite::Result<()> {
+    keep_meta(transaction, "down_from", from.timestamp_millis())?;
+    keep_meta(transaction, "down_to", to.timestamp_millis())
 }
 
 pub(super) fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
@@ -455,6 +496,26 @@ mod tests {
 
     fn claim(slots: Vec<Slot>) -> Claim {
         Claim { slots, ..Claim::default() }
+    }
+
+    #[tokio::test]
+    async fn a_longer_downtime_stays_until_the_clock_is_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
+        let kept = async || ledger.read(|reader| reader.downtime()).await.unwrap();
+        assert_eq!(kept().await, None);
+        let steps = [
+            ((at(100), at(500)), true, (at(100), at(500))),
+            ((at(600), at(700)), true, (at(100), at(500))),
+            ((at(600), at(700)), false, (at(600), at(700))),
+            ((at(800), at(1000)), true, (at(800), at(1000))),
+        ];
+        for (downtime, keeps_longer, expected) in steps {
+            ledger.keep_downtime(downtime, keeps_longer).await.unwrap();
+            assert_eq!(kept().await, Some(expected));
+        }
+        ledger.begin_epoch(1, at(1000), Vec::new(), at(300)).await.unwrap();
+        assert_eq!(kept().await, Some((at(300), at(300))));
     }
 
     // proves CRON-1

@@ -22,9 +22,9 @@ const MAX_RESUMPTIONS: u64 = 3;
 pub(super) struct DaemonTimes {
     pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
-    /// When a daemon was last seen before `started`. The time is older if runs that could not be
-    /// recovered were open at `started`.
-    pub(super) stopped: Option<DateTime<Utc>>,
+    /// From when to when no daemon ran before `started`, or earlier if some runs could not be recovered
+    /// at `started`.
+    pub(super) down: Option<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
 impl DaemonTimes {
@@ -34,7 +34,7 @@ impl DaemonTimes {
             Ok(reader.meta(name)?.and_then(DateTime::from_timestamp_millis))
         };
         let (last_seen, started) = (time("last_seen")?, time("started")?);
-        Ok(Self { last_seen, started, stopped: time("stopped")? })
+        Ok(Self { last_seen, started, down: reader.downtime()? })
     }
 }
 
@@ -104,18 +104,12 @@ fn spec_of(
     Ok(RunSpec { is_queued: true, ..spec.with_plan(start.mode == "plan") })
 }
 
-/// Returns how long no daemon ran since a run wrote its last line at `last`. If several daemons could
-/// not recover the run, the time in which they ran counts too.
+/// Returns the longest time in which no daemon ran since a run wrote its last line at `last`.
 fn downtime(last: Option<DateTime<Utc>>, times: DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
-    let until_now = |since: Option<DateTime<Utc>>| since.map(|at| now - at).unwrap_or_default();
-    match last.zip(times.started) {
-        // The daemon that started after the last line never continued the run.
-        Some((last, started)) if last < started => {
-            let stopped = times.stopped.map_or(last, |stopped| stopped.max(last));
-            (started - stopped) + until_now(times.last_seen)
-        }
-        _ => until_now(last.max(times.last_seen)),
-    }
+    let since_last = |(from, to)| to - last.map_or(from, |last| last.max(from));
+    let newest = (times.last_seen.or(last).unwrap_or(now), now);
+    let earlier = times.down.map(since_last).unwrap_or_default();
+    since_last(newest).max(earlier).max(TimeDelta::zero())
 }
 
 /// Loads the configuration with which a run began.
@@ -227,7 +221,7 @@ mod tests {
         let warning = json!({"type": "warning", "code": "c", "message": "m"});
         let check = |lines: &[(i64, &Value)], seen: (i64, i64), expected: u64| {
             let lines: Vec<ReadLine> = lines.iter().map(|(at, event)| line(*at, event)).collect();
-            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1), stopped: None };
+            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1), down: None };
             assert_eq!(worked(&lines, times), Duration::from_secs(expected), "{lines:?} {times:?}");
         };
         let (stopped, again) = (suspended(), resumed(None));
@@ -242,19 +236,24 @@ mod tests {
 
     #[test]
     fn a_run_that_a_daemon_could_not_continue_keeps_its_downtime() {
-        let check = |last: i64, (stopped, started, seen): (i64, i64, i64), now: i64, down: i64| {
-            let times =
-                DaemonTimes { stopped: at(stopped), started: at(started), last_seen: at(seen) };
+        let check = |last: i64, (from, to, seen): (i64, i64, i64), now: i64, expected: i64| {
+            let down = at(from).zip(at(to));
+            let times = DaemonTimes { down, started: None, last_seen: at(seen) };
             let found = downtime(at(last), times, at(now).unwrap());
-            assert_eq!(found, TimeDelta::seconds(down), "{last} {times:?} {now}");
+            assert_eq!(found, TimeDelta::seconds(expected), "{last} {times:?} {now}");
         };
-        // Its own daemon died at 110, during a call that began at 100.
-        check(100, (10, 20, 110), 150, 40);
-        check(100, (10, 20, 90), 150, 50);
-        // The daemon that started at 5000 tries again at 5005.
-        check(100, (110, 5000, 5003), 5005, 4892);
-        // Another one starts at 6010, after it stopped at 6000.
-        check(100, (110, 5000, 6000), 6010, 4900);
+        // Its own daemon died at 4000, during a call that began at 100.
+        check(100, (10, 20, 4000), 4050, 50);
+        // The next daemon tries again.
+        check(100, (4000, 4050, 4053), 4055, 50);
+        // The daemon before it died at 110, and the next one started at 5000.
+        check(100, (110, 5000, 5003), 5005, 4890);
+        // One more starts at 6010, after that one died at 6000.
+        check(100, (110, 5000, 6000), 6010, 4890);
+        // The run wrote a line meanwhile.
+        check(5500, (110, 5000, 6000), 6010, 10);
+        let unknown = DaemonTimes::default();
+        assert_eq!(downtime(at(100), unknown, at(150).unwrap()), TimeDelta::seconds(50));
     }
 
     #[test]
