@@ -17,8 +17,9 @@ use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
 use crate::process::{HostWorkError, end_orphans};
 use crate::run::{Ended, Host, Resumption, RunSpec, millionths, tools_used, unknown_effects};
 use crate::store::{
-    AppendError, DbError, EndFacts, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock, RunSummary,
-    SlotState, Transcript, TranscriptExtent, TranscriptFacts, known, last_line, read_lines, verify,
+    AppendError, DbError, EndFacts, EndedRuns, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock,
+    RunSummary, SlotState, Transcript, TranscriptExtent, TranscriptFacts, known, last_line,
+    read_lines, verify,
 };
 use crate::text::redact::Redactor;
 pub use restored::restore_slots;
@@ -250,7 +251,7 @@ async fn recover_run(
         }
         // Without its directory, the slot of the run can run under the same id.
         host.state.remove_run(run_id).await?;
-        host.ledger.get().await?.forget_unbegun(run_id.clone()).await?;
+        end_given_up(host, run_id).await?;
         return Ok(Found::Ended(Recovered { cut_bytes, ..nothing }, lock));
     };
     extent.cut_torn(&run.transcript())?;
@@ -331,6 +332,21 @@ async fn recover_run(
     let index = host.index.get().await?;
     index.refresh(host.state.clone(), run.clone()).await?;
     Ok(Found::Ended(recovered, lock))
+}
+
+/// Ends a run that was cancelled before it began, and forgets what the ledger has about it.
+async fn end_given_up(host: &Host, run_id: &RunId) -> Result<(), DbError> {
+    let (id, ledger) = (run_id.clone(), host.ledger.get().await?);
+    if let Some(why) = ledger.read(move |reader| reader.given_up(id.as_str())).await? {
+        let ended = EndedRuns {
+            runs: vec![run_id.clone()],
+            state: SlotState::Skipped,
+            stop_reason: StopReason::Cancelled,
+            reason: format!("{why} before it began"),
+        };
+        ledger.end_waiting(ended, host.clock.now()).await?;
+    }
+    ledger.forget_unbegun(run_id.clone()).await
 }
 
 /// Returns the job, the epoch and the due time of the slot of a run; `None` if it has none.

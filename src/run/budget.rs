@@ -78,18 +78,15 @@ pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
     Ok(())
 }
 
-/// Ends the reservation of a run whose start failed, unless the run has its first line.
+/// Ends the reservation of a run that did not begin.
 ///
 /// *Errors*: [`DbError`].
 pub(super) async fn release_unbegun(run_id: &RunId, host: &Host) -> Result<(), DbError> {
-    match has_begun(run_id, host) {
-        true => Ok(()),
-        false => host.ledger.get().await?.release(run_id.clone(), Some(0)).await,
-    }
+    host.ledger.get().await?.release(run_id.clone(), Some(0)).await
 }
 
 /// Tells whether the transcript of a run has a line.
-fn has_begun(run_id: &RunId, host: &Host) -> bool {
+pub(super) fn has_begun(run_id: &RunId, host: &Host) -> bool {
     let transcript = host.state.find_run(run_id).map(|run| run.transcript());
     let transcript = transcript.and_then(|path| path.metadata().ok());
     transcript.is_some_and(|transcript| transcript.len() > 0)

@@ -5,7 +5,7 @@
 
 use tokio::sync::watch;
 
-use super::budget::release_unbegun;
+use super::budget::{has_begun, release_unbegun};
 use super::check::no_answer_item;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
@@ -42,9 +42,10 @@ pub async fn execute(
     if let Err(error) = &ended
         && !matches!(error, RunError::OverBudget(_))
     {
-        // The run may have its first line, but nobody works on it any more.
-        give_up(&run_id, &of_host, error.to_string()).await;
-        if let Err(error) = release_unbegun(&run_id, &of_host).await {
+        if has_begun(&run_id, &of_host) {
+            // Nobody works on it any more.
+            give_up(&run_id, &of_host, error.to_string()).await;
+        } else if let Err(error) = release_unbegun(&run_id, &of_host).await {
             tracing::warn!(%run_id, %error, "failed to release the daily budget of a run that did not begin; the next start does");
         }
     }

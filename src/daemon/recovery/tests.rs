@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::*;
 use crate::clock::SystemClock;
 use crate::config::Environment;
+use crate::domain::Trigger;
 use crate::sinks::Observers;
-use crate::store::{HeadState, RecordFacts, RunFilter, StateDir, verify};
+use crate::store::{Claim, HeadState, QueuedRun, RecordFacts, RunFilter, Slot, StateDir, verify};
 
 /// The transcripts of ended runs, each with one or two calls.
 fn recorded() -> Vec<PathBuf> {
@@ -227,6 +228,53 @@ async fn a_run_whose_lines_are_gone_is_interrupted_and_not_begun_again() {
             index.rebuild(crashed.state()).await.unwrap();
         }
     }
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
+    let crashed = Crashed::new(&recorded()[0], b"");
+    let (host, run_id) = (crashed.host(), &crashed.run_id);
+    let ledger = host.ledger.get().await.unwrap();
+    let due_at = host.clock.now();
+    let slot = Slot {
+        job: "j".to_owned(),
+        epoch: 0,
+        due_at,
+        span: None,
+        is_backfill: false,
+        state: SlotState::Running,
+        run_id: Some(run_id.clone()),
+        reason: "running".to_owned(),
+        zone: "UTC".to_owned(),
+        config_digest: String::new(),
+        left: None,
+        queued: None,
+    };
+    ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, due_at).await.unwrap();
+    let queued = QueuedRun {
+        run_id: run_id.clone(),
+        job: "j".to_owned(),
+        trigger: Trigger::Schedule,
+        scheduled_for: Some(due_at),
+        attempt: 1,
+        not_before: None,
+        request: None,
+        ended: None,
+    };
+    ledger.enqueue(queued).await.unwrap();
+    ledger.give_up(run_id.clone(), "ann had cancelled it".to_owned()).await.unwrap();
+    let recovered = recover(&host, &Redactor::default()).await.unwrap().ended;
+    assert!(!recovered[0].began);
+    let id = run_id.clone();
+    let rows = ledger.read(move |reader| {
+        Ok((reader.slots(None, None, None)?, reader.queue()?, reader.given_up(id.as_str())?))
+    });
+    let (slots, queue, given_up) = rows.await.unwrap();
+    let reason = "ann had cancelled it before it began";
+    assert_eq!((slots[0].state, slots[0].reason.as_str()), (SlotState::Skipped, reason));
+    assert_eq!(queue[0].ended.as_ref().map(|(_, why, _)| *why), Some(StopReason::Cancelled));
+    assert_eq!(given_up, None);
 }
 
 #[tokio::test]
