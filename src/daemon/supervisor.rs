@@ -38,7 +38,7 @@ use crate::config::{Config, Loaded};
 use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
-use ends::SlotDecision;
+use ends::Decision;
 use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;
@@ -161,7 +161,7 @@ pub struct Supervisor {
     /// What cannot be written to the disk. While it is set, no run begins.
     disk_fault: Option<String>,
     /// The decisions that could not be written to the ledger, oldest first.
-    unwritten: VecDeque<SlotDecision>,
+    unwritten: VecDeque<Decision>,
     unrecovered: Unrecovered,
     /// Why dutyd cannot watch the configuration files.
     watch_failure: Option<String>,
@@ -276,6 +276,7 @@ impl Supervisor {
             }
         }
         self.ticker.stop().await;
+        self.write_again().await;
         let _ = self
             .parts
             .ledger

@@ -214,10 +214,12 @@ impl Supervisor {
     /// Records that queued runs were cancelled. Without a record, the next start of the daemon would
     /// run their slots.
     async fn end_cancelled(
-        &self,
+        &mut self,
         runs: Vec<RunId>,
         by: Option<&Person>,
     ) -> Result<(), CommandError> {
+        // One of them may be an attempt that is not in the ledger yet.
+        self.write_again().await;
         let now = self.parts.host.clock.now();
         let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
         let (state, stop_reason) = (SlotState::Skipped, StopReason::Cancelled);
@@ -272,10 +274,11 @@ impl Supervisor {
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
         degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
-            format!(
-                "the run {run_id} could neither continue nor end ({}); dutyd tries again",
-                run.why
-            )
+            let problem = match run.has_ended {
+                true => "has ended, but its end could not be recorded everywhere",
+                false => "could neither continue nor end",
+            };
+            format!("the run {run_id} {problem} ({}); dutyd tries again", run.why)
         }));
         if !self.config_state.valid {
             degraded.push("the last reload failed; an older configuration is in effect".to_owned());

@@ -198,8 +198,8 @@ impl Supervisor {
             match end {
                 Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed }) => {
                     if let Some(failed) = failed
-                        && ended_at.is_some_and(|at| self.is_too_late(&slot.job, at, now).is_none())
-                        && self.retry(&slot.job, &run_id, failed, now).await
+                        && let Some(ended_at) = ended_at
+                        && self.retry(&slot.job, &run_id, failed, ended_at).await
                     {
                         continue;
                     }

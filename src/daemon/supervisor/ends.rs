@@ -2,17 +2,20 @@
 
 use chrono::{DateTime, Utc};
 
-use super::retries::FailedRun;
+use super::retries::{FailedRun, NextAttempt};
 use super::{Active, Supervisor};
-use crate::domain::{Outcome, RunId, StopReason};
+use crate::domain::{Outcome, RunId, SessionEnd, StopReason};
 use crate::run::{Ended, RunError};
 use crate::store::{EndedRuns, Pause, RunEnd, SlotState};
 
-/// A decision about the slots of runs, and when it was made.
-pub(super) enum SlotDecision {
+/// A decision about runs and their slots, and when it was made.
+pub(super) enum Decision {
     EndRun(RunEnd, DateTime<Utc>),
     /// The runs did not begin, or did not run to their ends.
     EndWaiting(EndedRuns, DateTime<Utc>),
+    /// The run must not be resumed, for this reason.
+    GiveUp(RunId, String),
+    Retry(Box<NextAttempt>, DateTime<Utc>),
 }
 
 impl Supervisor {
@@ -52,27 +55,8 @@ impl Supervisor {
             Ok(ended) => {
                 self.unrecovered.forget(&run_id);
                 let end = &ended.end;
-                let (outcome, stop_reason, duration_ms) =
-                    (end.outcome, end.stop_reason, end.duration_ms);
-                // A run that was not needed leaves the state of its job as it was.
-                match outcome {
-                    Outcome::Succeeded | Outcome::Planned => {
-                        self.last_outcomes.insert(job.clone(), true);
-                    }
-                    Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => {
-                        self.last_outcomes.insert(job.clone(), false);
-                    }
-                    Outcome::Skipped => {}
-                }
-                match outcome {
-                    Outcome::Failed | Outcome::Interrupted => {
-                        let error = end.error.as_deref();
-                        tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
-                    }
-                    _ => {
-                        tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended");
-                    }
-                }
+                let (outcome, stop_reason) = (end.outcome, end.stop_reason);
+                self.note_end(&job, &run_id, end);
                 let error = end.error.as_deref().unwrap_or("unknown error");
                 if let Some(error) = ended.unsettled.as_deref() {
                     self.disk_failed(&format!("the end of a run: {error}"));
@@ -82,6 +66,9 @@ impl Supervisor {
                     self.add_unrecovered(run_id.clone(), &error);
                 } else if stop_reason == StopReason::RecordFailed {
                     self.disk_failed(&format!("the record of a run: {error}"));
+                }
+                if !ended.recorded {
+                    self.give_up(vec![run_id.clone()], error).await;
                 }
                 let may_retry =
                     outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;
@@ -118,12 +105,34 @@ impl Supervisor {
                 self.last_outcomes.insert(job, false);
                 let state = SlotState::Missed;
                 let reason = format!("did not run to its end: {error}");
-                let (runs, stop_reason) = (vec![run_id], StopReason::RecordFailed);
+                let (runs, stop_reason) = (vec![run_id.clone()], StopReason::RecordFailed);
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
+                if self.end_of(&run_id).is_some() {
+                    self.give_up(vec![run_id], &error.to_string()).await;
+                }
             }
         }
         self.unrecovered.keep(&ended_id, is_replaceable, stop);
         self.fill().await;
+    }
+
+    /// Logs the end of a run, and keeps the state of its job for `status`.
+    fn note_end(&mut self, job: &str, run_id: &RunId, end: &SessionEnd) {
+        let SessionEnd { outcome, stop_reason, duration_ms, .. } = end;
+        let error = end.error.as_deref();
+        match outcome {
+            Outcome::Failed | Outcome::Interrupted => {
+                tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
+            }
+            _ => tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended"),
+        }
+        let is_good = match outcome {
+            Outcome::Succeeded | Outcome::Planned => true,
+            Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
+            // A run that was not needed leaves the state of its job as it was.
+            Outcome::Skipped => return,
+        };
+        self.last_outcomes.insert(job.to_owned(), is_good);
     }
 
     /// Records the end of a run in the ledger, which may pause its job.
@@ -136,7 +145,7 @@ impl Supervisor {
     ) {
         let reason = format!("{outcome} ({stop_reason})");
         let end = self.end_of_run(job, run_id, (outcome, stop_reason), reason);
-        self.decide(SlotDecision::EndRun(end, now)).await;
+        self.decide(Decision::EndRun(end, now)).await;
     }
 
     /// Returns the end of a run for the ledger. `reason` is for the rows of its slots.
@@ -165,12 +174,12 @@ impl Supervisor {
 
     /// Records the end of queued runs, and of their slots.
     pub(super) async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
-        self.decide(SlotDecision::EndWaiting(ended, now)).await;
+        self.decide(Decision::EndWaiting(ended, now)).await;
     }
 
     /// Writes a decision to the ledger. If that fails, or an older decision is not written yet, keeps it
     /// in memory for [`Self::write_again`]. If the daemon dies before, its next start decides.
-    async fn decide(&mut self, decision: SlotDecision) {
+    pub(super) async fn decide(&mut self, decision: Decision) {
         if !self.unwritten.is_empty() || !self.write(&decision).await {
             self.unwritten.push_back(decision);
         }
@@ -188,11 +197,20 @@ impl Supervisor {
     }
 
     /// Writes a decision to the ledger; returns whether it worked.
-    async fn write(&mut self, decision: &SlotDecision) -> bool {
+    async fn write(&mut self, decision: &Decision) -> bool {
+        let ledger = &self.parts.ledger;
         let written = match decision {
-            SlotDecision::EndRun(end, at) => self.parts.ledger.end_run(end.clone(), *at).await,
-            SlotDecision::EndWaiting(ended, at) => {
-                self.parts.ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
+            Decision::EndRun(end, at) => ledger.end_run(end.clone(), *at).await,
+            Decision::EndWaiting(ended, at) => {
+                ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
+            }
+            Decision::GiveUp(run_id, why) => {
+                ledger.give_up(run_id.clone(), why.clone()).await.map(|()| None)
+            }
+            Decision::Retry(next, at) => {
+                let NextAttempt { failed, queued, reason } = &**next;
+                let queued = queued.clone();
+                ledger.retry(failed.clone(), queued, reason.clone(), *at).await.map(|()| None)
             }
         };
         match written {
@@ -201,7 +219,7 @@ impl Supervisor {
                 true
             }
             Err(error) => {
-                tracing::error!(%error, "failed to record the state of a slot; dutyd tries again");
+                tracing::error!(%error, "failed to record a decision about a run; dutyd tries again");
                 self.disk_failed(&format!("the ledger: {error}"));
                 false
             }
@@ -211,8 +229,10 @@ impl Supervisor {
     /// Tells whether the end of a run is decided, but not written to the ledger yet.
     pub(super) fn is_unwritten(&self, run_id: &RunId) -> bool {
         self.unwritten.iter().any(|decision| match decision {
-            SlotDecision::EndRun(end, _) => end.run_id == *run_id,
-            SlotDecision::EndWaiting(ended, _) => ended.runs.contains(run_id),
+            Decision::EndRun(end, _) => end.run_id == *run_id,
+            Decision::EndWaiting(ended, _) => ended.runs.contains(run_id),
+            Decision::Retry(next, _) => next.failed == *run_id,
+            Decision::GiveUp(..) => false,
         })
     }
 

@@ -32,6 +32,8 @@ impl Supervisor {
         }
         // Decide first what came due during the pause.
         self.tick().await;
+        // A failure from before must not count after it.
+        self.write_again().await;
         let ended = self.parts.ledger.unpause(job.clone()).await;
         let was_paused = ended.map_err(|error| CommandError::NotPaused(error.to_string()))?;
         self.pauses.remove(&job);

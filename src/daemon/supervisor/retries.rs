@@ -6,6 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
+use super::ends::Decision;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::{new_run_id, waits_for};
 use crate::config::Catchup;
@@ -22,15 +23,23 @@ pub(super) struct FailedRun {
     pub(super) stop_reason: StopReason,
 }
 
+/// The next attempt of a run, for the ledger.
+pub(super) struct NextAttempt {
+    pub(super) failed: RunId,
+    pub(super) queued: QueuedRun,
+    /// The reason for the row of the slot.
+    pub(super) reason: String,
+}
+
 impl Supervisor {
-    /// Queues the next attempt of a run that failed, if its job allows another one. Returns whether
-    /// there is another attempt.
+    /// Queues the next attempt of a run that failed at `ended_at`, if its job allows another one and it
+    /// is not too late for that. Returns whether there is another attempt.
     pub(super) async fn retry(
         &mut self,
         job: &str,
         run_id: &RunId,
         FailedRun { facts, request, stop_reason }: FailedRun,
-        now: DateTime<Utc>,
+        ended_at: DateTime<Utc>,
     ) -> bool {
         let retry = self.config.borrow().jobs.get(job).and_then(|job| job.retry);
         let Some(retry) = retry else { return false };
@@ -38,7 +47,11 @@ impl Supervisor {
             return false;
         }
         let delay = retry.delay_after(facts.attempt);
-        let begins_at = now + TimeDelta::from_std(delay).unwrap_or_default();
+        let begins_at = ended_at + TimeDelta::from_std(delay).unwrap_or_default();
+        let now = self.parts.host.clock.now();
+        if self.is_too_late(job, begins_at, now).is_some() {
+            return false;
+        }
         let waiting = Waiting {
             run_id: new_run_id(),
             job: job.to_owned(),
@@ -65,16 +78,10 @@ impl Supervisor {
             begins_at.format("%Y-%m-%d %H:%M:%S UTC")
         );
         tracing::info!(job, %run_id, next = %waiting.run_id, reason, "queued the next attempt of a run");
-        match self.parts.ledger.retry(run_id.clone(), queued, reason, now).await {
-            Ok(()) => {
-                self.retries.insert((begins_at, waiting.run_id.clone()), waiting);
-                true
-            }
-            Err(error) => {
-                self.disk_failed(&format!("the ledger: {error}"));
-                false
-            }
-        }
+        let next = NextAttempt { failed: run_id.clone(), queued, reason };
+        self.decide(Decision::Retry(Box::new(next), now)).await;
+        self.retries.insert((begins_at, waiting.run_id.clone()), waiting);
+        true
     }
 
     /// Queues the attempts whose time has come.
@@ -110,6 +117,9 @@ impl Supervisor {
         let epochs: HashMap<String, i64> = epochs.collect();
         let left =
             queue.into_iter().filter(|run| run.trigger == Trigger::Retry && run.ended.is_none());
+        // Recovery ends an attempt that it could not clear away.
+        let left = left.filter(|run| !self.unrecovered.runs.contains_key(&run.run_id));
+        let left: Vec<QueuedRun> = left.collect();
         for run in left {
             // A run that began has left the queue, unless the daemon died in between.
             let directory = self.parts.host.state.find_run(&run.run_id);
@@ -157,17 +167,17 @@ impl Supervisor {
         job.map_or(WaitsFor::AllRuns, |job| waits_for(job, Trigger::Retry, true))
     }
 
-    /// Tells why an attempt that should have begun or been queued at `due_from` is too late; `None` if it
+    /// Tells why an attempt that should have begun at `begins_at` is too late; `None` if it
     /// is not, or if its job is not configured.
-    pub(super) fn is_too_late(
+    fn is_too_late(
         &self,
         job: &str,
-        due_from: DateTime<Utc>,
+        begins_at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Option<String> {
         let config = self.config.borrow();
         let job = config.jobs.get(job)?;
-        let late = (now - due_from).to_std().unwrap_or_default();
+        let late = (now - begins_at).to_std().unwrap_or_default();
         let window = match job.catchup {
             Catchup::None => ON_TIME,
             Catchup::Latest | Catchup::All => job.catchup_window.max(ON_TIME),

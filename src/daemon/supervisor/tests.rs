@@ -910,24 +910,6 @@ async fn a_run_that_fails_during_a_recovery_is_not_forgotten_and_keeps_its_job_b
     drop(locks);
 }
 
-// proves CRON-1
-#[tokio::test]
-async fn recovery_does_not_end_the_slot_of_a_run_that_is_still_to_begin() {
-    const JOBS: &str = "version: 1\njobs: [{name: j, schedule: '0 * * * *', prompt: x}]\n";
-    let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
-    bench.starts_nothing();
-    bench.claims("2026-05-04T01:00:00Z").await;
-    let supervisor = &mut bench.supervisor;
-    let run_id = supervisor.queue.iter().next().unwrap().run_id.clone();
-    let state = supervisor.parts.host.state.clone();
-    let lock = state.lock_run(&run_id, "j").unwrap();
-    supervisor.add_unrecovered(run_id.clone(), &"its directory cannot be removed");
-    let ended = vec![Recovered { run_id, began: false, had_ended: false, cut_bytes: 0 }];
-    supervisor.on_recovered(Ok(Recovery { ended, ..Recovery::default() })).await;
-    assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "queued")]));
-    drop(lock);
-}
-
 // proves CRON-1, STATE-3
 #[tokio::test]
 async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
@@ -941,7 +923,36 @@ async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     let end = (crate::domain::Outcome::Failed, StopReason::MaxIterations);
     bench.supervisor.record_end("hourly".to_owned(), run_id.clone(), end, now).await;
     assert!(bench.supervisor.is_unwritten(&run_id) && bench.supervisor.disk_fault.is_some());
+    let manual = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
+    bench.supervisor.give_up(vec![manual.clone()], "a person had cancelled it").await;
+    assert_eq!(bench.supervisor.unwritten.len(), 2);
     other.execute_batch("ROLLBACK").unwrap();
     assert!(bench.supervisor.write_again().await && bench.supervisor.unwritten.is_empty());
     assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "ran")]));
+    let ledger = &bench.supervisor.parts.ledger;
+    let given_up = ledger.read(move |reader| reader.given_up(manual.as_str())).await.unwrap();
+    assert_eq!(given_up.as_deref(), Some("a person had cancelled it"));
+}
+
+// proves STATE-3
+#[tokio::test]
+async fn an_attempt_that_cannot_be_queued_is_queued_later() {
+    const JOBS: &str = "version: 1
+jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, prompt: x}]
+";
+    let temp = temp();
+    let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp.clone()).await;
+    bench.claims("2026-05-04T01:00:00Z").await;
+    let run = bench.supervisor.queue.start().unwrap();
+    let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let stop_reason = StopReason::MaxIterations;
+    let failed = retries::FailedRun { facts: run.facts, request: run.request, stop_reason };
+    let now = at("2026-05-04T01:00:00Z");
+    assert!(bench.supervisor.retry("j", &run.run_id, failed, now).await);
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(bench.supervisor.is_unwritten(&run.run_id) && bench.supervisor.write_again().await);
+    let next = bench.supervisor.retries.keys().next().unwrap().1.to_string();
+    let slots = bench.supervisor.parts.ledger.read(|reader| reader.open_slots()).await.unwrap();
+    assert_eq!(slots[0].run_id.as_deref(), Some(next.as_str()));
 }

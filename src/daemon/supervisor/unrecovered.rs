@@ -9,6 +9,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::Supervisor;
+use super::ends::Decision;
 use super::queue::Waiting;
 use crate::daemon::recovery::{Recovered, Recovery, RecoveryRetry, end_panicked, recover_again};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
@@ -33,6 +34,8 @@ pub(super) struct OpenRun {
     pub(super) job: Option<String>,
     /// Whether it belongs to the schedule, so that a newer run may replace it. True if unknown.
     is_replaceable: bool,
+    /// Whether its transcript has its last line.
+    pub(super) has_ended: bool,
     /// How it ends if it could continue: a person or a newer run cancelled it.
     stop: Option<Stop>,
     /// When its task ended, or when this daemon started if the run is older.
@@ -108,17 +111,22 @@ impl Supervisor {
     /// continued or ended.
     pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
         let job = self.parts.host.state.job_of_open(&run_id);
-        self.add_open(run_id, why, job);
+        self.add_open(run_id, why, (job, false));
     }
 
     /// Records that a run has its last line, but that the ledger or the index lacks its end. Its job is
     /// not busy.
     pub(super) fn add_unsettled(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
-        self.add_open(run_id, why, None);
+        self.add_open(run_id, why, (None, true));
     }
 
     /// Adds a run, and counts a failure to recover it. Its `job` counts as busy, if any.
-    fn add_open(&mut self, run_id: RunId, why: &dyn std::fmt::Display, job: Option<String>) {
+    fn add_open(
+        &mut self,
+        run_id: RunId,
+        why: &dyn std::fmt::Display,
+        (job, has_ended): (Option<String>, bool),
+    ) {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
         if let Some(run) = self.unrecovered.runs.get_mut(&run_id) {
@@ -131,7 +139,7 @@ impl Supervisor {
             self.queue.hold(job);
         }
         let since = self.parts.host.clock.now();
-        let run = OpenRun { why, job, is_replaceable: true, stop: None, since, after };
+        let run = OpenRun { why, job, is_replaceable: true, has_ended, stop: None, since, after };
         self.unrecovered.runs.insert(run_id, run);
     }
 
@@ -147,7 +155,8 @@ impl Supervisor {
         run_id: &RunId,
         (stop, why): (&Stop, &str),
     ) -> bool {
-        let Some(run) = self.unrecovered.runs.get_mut(run_id) else { return false };
+        let run = self.unrecovered.runs.get_mut(run_id).filter(|run| !run.has_ended);
+        let Some(run) = run else { return false };
         run.stop = Some(stop.clone());
         run.after = Instant::now();
         self.give_up(vec![run_id.clone()], why).await;
@@ -212,18 +221,12 @@ impl Supervisor {
         for Recovered { run_id, began, .. } in ended {
             self.remove_unrecovered(&run_id);
             self.unrecovered.forget(&run_id);
-            // A queued run still needs its slot: recovery removed what a failed start had left.
-            if began || !self.is_waiting(&run_id) {
-                self.close_slot_of(run_id, now).await;
+            match began {
+                true => self.close_slot_of(run_id, now).await,
+                false => self.end_unbegun(run_id, now).await,
             }
         }
         self.fill().await;
-    }
-
-    /// Tells whether a run is queued, or waits for the time of its attempt.
-    fn is_waiting(&self, run_id: &RunId) -> bool {
-        self.queue.iter().any(|waiting| waiting.run_id == *run_id)
-            || self.retries.keys().any(|(_, of)| of == run_id)
     }
 
     /// Records the end of a run in its slot, unless the slot is decided already.
@@ -239,15 +242,17 @@ impl Supervisor {
                 Some(end) => {
                     self.record_end(slot.job, run_id, (end.outcome, end.stop_reason), now).await;
                 }
-                None => {
-                    let reason = "its run did not begin".to_owned();
-                    let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-                    let runs = vec![run_id];
-                    self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
-                }
+                None => self.end_unbegun(run_id, now).await,
             },
             Err(error) => self.add_unrecovered(run_id, &error),
         }
+    }
+
+    /// Records that a run did not begin, in its slot and in the queue.
+    async fn end_unbegun(&mut self, run_id: RunId, now: DateTime<Utc>) {
+        let reason = "its run did not begin".to_owned();
+        let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+        self.end_waiting(EndedRuns { runs: vec![run_id], state, stop_reason, reason }, now).await;
     }
 
     /// Ends a run whose task panicked.
@@ -276,10 +281,7 @@ impl Supervisor {
     /// Records in the ledger that these runs must not be resumed after a crash.
     pub(super) async fn give_up(&mut self, runs: Vec<RunId>, why: &str) {
         for run_id in runs {
-            if let Err(error) = self.parts.ledger.give_up(run_id.clone(), why.to_owned()).await {
-                tracing::error!(%run_id, %error, "failed to record that a run must not be resumed");
-                self.disk_failed(&format!("the ledger: {error}"));
-            }
+            self.decide(Decision::GiveUp(run_id, why.to_owned())).await;
         }
     }
 
