@@ -5,6 +5,7 @@
 
 mod backfill;
 mod commands;
+mod decisions;
 mod disk;
 mod downtime;
 mod ends;
@@ -38,7 +39,7 @@ use crate::config::{Config, Loaded};
 use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState};
-use ends::Decision;
+use decisions::Decision;
 use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;

@@ -3,6 +3,7 @@
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
+use super::decisions::EARLIER_UNWRITTEN;
 use super::queue::{Waiting, WaitsFor};
 use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::SandboxMode;
@@ -219,7 +220,9 @@ impl Supervisor {
         by: Option<&Person>,
     ) -> Result<(), CommandError> {
         // One of them may be an attempt that is not in the ledger yet.
-        self.write_again().await;
+        if !self.write_again().await {
+            return Err(CommandError::NotCancelled(EARLIER_UNWRITTEN.to_owned()));
+        }
         let now = self.parts.host.clock.now();
         let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
         let (state, stop_reason) = (SlotState::Skipped, StopReason::Cancelled);

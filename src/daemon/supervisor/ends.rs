@@ -2,21 +2,12 @@
 
 use chrono::{DateTime, Utc};
 
-use super::retries::{FailedRun, NextAttempt};
+use super::decisions::Decision;
+use super::retries::FailedRun;
 use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, SessionEnd, StopReason};
 use crate::run::{Ended, RunError};
-use crate::store::{EndedRuns, Pause, RunEnd, SlotState};
-
-/// A decision about runs and their slots, and when it was made.
-pub(super) enum Decision {
-    EndRun(RunEnd, DateTime<Utc>),
-    /// The runs did not begin, or did not run to their ends.
-    EndWaiting(EndedRuns, DateTime<Utc>),
-    /// The run must not be resumed, for this reason.
-    GiveUp(RunId, String),
-    Retry(Box<NextAttempt>, DateTime<Utc>),
-}
+use crate::store::{EndedRuns, RunEnd, SlotState};
 
 impl Supervisor {
     /// Handles the end of the task of a run, and starts queued runs.
@@ -70,8 +61,10 @@ impl Supervisor {
                 if !ended.recorded {
                     self.give_up(vec![run_id.clone()], error).await;
                 }
-                let may_retry =
-                    outcome == Outcome::Failed && !ended.has_started_change && ended.recorded;
+                let may_retry = outcome == Outcome::Failed
+                    && !ended.has_started_change
+                    && ended.recorded
+                    && stop.is_none();
                 let is_repeated = match started.filter(|_| may_retry) {
                     Some((facts, request)) => {
                         let failed = FailedRun { facts, request, stop_reason };
@@ -164,76 +157,6 @@ impl Supervisor {
         let config = self.config.borrow();
         let pause_after = config.jobs.get(job.as_str()).and_then(|job| job.pause_after_failures);
         RunEnd { run_id, job, outcome, state, reason, pause_after }
-    }
-
-    /// Applies the pause of a job whose runs failed too often.
-    pub(super) fn paused(&mut self, Pause { job, note, .. }: Pause) {
-        tracing::warn!(job, note, "the job is paused");
-        self.pauses.insert(job);
-    }
-
-    /// Records the end of queued runs, and of their slots.
-    pub(super) async fn end_waiting(&mut self, ended: EndedRuns, now: DateTime<Utc>) {
-        self.decide(Decision::EndWaiting(ended, now)).await;
-    }
-
-    /// Writes a decision to the ledger. If that fails, or an older decision is not written yet, keeps it
-    /// in memory for [`Self::write_again`]. If the daemon dies before, its next start decides.
-    pub(super) async fn decide(&mut self, decision: Decision) {
-        if !self.unwritten.is_empty() || !self.write(&decision).await {
-            self.unwritten.push_back(decision);
-        }
-    }
-
-    /// Writes the decisions that could not be written to the ledger; returns whether none is left.
-    pub(super) async fn write_again(&mut self) -> bool {
-        while let Some(decision) = self.unwritten.pop_front() {
-            if !self.write(&decision).await {
-                self.unwritten.push_front(decision);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Writes a decision to the ledger; returns whether it worked.
-    async fn write(&mut self, decision: &Decision) -> bool {
-        let ledger = &self.parts.ledger;
-        let written = match decision {
-            Decision::EndRun(end, at) => ledger.end_run(end.clone(), *at).await,
-            Decision::EndWaiting(ended, at) => {
-                ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
-            }
-            Decision::GiveUp(run_id, why) => {
-                ledger.give_up(run_id.clone(), why.clone()).await.map(|()| None)
-            }
-            Decision::Retry(next, at) => {
-                let NextAttempt { failed, queued, reason } = &**next;
-                let queued = queued.clone();
-                ledger.retry(failed.clone(), queued, reason.clone(), *at).await.map(|()| None)
-            }
-        };
-        match written {
-            Ok(pause) => {
-                pause.into_iter().for_each(|pause| self.paused(pause));
-                true
-            }
-            Err(error) => {
-                tracing::error!(%error, "failed to record a decision about a run; dutyd tries again");
-                self.disk_failed(&format!("the ledger: {error}"));
-                false
-            }
-        }
-    }
-
-    /// Tells whether the end of a run is decided, but not written to the ledger yet.
-    pub(super) fn is_unwritten(&self, run_id: &RunId) -> bool {
-        self.unwritten.iter().any(|decision| match decision {
-            Decision::EndRun(end, _) => end.run_id == *run_id,
-            Decision::EndWaiting(ended, _) => ended.runs.contains(run_id),
-            Decision::Retry(next, _) => next.failed == *run_id,
-            Decision::GiveUp(..) => false,
-        })
     }
 
     /// Records that a run begins or continues; returns whether the ledger could be written. Otherwise,

@@ -1,6 +1,7 @@
 //! Pauses jobs on request.
 
 use super::Supervisor;
+use super::decisions::EARLIER_UNWRITTEN;
 use crate::daemon::command::CommandError;
 use crate::store::Pause;
 
@@ -33,7 +34,9 @@ impl Supervisor {
         // Decide first what came due during the pause.
         self.tick().await;
         // A failure from before must not count after it.
-        self.write_again().await;
+        if !self.write_again().await {
+            return Err(CommandError::NotPaused(EARLIER_UNWRITTEN.to_owned()));
+        }
         let ended = self.parts.ledger.unpause(job.clone()).await;
         let was_paused = ended.map_err(|error| CommandError::NotPaused(error.to_string()))?;
         self.pauses.remove(&job);

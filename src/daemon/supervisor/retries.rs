@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
-use super::ends::Decision;
+use super::decisions::{Decision, NextAttempt};
 use super::queue::{Waiting, WaitsFor};
 use super::slots::{new_run_id, waits_for};
 use crate::config::Catchup;
@@ -21,14 +21,6 @@ pub(super) struct FailedRun {
     pub(super) facts: TriggerFacts,
     pub(super) request: RunRequest,
     pub(super) stop_reason: StopReason,
-}
-
-/// The next attempt of a run, for the ledger.
-pub(super) struct NextAttempt {
-    pub(super) failed: RunId,
-    pub(super) queued: QueuedRun,
-    /// The reason for the row of the slot.
-    pub(super) reason: String,
 }
 
 impl Supervisor {
@@ -47,8 +39,10 @@ impl Supervisor {
             return false;
         }
         let delay = retry.delay_after(facts.attempt);
-        let begins_at = ended_at + TimeDelta::from_std(delay).unwrap_or_default();
+        let delay = TimeDelta::from_std(delay).unwrap_or_default();
         let now = self.parts.host.clock.now();
+        // The clock may have been set back since.
+        let begins_at = ended_at.min(now) + delay;
         if self.is_too_late(job, begins_at, now).is_some() {
             return false;
         }

@@ -950,9 +950,45 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
     let failed = retries::FailedRun { facts: run.facts, request: run.request, stop_reason };
     let now = at("2026-05-04T01:00:00Z");
     assert!(bench.supervisor.retry("j", &run.run_id, failed, now).await);
+    let next = bench.supervisor.retries.keys().next().unwrap().1.clone();
+    let cancelled = bench.supervisor.cancel(&next, None).await;
+    assert!(matches!(cancelled, Err(CommandError::NotCancelled(_))), "{cancelled:?}");
     other.execute_batch("ROLLBACK").unwrap();
     assert!(bench.supervisor.is_unwritten(&run.run_id) && bench.supervisor.write_again().await);
-    let next = bench.supervisor.retries.keys().next().unwrap().1.to_string();
     let slots = bench.supervisor.parts.ledger.read(|reader| reader.open_slots()).await.unwrap();
     assert_eq!(slots[0].run_id.as_deref(), Some(next.as_str()));
+}
+
+#[tokio::test]
+async fn a_run_that_was_cancelled_while_it_failed_is_not_repeated() {
+    const JOBS: &str = "version: 1
+jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, prompt: x}]
+";
+    for (is_cancelled, attempts) in [(false, 1), (true, 0)] {
+        let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
+        bench.claims("2026-05-04T01:00:00Z").await;
+        let supervisor = &mut bench.supervisor;
+        let Waiting { run_id, job, facts, request, is_caught_up, .. } =
+            supervisor.queue.start().unwrap();
+        let stop = is_cancelled.then(|| StopReason::Cancelled.into());
+        let (stop, _) = watch::channel(stop);
+        let active = Active { job, is_caught_up, is_resumed: false, facts, request, stop };
+        supervisor.active.insert(run_id.clone(), active);
+        let end = crate::domain::SessionEnd {
+            outcome: crate::domain::Outcome::Failed,
+            stop_reason: StopReason::MaxIterations,
+            ..Ended::interrupted_end("the limit of iterations")
+        };
+        let ended = Ended {
+            run_id: run_id.clone(),
+            end: crate::text::redact::Redactor::default().clean(end, |_, _| {}),
+            recorded: true,
+            unsettled: None,
+            is_suspended: false,
+            has_started_change: false,
+            row: None,
+        };
+        supervisor.on_ended(Ok((run_id, Ok(ended)))).await;
+        assert_eq!(supervisor.retries.len(), attempts);
+    }
 }

@@ -9,7 +9,6 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::Supervisor;
-use super::ends::Decision;
 use super::queue::Waiting;
 use crate::daemon::recovery::{Recovered, Recovery, RecoveryRetry, end_panicked, recover_again};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
@@ -276,13 +275,6 @@ impl Supervisor {
         }
         let ended = (Outcome::Failed, StopReason::InternalError);
         self.record_end(job, run_id, ended, now).await;
-    }
-
-    /// Records in the ledger that these runs must not be resumed after a crash.
-    pub(super) async fn give_up(&mut self, runs: Vec<RunId>, why: &str) {
-        for run_id in runs {
-            self.decide(Decision::GiveUp(run_id, why.to_owned())).await;
-        }
     }
 
     fn redactor(&self) -> Redactor {
