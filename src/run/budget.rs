@@ -1,12 +1,14 @@
 //! Reserves the largest cost of a run in the daily budgets, before the run begins.
 
+use std::io;
+
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 use super::host::{Host, RunError};
 use crate::config::Job;
 use crate::domain::RunId;
-use crate::store::{DayBudget, DbError, Shortage};
+use crate::store::{DayBudget, DbError, Shortage, TranscriptExtent};
 
 /// Converts US dollars to millionths of a US dollar, rounded up.
 #[must_use]
@@ -85,11 +87,13 @@ pub(super) async fn release_unbegun(run_id: &RunId, host: &Host) -> Result<(), D
     host.ledger.get().await?.release(run_id.clone(), Some(0)).await
 }
 
-/// Tells whether the transcript of a run has a line.
+/// Tells whether the transcript of a run has a whole line. True if it cannot be read.
 pub(super) fn has_begun(run_id: &RunId, host: &Host) -> bool {
-    let transcript = host.state.find_run(run_id).map(|run| run.transcript());
-    let transcript = transcript.and_then(|path| path.metadata().ok());
-    transcript.is_some_and(|transcript| transcript.len() > 0)
+    let Some(run) = host.state.find_run(run_id) else { return false };
+    match TranscriptExtent::measure(&run.transcript()) {
+        Ok(extent) => extent.whole_bytes > 0,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
 }
 
 fn shortage_text(Shortage { budget, taken_micro_usd }: &Shortage, max_run_cost_usd: i64) -> String {
