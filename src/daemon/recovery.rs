@@ -23,7 +23,7 @@ use crate::store::{
 };
 use crate::text::redact::Redactor;
 pub use restored::restore_slots;
-use resumable::{DaemonTimes, resumable, resumptions, worked};
+use resumable::{DaemonTimes, decide, resumptions, worked};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,7 +230,7 @@ enum Found {
 async fn recover_run(
     host: &Host,
     run_id: &RunId,
-    (lock, KnownFacts { since, forced }): (RunLock, KnownFacts),
+    (lock, facts): (RunLock, KnownFacts),
     redactor: &Redactor,
 ) -> Result<Found, RecoveryError> {
     let nothing =
@@ -256,8 +256,7 @@ async fn recover_run(
     };
     extent.cut_torn(&run.transcript())?;
     let cut_bytes = extent.torn_bytes;
-    let facts = RecordFacts { is_open: true, ..RecordFacts::default() };
-    let report = verify(run, &facts)?;
+    let report = verify(run, &RecordFacts { is_open: true, ..RecordFacts::default() })?;
     let read = match report.ok {
         true => read(run),
         false => Err((report.lines, report.reason.unwrap_or_default())),
@@ -274,37 +273,12 @@ async fn recover_run(
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
-        let (id, slot) = (run_id.clone(), slot_of(&lines));
-        let facts = ledger.read(move |reader| {
-            let end_reason = match (reader.given_up(id.as_str())?, &slot) {
-                (None, Some((job, epoch, due_at)))
-                    if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
-                {
-                    Some("its slot was decided in the meantime".to_owned())
-                }
-                (given_up, _) => given_up,
-            };
-            Ok((DaemonTimes::read(reader)?, end_reason))
-        });
-        let (times, end_reason) = facts.await?;
-        let resumable = match (forced, end_reason) {
-            // The slot of a run that panicked says so too.
-            (Some(forced), _) if forced.stop_reason == StopReason::InternalError => Err(forced),
-            (_, Some(why)) => Err(RecoveryEnd::interrupted(&why)),
-            (Some(forced), None) => Err(forced),
-            (None, None) => resumable(host, run_id, &lines, times)
-                .await?
-                .map_err(|why| RecoveryEnd::interrupted(&why)),
-        };
-        // Do not count the time after `since` as work.
-        let until = times.last_seen.into_iter().chain(since).min();
-        let of_work = DaemonTimes { last_seen: until, ..times };
-        match resumable {
-            Ok(spec) => {
+        match decide(host, run_id, &lines, facts).await? {
+            Ok((spec, worked)) => {
                 let resumption = Resumption {
                     lock,
                     row,
-                    worked: worked(&lines, of_work),
+                    worked,
                     lines: lines.len() as u64,
                     count: resumptions(&lines) + 1,
                     killed: 0,
@@ -347,16 +321,6 @@ async fn end_given_up(host: &Host, run_id: &RunId) -> Result<(), DbError> {
         ledger.end_waiting(ended, host.clock.now()).await?;
     }
     ledger.forget_unbegun(run_id.clone()).await
-}
-
-/// Returns the job, the epoch and the due time of the slot of a run; `None` if it has none.
-fn slot_of(lines: &[ReadLine]) -> Option<(String, i64, DateTime<Utc>)> {
-    match lines.first().and_then(known) {
-        Some(Event::SessionStart(start)) => {
-            Some((start.job.clone(), start.epoch?, start.scheduled_for?))
-        }
-        _ => None,
-    }
 }
 
 /// Tells whether a run had begun although its transcript has no whole line, which means that its
@@ -494,7 +458,7 @@ fn session_end(row: &RunSummary, lines: &[ReadLine], end: &RecoveryEnd) -> Sessi
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
-        duration_ms: u64::try_from(worked(lines, DaemonTimes::default()).as_millis())
+        duration_ms: u64::try_from(worked(lines, &DaemonTimes::default()).as_millis())
             .unwrap_or(u64::MAX),
         ..Ended::interrupted_end(&end.error)
     }

@@ -240,9 +240,9 @@ impl Supervisor {
         for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
             supervisor.add_unrecovered(run_id, &why);
         }
-        // A run that could not be recovered may have waited through a longer downtime.
-        let keeps_longer = !supervisor.unrecovered.runs.is_empty();
-        supervisor.parts.ledger.keep_downtime((supervisor.last_seen, now), keeps_longer).await?;
+        // A run that could not be recovered may have waited through earlier downtimes.
+        let keeps_earlier = !supervisor.unrecovered.runs.is_empty();
+        supervisor.parts.ledger.add_downtime((supervisor.last_seen, now), keeps_earlier).await?;
         supervisor.load_retries(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;

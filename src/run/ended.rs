@@ -64,21 +64,22 @@ pub fn tools_used<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeSet<Strin
 }
 
 /// Returns a warning for each write or admin call that has started and has no result. We cannot
-/// know whether it took effect.
+/// know whether it took effect. Leaves out the warnings that `events` have already.
 pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
-    let mut open = BTreeSet::new();
+    let (mut open, mut known) = (BTreeSet::new(), BTreeSet::new());
     for event in events {
         match event {
             Event::ToolCallStart(start) if start.category != Category::Read => {
                 open.insert(start.call_id.to_string());
             }
             Event::ToolCallEnd(end) => drop(open.remove(end.call_id.as_str())),
+            Event::Warning { message, .. } => drop(known.insert(message)),
             _ => {}
         }
     }
-    let message =
-        |call_id| format!("the run was cut off during the call {call_id}; its effect is unknown");
-    open.into_iter().map(|id| Event::warning("effect_unknown", message(id))).collect()
+    let message = |id| format!("the run was cut off during the call {id}; its effect is unknown");
+    let messages = open.into_iter().map(message).filter(|message| !known.contains(message));
+    messages.map(|message| Event::warning("effect_unknown", message)).collect()
 }
 
 /// Returns the result of a run that has no session, or whose session panicked: all counters are

@@ -19,6 +19,10 @@ use super::reserve::Reserve;
 use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
 
+/// How the name of the number of a downtime begins: it continues with the time in milliseconds since
+/// which no daemon ran.
+const DOWN_SINCE: &str = "down_since_";
+
 /// A slot that was read from the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SlotRow {
@@ -197,7 +201,7 @@ impl Ledger {
                 }
                 // The times from before the step do not compare with those after it.
                 keep_meta(transaction, "started", now.timestamp_millis())?;
-                keep_downtime(transaction, (now, now))?;
+                forget_downtimes(transaction)?;
                 begin_periods(transaction, epoch, schedules.iter(), now)
             })
             .await
@@ -216,22 +220,21 @@ impl Ledger {
             .await
     }
 
-    /// Stores from when to when no daemon ran. With `keeps_longer`, the stored downtime stays if it is
-    /// longer.
+    /// Stores from when to when no daemon ran. Unless `keeps_earlier`, forgets the earlier downtimes.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn keep_downtime(
+    pub async fn add_downtime(
         &self,
         (from, to): (DateTime<Utc>, DateTime<Utc>),
-        keeps_longer: bool,
+        keeps_earlier: bool,
     ) -> Result<(), DbError> {
         self.db
             .write(move |transaction| {
-                let stored = LedgerReader { connection: transaction }.downtime()?;
-                match stored {
-                    Some((began, ended)) if keeps_longer && ended - began > to - from => Ok(()),
-                    _ => keep_downtime(transaction, (from, to)),
+                if !keeps_earlier {
+                    forget_downtimes(transaction)?;
                 }
+                let name = format!("{DOWN_SINCE}{}", from.timestamp_millis());
+                keep_meta(transaction, &name, to.timestamp_millis())
             })
             .await
     }
@@ -395,14 +398,14 @@ impl LedgerReader<'_> {
         rows.collect()
     }
 
-    /// Returns the downtime that [`Ledger::keep_downtime`] stored.
+    /// Returns from when to when no daemon ran, as stored by [`Ledger::add_downtime`].
     ///
     /// *Errors*: SQLite's.
-    pub fn downtime(&self) -> rusqlite::Result<Option<(DateTime<Utc>, DateTime<Utc>)>> {
-        let time = |name| -> rusqlite::Result<_> {
-            Ok(self.meta(name)?.and_then(DateTime::from_timestamp_millis))
-        };
-        Ok(time("down_from")?.zip(time("down_to")?))
+    pub fn downtimes(&self) -> rusqlite::Result<Vec<(DateTime<Utc>, DateTime<Utc>)>> {
+        let mut query = self.connection.prepare(
+            "SELECT CAST(substr(name, length(?1) + 1) AS INTEGER), value FROM meta WHERE name GLOB ?1 || '*'",
+        )?;
+        query.query_map([DOWN_SINCE], |row| Ok((time(row, 0)?, time(row, 1)?)))?.collect()
     }
 
     /// Returns a named number, as stored by [`Ledger::set_meta`].
@@ -415,12 +418,8 @@ impl LedgerReader<'_> {
     }
 }
 
-fn keep_downtime(
-    transaction: &Connection,
-    (from, to): (DateTime<Utc>, DateTime<Utc>),
-) -> rusqlite::Result<()> {
-    keep_meta(transaction, "down_from", from.timestamp_millis())?;
-    keep_meta(transaction, "down_to", to.timestamp_millis())
+fn forget_downtimes(transaction: &Connection) -> rusqlite::Result<()> {
+    transaction.execute("DELETE FROM meta WHERE name GLOB ?1 || '*'", [DOWN_SINCE]).map(drop)
 }
 
 pub(super) fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
@@ -499,23 +498,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_longer_downtime_stays_until_the_clock_is_set_back() {
+    async fn downtimes_stay_until_they_are_forgotten_or_the_clock_is_set_back() {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
-        let kept = async || ledger.read(|reader| reader.downtime()).await.unwrap();
-        assert_eq!(kept().await, None);
-        let steps = [
-            ((at(100), at(500)), true, (at(100), at(500))),
-            ((at(600), at(700)), true, (at(100), at(500))),
-            ((at(600), at(700)), false, (at(600), at(700))),
-            ((at(800), at(1000)), true, (at(800), at(1000))),
-        ];
-        for (downtime, keeps_longer, expected) in steps {
-            ledger.keep_downtime(downtime, keeps_longer).await.unwrap();
-            assert_eq!(kept().await, Some(expected));
-        }
+        let kept = async || ledger.read(|reader| reader.downtimes()).await.unwrap();
+        let downtimes = [(at(100), at(500)), (at(600), at(700)), (at(800), at(1000))];
+        ledger.add_downtime(downtimes[0], true).await.unwrap();
+        ledger.add_downtime(downtimes[1], true).await.unwrap();
+        assert_eq!(kept().await, downtimes[..2]);
+        ledger.add_downtime(downtimes[2], false).await.unwrap();
+        assert_eq!(kept().await, downtimes[2..]);
         ledger.begin_epoch(1, at(1000), Vec::new(), at(300)).await.unwrap();
-        assert_eq!(kept().await, Some((at(300), at(300))));
+        assert_eq!(kept().await, []);
     }
 
     // proves CRON-1

@@ -131,36 +131,59 @@ fn summer_time_ends_and_the_clock_is_set_back() {
     assert!(clocked.is_sound());
 }
 
+/// Leaves a run of 10:00 whose call hangs, and sets the clock to 13:00; returns the run.
+fn left_for_three_hours(number: &str, category: &str) -> (Clocked, String) {
+    let clocked = Clocked::new("2026-05-04T10:00:00Z");
+    let place = &clocked.place;
+    let config = "models: {m: {provider: scripted, script: s.yaml}}\nsecurity: {sandbox: off}\n";
+    place.write("config.yaml", config);
+    place.write("s.yaml", "steps: [{call: {tool: hang}}, {say: done}]\n");
+    place.write("tools.yaml", &format!("version: 1\ntools: [{{name: hang, description: Hangs, category: {category}, cmd: sleep, args: ['{number}']}}]\n"));
+    place.write("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x, catchup_window: 1h, double_confirmation: false, tools: {write: [hang]}}]\n");
+    let daemon = place.serve();
+    let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
+    wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    clocked.set("2026-05-04T13:00:00Z");
+    (clocked, run_id)
+}
+
+fn is_too_old(place: &Place, run_id: &str) {
+    let run = || place.json(&["show", run_id])["run"].clone();
+    wait_until(|| !run()["outcome"].is_null(), || place.log());
+    let error = run()["error"].as_str().unwrap_or_default().to_owned();
+    assert!(error.contains("longer than `catchup_window` (1h)"), "{}", run());
+}
+
 // proves STATE-1
 #[test]
 fn a_run_that_could_not_be_read_at_the_start_is_still_too_old_to_continue() {
-    let clocked = Clocked::new("2026-05-04T10:00:00Z");
+    let (clocked, run_id) = left_for_three_hours("7119.OWN", "read");
     let place = &clocked.place;
-    place.write(
-        "config.yaml",
-        "models: {m: {provider: scripted, script: s.yaml}}\nsecurity: {sandbox: off}\n",
-    );
-    place.write("s.yaml", "steps: [{call: {tool: look}}, {say: done}]\n");
-    place.write("tools.yaml", "version: 1\ntools: [{name: look, description: Looks, category: read, cmd: sleep, args: ['7119.OWN']}]\n");
-    place.write("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x, catchup_window: 1h}]\n");
-    let daemon = place.serve();
-    let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
-    wait_until(|| !alive("sleep 7119.OWN").is_empty(), || place.log());
-    daemon.signal(Signal::SIGKILL);
-    daemon.wait();
     let transcript = place.transcript(&run_id);
     let kept = place.path().join("kept.jsonl");
     std::fs::rename(&transcript, &kept).unwrap();
     std::fs::create_dir(&transcript).unwrap();
-    clocked.set("2026-05-04T13:00:00Z");
     let daemon = place.serve();
     let degraded = || place.json(&["status"])["degraded"].to_string();
     wait_until(|| degraded().contains("could neither continue nor end"), || place.log());
     std::fs::remove_dir(&transcript).unwrap();
     std::fs::rename(&kept, &transcript).unwrap();
-    let run = || place.json(&["show", &run_id])["run"].clone();
-    wait_until(|| !run()["outcome"].is_null(), || place.log());
-    let error = run()["error"].as_str().unwrap_or_default().to_owned();
-    assert!(error.contains("longer than `catchup_window` (1h)"), "{}", run());
+    is_too_old(place, &run_id);
+    drop(daemon);
+}
+
+// proves STATE-1
+#[test]
+fn a_run_with_only_a_part_of_its_end_is_still_too_old_to_continue() {
+    let (clocked, run_id) = left_for_three_hours("7120.OWN", "write");
+    let place = &clocked.place;
+    // The warning before it is the last line meanwhile, three hours younger than the line before.
+    let daemon = place.serve_with("DUTYD_FAULTS", "fail_line_once=session_end");
+    is_too_old(place, &run_id);
+    let shown = place.json(&["show", &run_id]);
+    let warnings = shown["events"].as_array().unwrap().iter();
+    assert_eq!(warnings.filter(|event| event["code"] == "effect_unknown").count(), 1, "{shown}");
     drop(daemon);
 }

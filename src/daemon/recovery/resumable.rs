@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::{KnownFacts, RecoveryEnd, RecoveryError};
 use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
-use crate::domain::{Event, RunId, SessionStart, Trigger};
+use crate::domain::{Event, RunId, SessionStart, StopReason, Trigger};
 use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
 use crate::store::{LedgerReader, ReadLine, known};
@@ -18,13 +19,13 @@ const MAX_RESUMPTIONS: u64 = 3;
 
 /// When daemons ran, according to the ledger. At the start, the newest of them is the previous daemon;
 /// in a retry, it is this one.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct DaemonTimes {
     pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
-    /// From when to when no daemon ran before `started`, or earlier if some runs could not be recovered
-    /// at `started`.
-    pub(super) down: Option<(DateTime<Utc>, DateTime<Utc>)>,
+    /// From when to when no daemon ran: before `started`, and before earlier starts at which some runs
+    /// could not be recovered.
+    pub(super) downtimes: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
 impl DaemonTimes {
@@ -34,7 +35,64 @@ impl DaemonTimes {
             Ok(reader.meta(name)?.and_then(DateTime::from_timestamp_millis))
         };
         let (last_seen, started) = (time("last_seen")?, time("started")?);
-        Ok(Self { last_seen, started, down: reader.downtime()? })
+        Ok(Self { last_seen, started, downtimes: reader.downtimes()? })
+    }
+}
+
+/// Decides whether a run continues; returns the run as it began, and how long it has worked.
+///
+/// *Errors*: a later attempt may find out. The inner error is how the run ends.
+pub(super) async fn decide(
+    host: &Host,
+    run_id: &RunId,
+    lines: &[ReadLine],
+    KnownFacts { since, forced }: KnownFacts,
+) -> Result<Result<(RunSpec, Duration), RecoveryEnd>, RecoveryError> {
+    let ledger = host.ledger.get().await?;
+    let (id, slot) = (run_id.clone(), slot_of(lines));
+    let facts = ledger.read(move |reader| {
+        let end_reason = match (reader.given_up(id.as_str())?, &slot) {
+            (None, Some((job, epoch, due_at)))
+                if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
+            {
+                Some("its slot was decided in the meantime".to_owned())
+            }
+            (given_up, _) => given_up,
+        };
+        Ok((DaemonTimes::read(reader)?, end_reason))
+    });
+    let (times, end_reason) = facts.await?;
+    let end = match (forced, end_reason) {
+        // The slot of a run that panicked says so too.
+        (Some(forced), _) if forced.stop_reason == StopReason::InternalError => Some(forced),
+        (_, Some(why)) => Some(RecoveryEnd::interrupted(&why)),
+        (forced, None) => forced,
+    };
+    if let Some(end) = end {
+        return Ok(Err(end));
+    }
+    match resumable(host, run_id, lines, &times).await? {
+        Ok(spec) => {
+            // Do not count the time after `since` as work.
+            let until = times.last_seen.into_iter().chain(since).min();
+            let of_work = DaemonTimes { last_seen: until, ..times };
+            Ok(Ok((spec, worked(lines, &of_work))))
+        }
+        Err(why) => {
+            // If only some lines of its end can be written, the run looks younger than it is.
+            ledger.give_up(run_id.clone(), why.clone()).await?;
+            Ok(Err(RecoveryEnd::interrupted(&why)))
+        }
+    }
+}
+
+/// Returns the job, the epoch and the due time of the slot of a run; `None` if it has none.
+fn slot_of(lines: &[ReadLine]) -> Option<(String, i64, DateTime<Utc>)> {
+    match lines.first().and_then(known) {
+        Some(Event::SessionStart(start)) => {
+            Some((start.job.clone(), start.epoch?, start.scheduled_for?))
+        }
+        _ => None,
     }
 }
 
@@ -42,11 +100,11 @@ impl DaemonTimes {
 ///
 /// *Errors*: a file system gives no answer, so a later attempt may find out. The inner error says, for
 /// people, why the run ends as interrupted; it follows "the run was cut off and does not continue: ".
-pub(super) async fn resumable(
+async fn resumable(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
-    times: DaemonTimes,
+    times: &DaemonTimes,
 ) -> Result<Result<RunSpec, String>, HostWorkError> {
     let start = match lines.first().and_then(known) {
         Some(Event::SessionStart(start)) => start.clone(),
@@ -63,7 +121,7 @@ fn spec_of(
     run_id: &RunId,
     (start, config): (&SessionStart, Result<Arc<Config>, String>),
     lines: &[ReadLine],
-    times: DaemonTimes,
+    times: &DaemonTimes,
 ) -> Result<RunSpec, String> {
     if start.trigger == Trigger::Apply {
         return Err("a run of `apply` does not continue".to_owned());
@@ -105,11 +163,11 @@ fn spec_of(
 }
 
 /// Returns the longest time in which no daemon ran since a run wrote its last line at `last`.
-fn downtime(last: Option<DateTime<Utc>>, times: DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
-    let since_last = |(from, to)| to - last.map_or(from, |last| last.max(from));
+fn downtime(last: Option<DateTime<Utc>>, times: &DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
     let newest = (times.last_seen.or(last).unwrap_or(now), now);
-    let earlier = times.down.map(since_last).unwrap_or_default();
-    since_last(newest).max(earlier).max(TimeDelta::zero())
+    let all = times.downtimes.iter().copied().chain([newest]);
+    let since_last = all.map(|(from, to)| to - last.map_or(from, |last| last.max(from)));
+    since_last.max().unwrap_or_default().max(TimeDelta::zero())
 }
 
 /// Loads the configuration with which a run began.
@@ -154,7 +212,7 @@ pub(super) fn resumptions(lines: &[ReadLine]) -> u64 {
 /// time that the last reply or the last `session_resumed` states, plus the time from that line to
 /// the last line. If the daemon died while it worked on the run, the time from the last line until
 /// the daemon was last seen counts too.
-pub(super) fn worked(lines: &[ReadLine], times: DaemonTimes) -> Duration {
+pub(super) fn worked(lines: &[ReadLine], times: &DaemonTimes) -> Duration {
     let elapsed = |line: &ReadLine| match known(line) {
         Some(Event::AssistantTextEnd { elapsed_ms, model: Some(_), .. }) => Some(*elapsed_ms),
         Some(Event::SessionResumed { worked_ms, .. }) => *worked_ms,
@@ -221,8 +279,16 @@ mod tests {
         let warning = json!({"type": "warning", "code": "c", "message": "m"});
         let check = |lines: &[(i64, &Value)], seen: (i64, i64), expected: u64| {
             let lines: Vec<ReadLine> = lines.iter().map(|(at, event)| line(*at, event)).collect();
-            let times = DaemonTimes { started: at(seen.0), last_seen: at(seen.1), down: None };
-            assert_eq!(worked(&lines, times), Duration::from_secs(expected), "{lines:?} {times:?}");
+            let times = DaemonTimes {
+                started: at(seen.0),
+                last_seen: at(seen.1),
+                ..DaemonTimes::default()
+            };
+            assert_eq!(
+                worked(&lines, &times),
+                Duration::from_secs(expected),
+                "{lines:?} {times:?}"
+            );
         };
         let (stopped, again) = (suspended(), resumed(None));
         check(&[(0, &warning), (10, &warning)], (-5, 15), 15);
@@ -236,24 +302,26 @@ mod tests {
 
     #[test]
     fn a_run_that_a_daemon_could_not_continue_keeps_its_downtime() {
-        let check = |last: i64, (from, to, seen): (i64, i64, i64), now: i64, expected: i64| {
-            let down = at(from).zip(at(to));
-            let times = DaemonTimes { down, started: None, last_seen: at(seen) };
-            let found = downtime(at(last), times, at(now).unwrap());
+        let check = |last: i64, (downs, seen): (&[(i64, i64)], i64), now: i64, expected: i64| {
+            let downtimes = downs.iter().map(|(from, to)| (at(*from).unwrap(), at(*to).unwrap()));
+            let times =
+                DaemonTimes { downtimes: downtimes.collect(), started: None, last_seen: at(seen) };
+            let found = downtime(at(last), &times, at(now).unwrap());
             assert_eq!(found, TimeDelta::seconds(expected), "{last} {times:?} {now}");
         };
         // Its own daemon died at 4000, during a call that began at 100.
-        check(100, (10, 20, 4000), 4050, 50);
+        check(100, (&[(10, 20)], 4000), 4050, 50);
         // The next daemon tries again.
-        check(100, (4000, 4050, 4053), 4055, 50);
+        check(100, (&[(4000, 4050)], 4053), 4055, 50);
         // The daemon before it died at 110, and the next one started at 5000.
-        check(100, (110, 5000, 5003), 5005, 4890);
+        check(100, (&[(110, 5000)], 5003), 5005, 4890);
         // One more starts at 6010, after that one died at 6000.
-        check(100, (110, 5000, 6000), 6010, 4890);
+        check(100, (&[(110, 5000)], 6000), 6010, 4890);
         // The run wrote a line meanwhile.
-        check(5500, (110, 5000, 6000), 6010, 10);
+        check(5500, (&[(110, 5000)], 6000), 6010, 10);
+        check(5500, (&[(110, 5000), (6000, 6100)], 6110), 6111, 100);
         let unknown = DaemonTimes::default();
-        assert_eq!(downtime(at(100), unknown, at(150).unwrap()), TimeDelta::seconds(50));
+        assert_eq!(downtime(at(100), &unknown, at(150).unwrap()), TimeDelta::seconds(50));
     }
 
     #[test]
