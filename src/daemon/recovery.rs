@@ -92,22 +92,13 @@ impl RecoveryEnd {
     }
 }
 
-/// An open run whose recovery is retried.
-#[derive(Debug, Clone)]
-pub(super) struct RecoveryRetry {
-    /// When its task ended, or when this daemon started if the run is older.
-    pub(super) since: DateTime<Utc>,
-    /// Whether it must end, because it failed too often.
-    pub(super) is_given_up: bool,
-}
-
 /// What a living daemon knows about a run that it recovers.
 #[derive(Default)]
 struct KnownFacts {
-    /// See [`RecoveryRetry`].
+    /// When the task of the run ended, or when this daemon started if the run is older.
     since: Option<DateTime<Utc>>,
-    /// How the run ends even if it could continue, unless the ledger has another reason.
-    forced: Option<RecoveryEnd>,
+    /// How the run ends; `None` if it may continue.
+    end: Option<RecoveryEnd>,
 }
 
 /// Why recovery could not end a run.
@@ -148,22 +139,18 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     Ok(recovery)
 }
 
-/// Retries the recovery of these runs. A panic in one does not stop the others.
+/// Retries the recovery of these runs, each of which has had no task since its time. A panic in one does
+/// not stop the others.
 pub(super) async fn recover_again(
     host: &Host,
-    runs: BTreeMap<RunId, RecoveryRetry>,
+    runs: BTreeMap<RunId, DateTime<Utc>>,
     redactor: &Redactor,
 ) -> Recovery {
     let mut recovery = Recovery::default();
-    for (run_id, RecoveryRetry { since, is_given_up }) in runs {
-        let forced = is_given_up.then(|| RecoveryEnd {
-            stop_reason: StopReason::Interrupted,
-            error: "every attempt to continue the run failed, for an hour; see the log of dutyd"
-                .to_owned(),
-        });
+    for (run_id, since) in runs {
         let found = match host.state.take_lock(&run_id) {
             Ok(Some(lock)) => {
-                let facts = KnownFacts { since: Some(since), forced };
+                let facts = KnownFacts { since: Some(since), end: None };
                 let work = recover_run(host, &run_id, (lock, facts), redactor);
                 // A bug must not stop the recovery of the other runs.
                 let found = AssertUnwindSafe(work).catch_unwind().await;
@@ -204,11 +191,11 @@ pub(super) async fn end_panicked(
         // It panicked before it had a lock, or after its end was complete.
         None => return Ok(host.state.find_run(run_id).is_some()),
     };
-    let forced = RecoveryEnd {
+    let end = RecoveryEnd {
         stop_reason: StopReason::InternalError,
         error: "a bug in dutyd ended the run; see its log".to_owned(),
     };
-    let facts = KnownFacts { since: None, forced: Some(forced) };
+    let facts = KnownFacts { since: None, end: Some(end) };
     match recover_run(host, run_id, (lock, facts), redactor).await {
         Ok(Found::Ended(run, lock)) => {
             lock.close().map_err(|error| error.to_string())?;

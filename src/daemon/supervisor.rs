@@ -325,7 +325,7 @@ impl Supervisor {
             None => Cause::MachineHeldUp,
         };
         if self.disk_is_writable().await && self.write_again().await {
-            self.retry_recovery();
+            self.retry_recovery().await;
             if self.reloads.must_retry {
                 self.reload(None);
             }

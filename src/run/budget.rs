@@ -66,7 +66,7 @@ pub async fn over_budget(job: &Job, host: &Host) -> Result<Option<String>, DbErr
 }
 
 /// Ends the reservations of runs that are over although their end did not reach the ledger. The
-/// whole reservation of a run with a transcript stays spent.
+/// whole reservation of a run that has begun stays spent.
 ///
 /// *Errors*: [`DbError`].
 pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
@@ -87,7 +87,8 @@ pub(super) async fn release_unbegun(run_id: &RunId, host: &Host) -> Result<(), D
     host.ledger.get().await?.release(run_id.clone(), Some(0)).await
 }
 
-/// Tells whether the transcript of a run has a whole line. True if it cannot be read.
+/// Tells whether the transcript of a run has a whole line. Returns true also if the transcript cannot
+/// be read.
 pub(super) fn has_begun(run_id: &RunId, host: &Host) -> bool {
     let Some(run) = host.state.find_run(run_id) else { return false };
     match TranscriptExtent::measure(&run.transcript()) {

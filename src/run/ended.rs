@@ -64,7 +64,7 @@ pub fn tools_used<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeSet<Strin
 }
 
 /// Returns a warning for each write or admin call that has started and has no result. We cannot
-/// know whether it took effect. Leaves out the warnings that `events` have already.
+/// know whether it took effect. Leaves out the warnings that `events` already contain.
 pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
     let (mut open, mut known) = (BTreeSet::new(), BTreeSet::new());
     for event in events {

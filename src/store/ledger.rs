@@ -19,8 +19,8 @@ use super::reserve::Reserve;
 use super::tables::{SCHEMA, word};
 use crate::domain::RunId;
 
-/// How the name of the number of a downtime begins: it continues with the time in milliseconds since
-/// which no daemon ran.
+/// The prefix of the name of a downtime in `meta`. Its start in milliseconds follows; the value is its
+/// end.
 const DOWN_SINCE: &str = "down_since_";
 
 /// A slot that was read from the ledger.
@@ -220,7 +220,7 @@ impl Ledger {
             .await
     }
 
-    /// Stores from when to when no daemon ran. Unless `keeps_earlier`, forgets the earlier downtimes.
+    /// Stores a downtime. Forgets the earlier ones unless `keeps_earlier`.
     ///
     /// *Errors*: [`DbError`].
     pub async fn add_downtime(
@@ -398,7 +398,7 @@ impl LedgerReader<'_> {
         rows.collect()
     }
 
-    /// Returns from when to when no daemon ran, as stored by [`Ledger::add_downtime`].
+    /// Returns the start and the end of each downtime that [`Ledger::add_downtime`] stored.
     ///
     /// *Errors*: SQLite's.
     pub fn downtimes(&self) -> rusqlite::Result<Vec<(DateTime<Utc>, DateTime<Utc>)>> {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn downtimes_stay_until_they_are_forgotten_or_the_clock_is_set_back() {
+    async fn earlier_downtimes_stay_on_request_until_the_clock_is_set_back() {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
         let kept = async || ledger.read(|reader| reader.downtimes()).await.unwrap();

@@ -62,15 +62,15 @@ impl Ledger {
         .await
     }
 
-    /// Stores why a run is over although its transcript has no end, so that it is not resumed. Does
-    /// nothing if the run has ended meanwhile.
+    /// Stores why a run is over although its transcript has no end, so that it is not resumed. The first
+    /// reason stays. Does nothing if the run has ended meanwhile.
     ///
     /// *Errors*: [`DbError`].
     pub async fn give_up(&self, run_id: RunId, reason: String) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction
                 .prepare_cached(
-                    "INSERT OR REPLACE INTO given_up SELECT ?1, ?2
+                    "INSERT OR IGNORE INTO given_up SELECT ?1, ?2
                      WHERE NOT EXISTS (SELECT 1 FROM record_ends WHERE run_id = ?1)",
                 )?
                 .execute(params![run_id.as_str(), reason])

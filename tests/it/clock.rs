@@ -131,7 +131,7 @@ fn summer_time_ends_and_the_clock_is_set_back() {
     assert!(clocked.is_sound());
 }
 
-/// Leaves a run of 10:00 whose call hangs, and sets the clock to 13:00; returns the run.
+/// Kills the daemon during a call at 10:00, and sets the clock to 13:00. Returns the run.
 fn left_for_three_hours(number: &str, category: &str) -> (Clocked, String) {
     let clocked = Clocked::new("2026-05-04T10:00:00Z");
     let place = &clocked.place;
@@ -149,7 +149,7 @@ fn left_for_three_hours(number: &str, category: &str) -> (Clocked, String) {
     (clocked, run_id)
 }
 
-fn is_too_old(place: &Place, run_id: &str) {
+fn assert_ends_as_too_old(place: &Place, run_id: &str) {
     let run = || place.json(&["show", run_id])["run"].clone();
     wait_until(|| !run()["outcome"].is_null(), || place.log());
     let error = run()["error"].as_str().unwrap_or_default().to_owned();
@@ -170,7 +170,7 @@ fn a_run_that_could_not_be_read_at_the_start_is_still_too_old_to_continue() {
     wait_until(|| degraded().contains("could neither continue nor end"), || place.log());
     std::fs::remove_dir(&transcript).unwrap();
     std::fs::rename(&kept, &transcript).unwrap();
-    is_too_old(place, &run_id);
+    assert_ends_as_too_old(place, &run_id);
     drop(daemon);
 }
 
@@ -179,9 +179,9 @@ fn a_run_that_could_not_be_read_at_the_start_is_still_too_old_to_continue() {
 fn a_run_with_only_a_part_of_its_end_is_still_too_old_to_continue() {
     let (clocked, run_id) = left_for_three_hours("7120.OWN", "write");
     let place = &clocked.place;
-    // The warning before it is the last line meanwhile, three hours younger than the line before.
+    // The warning is then the last line, three hours newer than the line before.
     let daemon = place.serve_with("DUTYD_FAULTS", "fail_line_once=session_end");
-    is_too_old(place, &run_id);
+    assert_ends_as_too_old(place, &run_id);
     let shown = place.json(&["show", &run_id]);
     let warnings = shown["events"].as_array().unwrap().iter();
     assert_eq!(warnings.filter(|event| event["code"] == "effect_unknown").count(), 1, "{shown}");

@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{KnownFacts, RecoveryEnd, RecoveryError};
 use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
-use crate::domain::{Event, RunId, SessionStart, StopReason, Trigger};
+use crate::domain::{Event, RunId, SessionStart, Trigger};
 use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
 use crate::store::{LedgerReader, ReadLine, known};
@@ -23,8 +23,8 @@ const MAX_RESUMPTIONS: u64 = 3;
 pub(super) struct DaemonTimes {
     pub(super) last_seen: Option<DateTime<Utc>>,
     pub(super) started: Option<DateTime<Utc>>,
-    /// From when to when no daemon ran: before `started`, and before earlier starts at which some runs
-    /// could not be recovered.
+    /// The downtime before `started`. Also the earlier ones, if a run could not be recovered at a later
+    /// start.
     pub(super) downtimes: Vec<(DateTime<Utc>, DateTime<Utc>)>,
 }
 
@@ -39,14 +39,15 @@ impl DaemonTimes {
     }
 }
 
-/// Decides whether a run continues; returns the run as it began, and how long it has worked.
+/// Decides whether a run continues; returns the run as it began, and how long it has worked. If it does
+/// not continue, keeps the reason in the ledger.
 ///
-/// *Errors*: a later attempt may find out. The inner error is how the run ends.
+/// *Errors*: a later attempt may find out whether it continues. The inner error is how the run ends.
 pub(super) async fn decide(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
-    KnownFacts { since, forced }: KnownFacts,
+    KnownFacts { since, end }: KnownFacts,
 ) -> Result<Result<(RunSpec, Duration), RecoveryEnd>, RecoveryError> {
     let ledger = host.ledger.get().await?;
     let (id, slot) = (run_id.clone(), slot_of(lines));
@@ -62,13 +63,7 @@ pub(super) async fn decide(
         Ok((DaemonTimes::read(reader)?, end_reason))
     });
     let (times, end_reason) = facts.await?;
-    let end = match (forced, end_reason) {
-        // The slot of a run that panicked says so too.
-        (Some(forced), _) if forced.stop_reason == StopReason::InternalError => Some(forced),
-        (_, Some(why)) => Some(RecoveryEnd::interrupted(&why)),
-        (forced, None) => forced,
-    };
-    if let Some(end) = end {
+    if let Some(end) = end.or(end_reason.map(|why| RecoveryEnd::interrupted(&why))) {
         return Ok(Err(end));
     }
     match resumable(host, run_id, lines, &times).await? {
@@ -79,7 +74,7 @@ pub(super) async fn decide(
             Ok(Ok((spec, worked(lines, &of_work))))
         }
         Err(why) => {
-            // If only some lines of its end can be written, the run looks younger than it is.
+            // Otherwise, a warning that is written without the end would hide how old the run is.
             ledger.give_up(run_id.clone(), why.clone()).await?;
             Ok(Err(RecoveryEnd::interrupted(&why)))
         }
@@ -166,8 +161,8 @@ fn spec_of(
 fn downtime(last: Option<DateTime<Utc>>, times: &DaemonTimes, now: DateTime<Utc>) -> TimeDelta {
     let newest = (times.last_seen.or(last).unwrap_or(now), now);
     let all = times.downtimes.iter().copied().chain([newest]);
-    let since_last = all.map(|(from, to)| to - last.map_or(from, |last| last.max(from)));
-    since_last.max().unwrap_or_default().max(TimeDelta::zero())
+    let lengths = all.map(|(from, to)| to - last.map_or(from, |last| last.max(from)));
+    lengths.max().unwrap_or_default().max(TimeDelta::zero())
 }
 
 /// Loads the configuration with which a run began.
@@ -302,8 +297,8 @@ mod tests {
 
     #[test]
     fn a_run_that_a_daemon_could_not_continue_keeps_its_downtime() {
-        let check = |last: i64, (downs, seen): (&[(i64, i64)], i64), now: i64, expected: i64| {
-            let downtimes = downs.iter().map(|(from, to)| (at(*from).unwrap(), at(*to).unwrap()));
+        let check = |last: i64, (periods, seen): (&[(i64, i64)], i64), now: i64, expected: i64| {
+            let downtimes = periods.iter().map(|(from, to)| (at(*from).unwrap(), at(*to).unwrap()));
             let times =
                 DaemonTimes { downtimes: downtimes.collect(), started: None, last_seen: at(seen) };
             let found = downtime(at(last), &times, at(now).unwrap());

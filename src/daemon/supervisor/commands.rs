@@ -219,6 +219,9 @@ impl Supervisor {
         runs: Vec<RunId>,
         by: Option<&Person>,
     ) -> Result<(), CommandError> {
+        if runs.is_empty() {
+            return Ok(());
+        }
         // One of them may be an attempt that is not in the ledger yet.
         if !self.write_again().await {
             return Err(CommandError::NotCancelled(EARLIER_UNWRITTEN.to_owned()));

@@ -1,4 +1,5 @@
-//! Writes to the ledger what became of runs. What cannot be written is kept and written later.
+//! Writes decisions about runs to the ledger. Keeps a decision that cannot be written, and writes it
+//! later.
 
 use chrono::{DateTime, Utc};
 
@@ -6,8 +7,8 @@ use super::Supervisor;
 use crate::domain::RunId;
 use crate::store::{EndedRuns, Pause, QueuedRun, RunEnd};
 
-/// Why a command fails that must come after the decisions that are not written yet.
-pub(super) const EARLIER_UNWRITTEN: &str = "earlier changes could not be written yet";
+/// The error of a command that must wait for unwritten decisions.
+pub(super) const EARLIER_UNWRITTEN: &str = "dutyd could not write earlier decisions yet";
 
 /// A decision about runs and their slots, and when it was made.
 pub(super) enum Decision {

@@ -41,7 +41,7 @@ impl Supervisor {
         let delay = retry.delay_after(facts.attempt);
         let delay = TimeDelta::from_std(delay).unwrap_or_default();
         let now = self.parts.host.clock.now();
-        // The clock may have been set back since.
+        // The end lies in the future if the clock was set back.
         let begins_at = ended_at.min(now) + delay;
         if self.is_too_late(job, begins_at, now).is_some() {
             return false;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Supervisor;
 use super::queue::Waiting;
-use crate::daemon::recovery::{Recovered, Recovery, RecoveryRetry, end_panicked, recover_again};
+use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recover_again};
 use crate::domain::{Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
@@ -24,6 +24,9 @@ const MAX_PAUSE: Duration = Duration::from_mins(5);
 /// After so many failures, whose pauses make an hour, a run no longer continues; dutyd only tries to
 /// end it.
 const MAX_FAILURES: u32 = 17;
+
+/// Why such a run does not continue.
+const GIVEN_UP: &str = "every attempt to continue it failed, for an hour; see the log of dutyd";
 
 /// An open run on which no task of a run works.
 pub(super) struct OpenRun {
@@ -163,7 +166,7 @@ impl Supervisor {
     }
 
     /// Begins to continue or to end the open runs on which no task works, once their pause is over.
-    pub(super) fn retry_recovery(&mut self) {
+    pub(super) async fn retry_recovery(&mut self) {
         if !self.unrecovered.task.is_empty() {
             return;
         }
@@ -173,15 +176,19 @@ impl Supervisor {
         if run_ids.is_empty() {
             return;
         }
-        let mut runs = BTreeMap::new();
         for run_id in &run_ids {
-            let is_given_up = self.unrecovered.is_given_up(run_id);
-            let Some(run) = self.unrecovered.runs.get_mut(run_id) else { continue };
-            runs.insert(run_id.clone(), RecoveryRetry { since: run.since, is_given_up });
-            if is_given_up {
-                run.job.take().into_iter().for_each(|job| self.queue.release(&job));
+            if self.unrecovered.is_given_up(run_id) {
+                let job = self.unrecovered.runs.get_mut(run_id).and_then(|run| run.job.take());
+                job.into_iter().for_each(|job| self.queue.release(&job));
+                self.give_up(vec![run_id.clone()], GIVEN_UP).await;
             }
         }
+        if !self.unwritten.is_empty() {
+            return;
+        }
+        let since =
+            |run_id: &RunId| Some((run_id.clone(), self.unrecovered.runs.get(run_id)?.since));
+        let runs: BTreeMap<_, _> = run_ids.iter().filter_map(since).collect();
         self.unrecovered.trying = run_ids;
         let (host, redactor) =
             (self.parts.host.clone(), Redactor::new(&self.config.borrow().secrets));
