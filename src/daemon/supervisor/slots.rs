@@ -348,7 +348,9 @@ impl Supervisor {
             self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
             // Each held slot keeps its remaining delay, so that it does not wait for the old time (CRON-3).
             let held = std::mem::take(&mut self.held).into_iter();
-            let held = held.filter(|held| held.epoch < epoch && held.due_at <= ended);
+            // The ticker gives the due times of the next second too. Those after `ended` did not come due;
+            // a slot of an earlier epoch did.
+            let held = held.filter(|held| held.epoch < self.epoch || held.due_at <= ended);
             let moved = held.map(|held| {
                 let delay = (held.starts_at - ended).max(TimeDelta::zero());
                 Held { starts_at: held.starts_at.min(now + delay), ..held }

@@ -215,6 +215,16 @@ async fn check_steps(choices: &[Choice], start: &str, steps: &[Step]) {
     assert!(daemon.is_sound().await);
 }
 
+// proves CRON-3
+#[tokio::test]
+async fn a_held_slot_survives_a_second_step_to_before_its_due_time() {
+    let job = (4, 4, 0, 0, true);
+    use Step::{Pass, PassBusy, SetBack};
+    let steps =
+        [PassBusy(26), SetBack(293), Pass(1), PassBusy(146), SetBack(1), SetBack(1), Pass(0)];
+    check_steps(&[job], "2026-10-21T00:00:30Z", &steps).await;
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
