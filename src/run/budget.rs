@@ -1,14 +1,12 @@
 //! Reserves the largest cost of a run in the daily budgets, before the run begins.
 
-use std::io;
-
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 use super::host::{Host, RunError};
 use crate::config::Job;
 use crate::domain::RunId;
-use crate::store::{DayBudget, DbError, Shortage, TranscriptExtent};
+use crate::store::{DayBudget, DbError, Shortage};
 
 /// Converts US dollars to millionths of a US dollar, rounded up.
 #[must_use]
@@ -73,7 +71,7 @@ pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
     let ledger = host.ledger.get().await?;
     for run_id in ledger.reserved().await? {
         if !host.state.is_open(&run_id) {
-            let cost = (!has_begun(&run_id, host)).then_some(0);
+            let cost = (!host.state.has_begun(&run_id)).then_some(0);
             ledger.release(run_id, cost).await?;
         }
     }
@@ -85,16 +83,6 @@ pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
 /// *Errors*: [`DbError`].
 pub(super) async fn release_unbegun(run_id: &RunId, host: &Host) -> Result<(), DbError> {
     host.ledger.get().await?.release(run_id.clone(), Some(0)).await
-}
-
-/// Tells whether the transcript of a run has a whole line. Returns true also if the transcript cannot
-/// be read.
-pub(super) fn has_begun(run_id: &RunId, host: &Host) -> bool {
-    let Some(run) = host.state.find_run(run_id) else { return false };
-    match TranscriptExtent::measure(&run.transcript()) {
-        Ok(extent) => extent.whole_bytes > 0,
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
 }
 
 fn shortage_text(Shortage { budget, taken_micro_usd }: &Shortage, max_run_cost_usd: i64) -> String {

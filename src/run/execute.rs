@@ -5,7 +5,7 @@
 
 use tokio::sync::watch;
 
-use super::budget::{has_begun, release_unbegun};
+use super::budget::release_unbegun;
 use super::check::no_answer_item;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
@@ -42,8 +42,8 @@ pub async fn execute(
     if let Err(error) = &ended
         && !matches!(error, RunError::OverBudget(_))
     {
-        if has_begun(&run_id, &of_host) {
-            // Nobody works on it any more.
+        if of_host.state.has_begun(&run_id) {
+            // The run is over, so it must not be resumed.
             give_up(&run_id, &of_host, error.to_string()).await;
         } else if let Err(error) = release_unbegun(&run_id, &of_host).await {
             tracing::warn!(%run_id, %error, "failed to release the daily budget of a run that did not begin; the next start does");

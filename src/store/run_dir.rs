@@ -11,6 +11,7 @@ use rustix::fs::{Timespec, Timestamps, UTIME_NOW, futimens};
 use super::files::{append_private, create_private_dir, make_private, write_atomic};
 use super::measure::disk_bytes;
 use super::remove::remove_tree;
+use super::transcript::TranscriptExtent;
 use crate::domain::{CallId, RunId};
 
 /// The state directory; need not exist yet.
@@ -280,6 +281,17 @@ impl StateDir {
         self.run_locks().join(run_id.as_str()).exists()
     }
 
+    /// Tells whether the transcript of a run has a whole line. Returns true also if the transcript cannot
+    /// be read.
+    #[must_use]
+    pub fn has_begun(&self, run_id: &RunId) -> bool {
+        let Some(run) = self.find_run(run_id) else { return false };
+        match TranscriptExtent::measure(&run.transcript()) {
+            Ok(extent) => extent.whole_bytes > 0,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
+    }
+
     /// Returns the name of the job of an open run; `None` if the run has no lock file, or an earlier
     /// version created it.
     #[must_use]
@@ -477,6 +489,23 @@ mod tests {
         std::fs::create_dir_all(locks.parent().unwrap()).unwrap();
         std::fs::write(locks, "").unwrap();
         assert!(state.abandoned().is_err(), "a file is in place of the directory");
+    }
+
+    #[test]
+    fn a_run_begins_with_a_whole_line() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&temp.path().join("state"));
+        assert!(!state.has_begun(&run_id(1)));
+        state.create().unwrap();
+        let began = DateTime::from_timestamp_millis(1_790_000_000_000).unwrap();
+        let run = state.create_run(&run_id(1), began).unwrap();
+        for (text, expected) in [("", false), ("{\"v\":1", false), ("{}\n{", true)] {
+            std::fs::write(run.transcript(), text).unwrap();
+            assert_eq!(state.has_begun(&run_id(1)), expected, "{text:?}");
+        }
+        std::fs::remove_file(run.transcript()).unwrap();
+        std::fs::create_dir(run.transcript()).unwrap();
+        assert!(state.has_begun(&run_id(1)), "what cannot be read is not absent");
     }
 
     // proves SEC-3

@@ -100,7 +100,7 @@ impl Supervisor {
                 let reason = format!("did not run to its end: {error}");
                 let (runs, stop_reason) = (vec![run_id.clone()], StopReason::RecordFailed);
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
-                if self.end_of(&run_id).is_some() {
+                if self.parts.host.state.has_begun(&run_id) {
                     self.give_up(vec![run_id], &error.to_string()).await;
                 }
             }

@@ -116,9 +116,7 @@ impl Supervisor {
         let left: Vec<QueuedRun> = left.collect();
         for run in left {
             // A run that began has left the queue, unless the daemon died in between.
-            let directory = self.parts.host.state.find_run(&run.run_id);
-            let transcript = directory.and_then(|run| run.transcript().metadata().ok());
-            if transcript.is_some_and(|file| file.len() > 0) {
+            if self.parts.host.state.has_begun(&run.run_id) {
                 self.parts.ledger.dequeue(run.run_id).await?;
                 continue;
             }
