@@ -30,7 +30,13 @@ pub(crate) async fn prune(context: &Context, args: &PruneArgs) -> Result<ExitCod
             pruned.runs, pruned.bytes, pruned.slots
         )
     })?;
-    Ok(ExitCode::SUCCESS)
+    if pruned.failed == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CliError::failed(format!(
+        "{} old runs could not be removed: the log of the daemon, or of this command, says why",
+        pruned.failed
+    )))
 }
 
 async fn of_files(context: &Context, is_dry: bool) -> Result<Pruned, CliError> {

@@ -6,6 +6,7 @@
 //! tree. The fork server (`dutyd __exec`) forks the shims. The child of a shim applies the kernel
 //! sandbox to itself, then executes the tool. This folder knows neither models nor policies.
 
+mod beneath;
 mod control_group;
 mod exec_relay;
 mod fork_server;
@@ -22,6 +23,7 @@ mod spawner;
 mod tree;
 mod wire;
 
+pub use beneath::{open_beneath, open_without_links};
 pub use control_group::{ControlGroups, control_groups_mount};
 pub(crate) use exec_relay::MARK_START;
 pub use exec_relay::{HUNG_UP, RELAY_VERB, run_relay};
@@ -59,13 +61,10 @@ pub(crate) fn shim_name(run_id: &str) -> String {
 /// Returns the kernel features that this program needs, and whether each one is available.
 #[must_use]
 pub fn kernel_features() -> Vec<(&'static str, bool)> {
-    use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     use rustix::process::{PidfdFlags, getpid, pidfd_open};
-    let openat2 =
-        openat2(CWD, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH);
     vec![
         ("pidfd_open (5.3)", pidfd_open(getpid(), PidfdFlags::empty()).is_ok()),
-        ("openat2 (5.6)", openat2.is_ok()),
+        ("openat2 (5.6)", beneath::has_openat2()),
         ("seccomp notifications (5.0)", group_hold::is_supported()),
         ("/proc", std::fs::metadata("/proc/self/stat").is_ok()),
     ]

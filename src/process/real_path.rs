@@ -9,14 +9,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use super::beneath::open_real;
 
 /// Returns the path with all its links resolved.
 ///
 /// *Errors*: the OS error; `ELOOP` for a magic link, as for a loop of links.
 pub fn real_path(path: &Path) -> io::Result<PathBuf> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    path_of(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?)
+    path_of(open_real(path)?)
 }
 
 /// Returns the path of the file that a descriptor refers to.

@@ -6,17 +6,19 @@
 //! directory, and below each of these at fixed paths such as `.codex/instructions.md`. A document
 //! must be a plain file with one link, and must belong to a user whom [`Owner`] trusts.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{OFlags, ResolveFlags};
 use sha2::{Digest as _, Sha256};
 
 use super::host::Host;
 use super::project::Owner;
 use super::spec::RunSpec;
 use crate::domain::{Event, ProjectDocument, RunId};
+use crate::process::{open_beneath, path_of, real_path};
 use crate::store::{ReadEvent, RunFilter, known, read_lines};
 use crate::text::escape;
 use crate::text::redact::Redactor;
@@ -38,57 +40,78 @@ pub(super) struct Documents {
     /// Their texts, each below its path, with secrets removed.
     pub(super) text: String,
     pub(super) found: Vec<ProjectDocument>,
+    /// A sentence for each document that exists but does not reach the model.
+    pub(super) left_out: Vec<String>,
 }
 
 /// Returns the documents from the root down to `directory`: `AGENTS.md` and the files in `names`.
 /// A line with its path precedes the text of each document.
 ///
-/// Without a repository, reads `directory` only. Skips unreadable and empty files. Removes secrets
-/// before it truncates a text, and reads no further document after a truncated one.
+/// Without a repository, reads `directory` only. A document that two names lead to is read once.
+/// Skips empty files. Removes secrets before it truncates a text, and reads no further document
+/// after a truncated one.
 pub(super) fn documents(
     root: Option<&Path>,
     directory: &Path,
     names: &[&str],
     redactor: &Redactor,
 ) -> Documents {
-    let mut directories: Vec<&Path> = match root {
-        Some(root) => directory.ancestors().take_while(|path| path.starts_with(root)).collect(),
-        None => vec![directory],
-    };
+    let top = root.unwrap_or(directory);
+    let mut directories: Vec<&Path> =
+        directory.ancestors().take_while(|path| path.starts_with(top)).collect();
     directories.reverse();
-    let Some(owner) = Owner::of(directory) else { return Documents::default() };
     let mut documents = Documents::default();
-    for directory in directories {
-        for name in std::iter::once(&"AGENTS.md").chain(names) {
-            let Some(Read { text: document, is_whole, digest }) =
-                read_document(directory, name, &owner, redactor)
-            else {
-                continue;
-            };
-            let path = directory.join(name).display().to_string();
-            let (head, text) = (format!("{path}:\n"), &mut documents.text);
-            documents.found.push(ProjectDocument { path, digest });
-            let room = DOCUMENT_BYTES.saturating_sub(text.len() + head.len());
-            if is_whole && document.len() <= room {
-                text.push_str(&head);
-                text.push_str(document.trim_end());
-                text.push_str("\n\n");
-                continue;
-            }
-            if room > 0 {
-                text.push_str(&head);
-                text.push_str(
-                    document
-                        .get(..document.floor_char_boundary(room.min(document.len())))
-                        .unwrap_or_default(),
-                );
-                text.push('\n');
-            }
-            text.push_str(TRUNCATED);
+    let project = match Project::open(top, directory) {
+        Ok(project) => project,
+        Err(error) => {
+            let place = escape::one_line(&directory.display().to_string());
+            documents.left_out.push(format!("the documents of `{place}` were not read: {error}"));
             return documents;
+        }
+    };
+    let mut read: Vec<PathBuf> = Vec::new();
+    for path in directories.iter().flat_map(|directory| {
+        std::iter::once(&"AGENTS.md").chain(names).map(|name| directory.join(name))
+    }) {
+        let document = match project.read(&path, &read, redactor) {
+            Ok(Some(document)) => document,
+            Ok(None) => continue,
+            Err(error) => {
+                let path = escape::one_line(&path.display().to_string());
+                documents.left_out.push(format!("`{path}` was not read: {error}"));
+                continue;
+            }
+        };
+        read.push(document.real.clone());
+        if !documents.add(path.display().to_string(), &document) {
+            break;
         }
     }
     documents
+}
+
+impl Documents {
+    /// Adds a document; returns false if its text was truncated.
+    fn add(&mut self, path: String, document: &Read) -> bool {
+        let head = format!("{path}:\n");
+        self.found.push(ProjectDocument { path, digest: document.digest.clone() });
+        let room = DOCUMENT_BYTES.saturating_sub(self.text.len() + head.len());
+        let text = document.text.as_str();
+        if document.is_whole && text.len() <= room {
+            self.text.push_str(&head);
+            self.text.push_str(text.trim_end());
+            self.text.push_str("\n\n");
+            return true;
+        }
+        if room > 0 {
+            self.text.push_str(&head);
+            let end = text.floor_char_boundary(room.min(text.len()));
+            self.text.push_str(text.get(..end).unwrap_or_default());
+            self.text.push('\n');
+        }
+        self.text.push_str(TRUNCATED);
+        false
+    }
 }
 
 /// A document with secrets removed.
@@ -96,51 +119,113 @@ struct Read {
     text: String,
     is_whole: bool,
     digest: Option<String>,
+    /// The file itself, with links resolved.
+    real: PathBuf,
 }
 
-/// Returns the SHA-256 (hex) of a file that begins with `start`; `None` if the rest is too large or
-/// cannot be read.
-fn digest_of(start: &[u8], rest: std::fs::File) -> Option<String> {
-    let mut digest = Sha256::new_with_prefix(start);
-    let mut rest = rest.take(DIGEST_BYTES + 1);
-    let mut buffer = vec![0; DOCUMENT_BYTES];
-    loop {
-        match rest.read(&mut buffer).ok()? {
-            0 => break,
-            count => digest.update(buffer.get(..count).unwrap_or_default()),
-        }
+/// Why a document does not reach the model.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is a link to a file outside the repository")]
+    Outside,
+    #[error("it is not a regular file")]
+    NotAFile,
+    /// A hard link could expose a file from elsewhere, as a symlink could.
+    #[error("the file has another name (a hard link)")]
+    HardLink,
+    #[error("it belongs to the user {0}, who owns neither the working directory nor the daemon")]
+    Stranger(u32),
+}
+
+/// The directory whose documents are read: the root of the repository, or the working directory.
+struct Project {
+    top: PathBuf,
+    file: File,
+    owner: Owner,
+}
+
+impl Project {
+    fn open(top: &Path, directory: &Path) -> io::Result<Self> {
+        let file = File::open(top)?;
+        let owner = Owner::of(directory)?;
+        Ok(Self { top: path_of(&file)?, file, owner })
     }
-    (rest.limit() > 0).then(|| hex::encode(digest.finalize()))
+
+    /// Reads a document; `None` if it does not exist, is empty, or is one of `known`. Follows a
+    /// link only to a regular file of the same repository, outside its `.git`: another one could
+    /// lead to a file that the daemon can read but the model must not see.
+    fn read(
+        &self,
+        path: &Path,
+        known: &[PathBuf],
+        redactor: &Redactor,
+    ) -> Result<Option<Read>, Unreadable> {
+        match path.symlink_metadata() {
+            Err(error) if is_absent(&error) => return Ok(None),
+            found => drop(found?),
+        }
+        let real = real_path(path)?;
+        let beneath = real.strip_prefix(&self.top).map_err(|_| Unreadable::Outside)?;
+        if beneath.starts_with(".git") {
+            return Err(Unreadable::Outside);
+        }
+        if known.contains(&real) {
+            return Ok(None);
+        }
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let opened = open_beneath(&self.file, beneath, flags, ResolveFlags::NO_SYMLINKS);
+        let mut file = File::from(opened.map_err(io::Error::from)?);
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(Unreadable::NotAFile);
+        } else if meta.nlink() != 1 {
+            return Err(Unreadable::HardLink);
+        } else if !self.owner.is_known(meta.uid()) {
+            return Err(Unreadable::Stranger(meta.uid()));
+        }
+        let mut bytes = Vec::new();
+        let most = u64::try_from(DOCUMENT_BYTES).unwrap_or(u64::MAX) + 1;
+        (&mut file).take(most).read_to_end(&mut bytes)?;
+        let is_whole = bytes.len() <= DOCUMENT_BYTES;
+        let digest = digest_of(&bytes, file)?;
+        let text = clean(&bytes, is_whole, redactor);
+        Ok((!text.trim().is_empty()).then_some(Read { text, is_whole, digest, real }))
+    }
 }
 
-/// Reads a plain file below `directory`. Does not follow links: one could lead to a file that the
-/// daemon can read but the model must not see.
-fn read_document(directory: &Path, name: &str, owner: &Owner, redactor: &Redactor) -> Option<Read> {
-    let directory = std::fs::File::open(directory).ok()?;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let mut file =
-        std::fs::File::from(openat2(&directory, name, flags, Mode::empty(), beneath).ok()?);
-    let is_plain = file.metadata().is_ok_and(|meta| {
-        // A hard link could expose a file from elsewhere, as a symlink could.
-        meta.is_file() && meta.nlink() == 1 && owner.is_known(meta.uid())
-    });
-    let mut bytes = Vec::new();
-    let most = u64::try_from(DOCUMENT_BYTES).unwrap_or(u64::MAX) + 1;
-    (&mut file).take(most).read_to_end(&mut bytes).ok().filter(|_| is_plain)?;
-    let is_whole = bytes.len() <= DOCUMENT_BYTES;
-    let digest = digest_of(&bytes, file);
+/// Tells whether the error says that a file does not exist.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Returns the text of a document without secrets, with invisible characters visible, and unable to
+/// close the block around it.
+fn clean(bytes: &[u8], is_whole: bool, redactor: &Redactor) -> String {
     let mut stream = redactor.stream();
-    let mut clean = stream.push(&bytes);
+    let mut clean = stream.push(bytes);
     // Do not finish the stream of a truncated file: that would release the text that the stream
     // holds back because it may be the start of a secret.
     if is_whole {
         clean.extend(stream.finish());
     }
-    // Make invisible characters visible, and keep the text from closing the block around it.
     let text = escape::for_model(&String::from_utf8_lossy(&clean));
-    let text = text.replace("</project_documents", "<\\/project_documents");
-    (!text.trim().is_empty()).then_some(Read { text, is_whole, digest })
+    text.replace("</project_documents", "<\\/project_documents")
+}
+
+/// Returns the SHA-256 (hex) of a file that begins with `start`; `None` if the rest is too large.
+fn digest_of(start: &[u8], rest: File) -> io::Result<Option<String>> {
+    let mut digest = Sha256::new_with_prefix(start);
+    let mut rest = rest.take(DIGEST_BYTES + 1);
+    let mut buffer = vec![0; DOCUMENT_BYTES];
+    loop {
+        match rest.read(&mut buffer)? {
+            0 => break,
+            count => digest.update(buffer.get(..count).unwrap_or_default()),
+        }
+    }
+    Ok((rest.limit() > 0).then(|| hex::encode(digest.finalize())))
 }
 
 /// Returns a warning for each document that is new or has changed since the run that
@@ -247,6 +332,29 @@ mod tests {
         let long = documents(Some(root), &deep, &[]);
         assert!((DOCUMENT_BYTES - 1..DOCUMENT_BYTES + 100).contains(&long.len()), "{}", long.len());
         assert!(long.ends_with(TRUNCATED));
+    }
+
+    #[test]
+    fn a_link_is_followed_inside_the_repository_and_told_otherwise() {
+        let temp = tempfile::tempdir().unwrap();
+        let root = temp.path().join("repository");
+        write(&root.join(".git/config"), "hidden");
+        write(&root.join("CLAUDE.md"), "the rules");
+        write(&temp.path().join("outside"), "hidden");
+        let link = |target: &str| {
+            let _ = std::fs::remove_file(root.join("AGENTS.md"));
+            std::os::unix::fs::symlink(target, root.join("AGENTS.md")).unwrap();
+            super::documents(Some(&root), &root, &["CLAUDE.md"], &Redactor::default())
+        };
+        let inside = link("CLAUDE.md");
+        assert_eq!(inside.text.matches("the rules").count(), 1, "it is read once");
+        assert_eq!((inside.found.len(), inside.left_out.len()), (1, 0));
+        for target in ["../outside", ".git/config", "missing", "AGENTS.md", "."] {
+            let other = link(target);
+            assert!(!other.text.contains("hidden"), "{target}");
+            let [warning] = other.left_out.as_slice() else { panic!("{target}: {other:?}") };
+            assert!(warning.contains("AGENTS.md` was not read: "), "{warning}");
+        }
     }
 
     // proves LLM-3

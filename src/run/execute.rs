@@ -63,6 +63,9 @@ async fn execute_new(
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
     }
+    for message in documents.left_out.clone() {
+        scope.record(Event::warning("project_document_left_out", message)).await?;
+    }
     for message in change_warnings(&scope.spec, &scope.host, &documents.found).await {
         scope.record(Event::warning("project_document", message)).await?;
     }

@@ -34,7 +34,7 @@ const COMMITS: &str = "-5";
 /// `.git`. The search goes up from `directory` and stops below a directory that is world-writable
 /// or that none of them owns: a stranger's `/tmp/.git` is not our repository.
 pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
-    let owner = Owner::of(directory)?;
+    let owner = Owner::of(directory).ok()?;
     directory
         .ancestors()
         .take_while(|path| *path == directory || owner.trusts_directory(path))
@@ -47,8 +47,8 @@ pub(super) fn git_root(directory: &Path) -> Option<PathBuf> {
 pub(super) struct Owner(u32);
 
 impl Owner {
-    pub(super) fn of(directory: &Path) -> Option<Self> {
-        std::fs::metadata(directory).ok().map(|meta| Self(meta.uid()))
+    pub(super) fn of(directory: &Path) -> std::io::Result<Self> {
+        std::fs::metadata(directory).map(|meta| Self(meta.uid()))
     }
 
     pub(super) fn is_known(&self, uid: u32) -> bool {

@@ -9,9 +9,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fstat, openat, openat2, statat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, chmod, fstat, openat, statat,
 };
 use rustix::io::Errno;
+
+use crate::process::open_beneath;
 
 /// Maximum number of entries; a tree with more counts as too large.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -33,19 +35,19 @@ pub(super) fn disk_bytes(path: &Path, most: u64) -> io::Result<Option<u64>> {
         }
         opened => opened?,
     };
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let (mut bytes, mut entries) = (0_u64, 0);
     let mut linked: HashSet<(u64, u64)> = HashSet::new();
     let mut waiting = vec![PathBuf::from(".")];
     while let Some(relative) = waiting.pop() {
-        let directory = match openat2(&root, &relative, flags, Mode::empty(), how) {
+        let directory = match open_beneath(&root, &relative, flags, how) {
             // The directory was removed in the meantime, or is on another file system.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             Err(Errno::NAMETOOLONG) => return Ok(None),
             Err(Errno::ACCESS) => {
                 let flags_of_place = flags | OFlags::PATH;
-                make_readable(&openat2(&root, &relative, flags_of_place, Mode::empty(), how)?)?;
-                openat2(&root, &relative, flags, Mode::empty(), how)?
+                make_readable(&open_beneath(&root, &relative, flags_of_place, how)?)?;
+                open_beneath(&root, &relative, flags, how)?
             }
             opened => opened?,
         };

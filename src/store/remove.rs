@@ -6,17 +6,18 @@
 //! cannot be removed and continue with the rest.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, Stat, chmod, fchmod, fstat, openat, openat2,
-    unlinkat,
+    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, Stat, chmod, fchmod, fstat, openat, unlinkat,
 };
 use rustix::io::Errno;
+
+use crate::process::open_beneath;
 
 /// Maximum number of failed entries before a removal gives up; their names are kept in memory.
 const MAX_FAILED: usize = 1000;
@@ -159,13 +160,14 @@ fn take(dir: BorrowedFd<'_>, name: &CStr) -> Result<Taken, Errno> {
 
 /// Opens a directory, and gives us the rights to empty it.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let common = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = || openat2(dir, name, common | OFlags::RDONLY, Mode::empty(), how);
+    let opened = || open_beneath(dir, path, common | OFlags::RDONLY, how);
     let fd = match opened() {
         Err(Errno::ACCESS) => {
             // `fchmodat` follows links, but a descriptor opened as a directory is not a link.
-            let place = openat2(dir, name, common | OFlags::PATH, Mode::empty(), how)?;
+            let place = open_beneath(dir, path, common | OFlags::PATH, how)?;
             chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
             opened()?
         }

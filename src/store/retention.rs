@@ -41,6 +41,8 @@ pub struct Pruned {
     pub slots: u64,
     /// Bytes on disk that the runs took.
     pub bytes: u64,
+    /// Runs whose directory could not be removed; they keep their rows.
+    pub failed: u64,
 }
 
 /// The error that stopped [`prune`].
@@ -81,12 +83,14 @@ pub async fn prune(
         }
         let bytes = state.run_bytes(&run_id).await;
         if !is_dry {
-            // After a crash between these steps, the next call removes the rest of the run.
-            ledger.forget_run(run_id.clone()).await?;
             if let Err(error) = state.remove_run(&run_id).await {
                 tracing::warn!(%run_id, %error, "failed to remove the directory of an old run");
+                pruned.failed += 1;
                 continue;
             }
+            // The rows go only with the directory. After a crash between these steps, the next call
+            // removes the rest.
+            ledger.forget_run(run_id.clone()).await?;
             index.forget(run_id).await?;
         }
         pruned.runs += 1;
@@ -115,7 +119,8 @@ async fn remove_configs(
         };
         state.remove_configs(is_unused)
     });
-    removed.await.unwrap_or(Ok(())).map_err(PruneError::Read)
+    let removed = removed.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    removed.map_err(PruneError::Read)
 }
 
 impl StateDir {
@@ -183,7 +188,7 @@ impl StateDir {
             }
             Ok(())
         });
-        removed.await.unwrap_or(Ok(()))
+        removed.await.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 }
 

@@ -11,9 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, statat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, statat};
 use rustix::io::Errno;
 
 use tokio_util::sync::CancellationToken;
@@ -24,7 +22,7 @@ use super::place::{At, Place};
 use super::remote_files::{Contents, Found, RemoteFiles, Tree};
 use crate::domain::{CallError, ErrorKind};
 use crate::gate::{Access, PathRefusal, PathRules, names_directory, shown, unescaped};
-use crate::process::{path_of, real_path};
+use crate::process::{open_beneath, path_of, real_path};
 
 /// Maximum bytes of a file that we edit, many times more than a model sees of a file.
 const LARGEST_TEXT: u64 = 16 << 20;
@@ -283,8 +281,7 @@ impl<'a> Files<'a> {
             (true, Err(errno)) => return Err(errno),
         };
         loop {
-            let how = how | ResolveFlags::BENEATH;
-            match openat2(&root, rest, flags | OFlags::CLOEXEC, Mode::empty(), how) {
+            match open_beneath(&root, rest, flags, how) {
                 // Without NONBLOCK, EAGAIN means a concurrent rename: try again.
                 Err(Errno::AGAIN) if !flags.contains(OFlags::NONBLOCK) => {}
                 other => return other,

@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat};
 use rustix::io::Errno;
 
 use super::files::Opened;
 use crate::gate::{Access, PathRules};
+use crate::process::{open_beneath, open_without_links};
 
 /// Maximum bytes of one ignore file; its compiled form takes about forty times as much.
 const IGNORE_BYTES: usize = 64 << 10;
@@ -284,8 +285,7 @@ impl Walk<'_> {
     fn open(&self, relative: &Path) -> Option<OwnedFd> {
         let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        openat2(&self.root.file, path, flags, Mode::empty(), how).ok()
+        open_beneath(&self.root.file, path, flags, ResolveFlags::NO_SYMLINKS).ok()
     }
 
     /// Returns the ignore rules of the allowed directories above the root of the walk.
@@ -299,8 +299,7 @@ impl Walk<'_> {
         let mut ignores = None;
         for path in above {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let how = ResolveFlags::NO_SYMLINKS;
-            let fd = openat2(rustix::fs::CWD, path, flags, Mode::empty(), how).ok()?;
+            let fd = open_without_links(path, flags).ok()?;
             ignores = ignores_of(fd.as_fd(), path, ignores, budget);
         }
         ignores

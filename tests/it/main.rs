@@ -44,4 +44,5 @@ mod retention;
 mod sandbox;
 mod shown;
 mod support;
+mod unit;
 mod web;

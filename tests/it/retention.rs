@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::support::{Place, wait_until};
+use crate::support::{Place, skipped, wait_until};
 
 const CONFIG: &str = "default_model: m
 models: {m: {provider: scripted, script: s.yaml}, bad: {provider: scripted, script: bad.yaml}}
@@ -91,6 +91,29 @@ fn old_runs_go_and_unfinished_ones_stay_and_links_are_not_followed() {
     place.dutyd(&["reindex"]);
     assert_eq!(ids(&place), kept);
     assert_eq!(place.json(&["prune"])["runs"], 1, "the run is not open any more");
+}
+
+#[test]
+fn a_run_that_cannot_be_removed_keeps_its_rows_and_prune_fails() {
+    let place = place();
+    let good: Vec<String> = (0..3).map(|_| run(&place, "good")).collect();
+    // A removal does not enter another file system.
+    let other = directory(&place, &good[0]).join("other");
+    std::fs::create_dir(&other).unwrap();
+    let mounted = place.shell(&format!("mount -t tmpfs tmpfs {}", other.display()));
+    if mounted.code != 0 {
+        skipped("a directory that cannot be removed: only root can mount a file system");
+        return;
+    }
+    let pruned = place.dutyd(&["-o", "json", "prune"]);
+    place.shell(&format!("umount -l {}", other.display()));
+    let counts: Value = serde_json::from_str(&pruned.stdout).unwrap();
+    assert_eq!((pruned.code, &counts["runs"], &counts["failed"]), (1, &json!(0), &json!(1)));
+    assert!(pruned.stderr.contains("1 old runs could not be removed"), "{}", pruned.stderr);
+    assert_eq!(ids(&place), good, "the run keeps its row");
+    place.json(&["prune"]);
+    assert_eq!(ids(&place), good[1..]);
+    assert_eq!(place.json(&["verify", "--all"])["ok"], true);
 }
 
 #[test]

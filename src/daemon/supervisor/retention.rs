@@ -68,7 +68,7 @@ impl Supervisor {
         let work = async move {
             match prune_host(&host, retention, now).await {
                 Ok(Pruned { runs: 0, slots: 0, .. }) => {}
-                Ok(Pruned { runs, slots, bytes }) => {
+                Ok(Pruned { runs, slots, bytes, .. }) => {
                     tracing::info!(runs, slots, bytes, "removed old runs and merged old slots");
                 }
                 Err(error) => tracing::error!(%error, "failed to apply `retention`"),
