@@ -95,8 +95,10 @@ async fn run(
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
     let approvals = Arc::new(Approvals::default());
     let groups = control_groups().map(Arc::new);
+    let host = Host { groups, ..context.host_with(Observers::default(), approvals.clone()) };
+    let reaping = tokio::spawn(host.fork_server.clone().reap_strangers());
     let daemon = Daemon::start(
-        Host { groups, ..context.host_with(Observers::default(), approvals.clone()) },
+        host,
         approvals,
         (config, lock),
         reloader(context, redactor),
@@ -111,6 +113,7 @@ async fn run(
     log.note("ready");
     daemon.run().await;
     watching.abort();
+    reaping.abort();
     tracing::info!("stopped");
     Ok(())
 }

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
-use crate::process::{HostWorkError, end_orphans};
+use crate::process::{HostWorkError, Orphans, end_orphans};
 use crate::run::{Ended, Host, Resumption, RunSpec, millionths, tools_used, unknown_effects};
 use crate::store::{
     AppendError, DbError, EndFacts, EndedRuns, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock,
@@ -99,7 +99,12 @@ struct KnownFacts {
     since: Option<DateTime<Utc>>,
     /// How the run ends; `None` if it may continue.
     end: Option<RecoveryEnd>,
+    /// Whether a process of the run is still alive.
+    is_alive: bool,
 }
+
+/// Why a run with a living process cannot continue yet.
+const STILL_ALIVE: &str = "a process of its tools does not end, although it was killed";
 
 /// Why recovery could not end a run.
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +126,8 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     abandoned.sort_by(|(one, _), (other, _)| one.cmp(other));
     let run_ids: BTreeSet<String> =
         abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
-    let killed = tokio::task::spawn_blocking(move || end_orphans(&run_ids)).await.unwrap_or(0);
+    let orphans = end_processes(run_ids).await?;
+    let killed = orphans.found;
     if killed > 0 {
         tracing::warn!(killed, "killed orphaned tool processes of the previous daemon");
     }
@@ -130,13 +136,22 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     }
     let mut recovery = Recovery::default();
     for (run_id, lock) in abandoned {
-        let found = recover_run(host, &run_id, (lock, KnownFacts::default()), redactor).await;
+        let is_alive = orphans.alive.contains(run_id.as_str());
+        let facts = KnownFacts { is_alive, ..KnownFacts::default() };
+        let found = recover_run(host, &run_id, (lock, facts), redactor).await;
         recovery.add(run_id, found);
     }
     for run in &mut recovery.resumable {
         run.resumption.killed = killed;
     }
     Ok(recovery)
+}
+
+/// Ends the processes that a dead daemon left of these runs.
+///
+/// *Errors*: a bug; whether a process is alive is then unknown.
+async fn end_processes(run_ids: BTreeSet<String>) -> io::Result<Orphans> {
+    tokio::task::spawn_blocking(move || end_orphans(&run_ids)).await.map_err(io::Error::other)
 }
 
 /// Retries the recovery of these runs, each of which has had no task since its time. A panic in one does
@@ -147,10 +162,19 @@ pub(super) async fn recover_again(
     redactor: &Redactor,
 ) -> Recovery {
     let mut recovery = Recovery::default();
+    let run_ids = runs.keys().map(ToString::to_string).collect();
+    let orphans = match end_processes(run_ids).await {
+        Ok(orphans) => orphans,
+        Err(error) => {
+            let failed = runs.into_keys().map(|run_id| (run_id, error.to_string()));
+            return Recovery { failed: failed.collect(), ..recovery };
+        }
+    };
     for (run_id, since) in runs {
         let found = match host.state.take_lock(&run_id) {
             Ok(Some(lock)) => {
-                let facts = KnownFacts { since: Some(since), end: None };
+                let is_alive = orphans.alive.contains(run_id.as_str());
+                let facts = KnownFacts { since: Some(since), end: None, is_alive };
                 let work = recover_run(host, &run_id, (lock, facts), redactor);
                 // A bug must not stop the recovery of the other runs.
                 let found = AssertUnwindSafe(work).catch_unwind().await;
@@ -195,7 +219,7 @@ pub(super) async fn end_panicked(
         stop_reason: StopReason::InternalError,
         error: "a bug in dutyd ended the run; see its log".to_owned(),
     };
-    let facts = KnownFacts { since: None, end: Some(end) };
+    let facts = KnownFacts { since: None, end: Some(end), is_alive: false };
     match recover_run(host, run_id, (lock, facts), redactor).await {
         Ok(Found::Ended(run, lock)) => {
             lock.close().map_err(|error| error.to_string())?;
@@ -260,7 +284,10 @@ async fn recover_run(
     let recovered =
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
+        let is_alive = facts.is_alive;
         match decide(host, run_id, &lines, facts).await? {
+            // A probe would answer before the effect of that process (PROC-11).
+            Ok(_) if is_alive => return Err(io::Error::other(STILL_ALIVE).into()),
             Ok((spec, worked)) => {
                 let resumption = Resumption {
                     lock,

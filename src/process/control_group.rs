@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
-use super::shim::PROCESSES;
+use super::limits::PROCESSES;
 
 /// The directories where version 2 of control groups may be mounted: alone, or beside the
 /// hierarchies of version 1.

@@ -38,6 +38,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::messages::{DESCRIPTORS, receive, send};
 use super::sandbox::Filters;
@@ -150,6 +151,30 @@ impl ForkServer {
         let fresh: Vec<tree::Seen> = left.iter().filter(|seen| !known(seen)).copied().collect();
         stuck.extend(&fresh);
         fresh.len() as u64
+    }
+
+    /// Reaps the children that this process did not start: it is the subreaper of what a killed shim
+    /// leaves and, in a container, process 1, which every process without a parent belongs to. Ends
+    /// only with an error: the signal handler cannot be installed. *Cancel*: safe.
+    pub async fn reap_strangers(self: Arc<Self>) -> io::Error {
+        let mut ended = match signal(SignalKind::child()) {
+            Ok(ended) => ended,
+            Err(error) => return error,
+        };
+        loop {
+            let server = self.clone();
+            // A sweep may hold the lock for a while. A bug in one round does not stop the next.
+            let _ = tokio::task::spawn_blocking(move || server.reap_others()).await;
+            ended.recv().await;
+        }
+    }
+
+    fn reap_others(&self) {
+        // Hold the lock: a fork server that starts now must stay, and a sweep kills by pids that are
+        // not reaped (PROC-8).
+        let running = self.lock();
+        let server = running.as_ref().map(|server| server.process.id());
+        tree::reap_children(&|pid| u32::try_from(pid).ok() == server);
     }
 
     /// Starts a shim that `/proc` shows as `name`, and sends it its order.

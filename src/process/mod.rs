@@ -12,6 +12,7 @@ mod exec_relay;
 mod fork_server;
 mod group_hold;
 mod host_work;
+mod limits;
 mod memory;
 mod messages;
 mod orphans;
@@ -30,7 +31,7 @@ pub use exec_relay::{HUNG_UP, RELAY_VERB, run_relay};
 pub use fork_server::{ForkServer, run_fork_server};
 pub use host_work::{HostWork, HostWorkError, on_host};
 pub use memory::{return_freed, share_heap};
-pub use orphans::{end_orphans, is_tool};
+pub use orphans::{Orphans, end_orphans, is_tool};
 pub use piped::{Piped, PipedEnd, PipedEnded};
 pub use real_path::{path_of, real_path};
 pub use sandbox::{

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::WaitStatus;
-use nix::unistd::{ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, setsid};
+use nix::unistd::{
+    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, fork, getpid, getppid, setsid,
+};
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 
@@ -27,16 +28,7 @@ use super::group_hold::GroupHold;
 use super::messages::{receive, send};
 use super::sandbox::Filters;
 use super::wire::{Ending, FRAME_LIMIT, KILL_AT_ONCE, Order, Report, Step, frame};
-use super::{GRACE, tree};
-
-/// Bytes of the largest file that a tool may write.
-const FILE_BYTES: u64 = 16 << 30;
-/// Descriptors that a tool may have open.
-const OPEN_FILES: u64 = 4096;
-/// Limit on the processes of the daemon's user, and on those in the control group of a run: a tool
-/// cannot start more. The systemd unit allows twice as many, so the daemon has room. The limit per
-/// user does not apply to root.
-pub(super) const PROCESSES: u64 = 4096;
+use super::{GRACE, limits, tree};
 
 /// Makes the kernel end tools before the daemon when memory runs out (PROC-9).
 const OOM_SCORE: &[u8] = b"500";
@@ -67,7 +59,7 @@ impl Ready {
         let null = std::fs::File::open("/dev/null").map_err(|e| errno_of(&e))?;
         // Parse a sample order, so that the pages needed to read an order are in memory.
         let _ = serde_json::from_str::<Order>(
-            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"filter":null,"capabilities":0,"landlock":false,"piped":false,"grouped":false}"#,
+            r#"{"program":"","argv":[""],"env":[["",""]],"working_dir":"/","stdin":null,"timeout_ms":1,"mark":0,"filter":null,"capabilities":0,"landlock":false,"piped":false,"grouped":false}"#,
         );
         Ok(Self { signals, null: null.into(), filters })
     }
@@ -92,7 +84,7 @@ pub(super) fn run(
     let (input, errors) = (next(order.piped), next(order.piped));
     let group = next(order.grouped);
     let Ready { signals, null, filters } = ready;
-    let restrictions = Restrictions { filters, order: &order, ruleset, group };
+    let restrictions = Restrictions { filters, order: &order, ruleset, group, shim: getpid() };
     let input = if order.piped { Input::Pipe(input.zip(errors)) } else { Input::Null(null) };
     // Signals that arrived while the shim waited were not meant for this call.
     while let Ok(Some(_)) = signals.read_signal() {}
@@ -138,9 +130,19 @@ struct Restrictions<'a> {
     order: &'a Order,
     ruleset: Option<OwnedFd>,
     group: Option<OwnedFd>,
+    /// The process of this shim.
+    shim: Pid,
 }
 
 impl Restrictions<'_> {
+    /// Ends this process when its shim is killed. The processes that it starts are not ended; the
+    /// daemon, or its next start, finds them by their mark.
+    fn die_with_shim(&self) -> Result<(), Errno> {
+        nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        // The shim may have been killed before.
+        if getppid() == self.shim { Ok(()) } else { Err(Errno::ESRCH) }
+    }
+
     /// Joins the control group of the run.
     fn enter(&self) -> Result<(), Errno> {
         match &self.group {
@@ -307,6 +309,7 @@ fn put_in_place(
 ) -> Result<(), (Step, Errno)> {
     let failed = |errno| (Step::Prepare, errno);
     setsid().map_err(failed)?;
+    restrictions.die_with_shim().map_err(failed)?;
     restrictions.enter().map_err(|errno| (Step::Group, errno))?;
     umask(Mode::from_bits_truncate(0o077));
     chdir(prepared.working_dir.as_c_str()).map_err(|errno| (Step::WorkingDir, errno))?;
@@ -314,12 +317,7 @@ fn put_in_place(
     dup2_stdout(output).map_err(failed)?;
     dup2_stderr(prepared.stderr.as_ref().unwrap_or(output)).map_err(failed)?;
     close_on_exec_from(3);
-    limit(Resource::RLIMIT_CORE, 0).map_err(failed)?;
-    limit(Resource::RLIMIT_FSIZE, FILE_BYTES).map_err(failed)?;
-    limit(Resource::RLIMIT_NOFILE, OPEN_FILES).map_err(failed)?;
-    if !nix::unistd::geteuid().is_root() {
-        limit(Resource::RLIMIT_NPROC, PROCESSES).map_err(failed)?;
-    }
+    limits::put_on(restrictions.order.mark).map_err(failed)?;
     // A container may hide this file. The kernel then chooses by itself which process to end.
     let _ = std::fs::OpenOptions::new()
         .write(true)
@@ -359,11 +357,6 @@ fn exec(prepared: &Prepared) -> Errno {
     match nix::unistd::execve(&prepared.program, &prepared.argv, &prepared.env) {
         Err(errno) => errno,
     }
-}
-
-fn limit(resource: Resource, most: u64) -> Result<(), Errno> {
-    let (soft, hard) = getrlimit(resource)?;
-    setrlimit(resource, soft.min(most), hard.min(most))
 }
 
 fn close_on_exec_from(first: RawFd) {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::control_group::{ControlGroups, RunGroup};
 use super::fork_server::{ForkServer, Shim};
+use super::limits::mark_of;
 use super::sandbox::SandboxProfile;
 use super::wire::{Ending, KILL_AT_ONCE, Order, Report, Step, frame, read_report};
 use super::{GRACE, shim_name};
@@ -100,6 +101,7 @@ impl SpawnFailure {
 pub struct Spawner {
     pub(super) server: Arc<ForkServer>,
     name: String,
+    mark: u64,
     group: Option<Arc<RunGroup>>,
     /// Cancelled once all processes of the run must be killed without a grace period.
     pub(super) kill: CancellationToken,
@@ -118,8 +120,9 @@ pub fn prepare_daemon() -> io::Result<()> {
 }
 
 impl Spawner {
-    /// Returns a spawner for the run `run_id`. The names of its shims contain the end of that id,
-    /// and the processes of its tools join a control group of the run below `groups`.
+    /// Returns a spawner for the run `run_id`. The names of its shims contain the end of that id, the
+    /// processes of its tools carry a mark of it, and they join a control group of the run below
+    /// `groups`.
     #[must_use]
     pub fn new(server: Arc<ForkServer>, groups: Option<&ControlGroups>, run_id: &str) -> Self {
         let group = groups.and_then(|groups| match groups.of_run(run_id) {
@@ -129,7 +132,8 @@ impl Spawner {
                 None
             }
         });
-        Self { server, name: shim_name(run_id), group, kill: CancellationToken::new() }
+        let (name, mark) = (shim_name(run_id), mark_of(run_id));
+        Self { server, name, mark, group, kill: CancellationToken::new() }
     }
 
     /// Orders the shims of all calls of the run to kill their processes at once.
@@ -155,8 +159,8 @@ impl Spawner {
         spec: &ProcessSpec,
         piped: bool,
     ) -> Result<Shim, SpawnFailure> {
-        let order =
-            frame(&order(spec, piped, self.group.is_some())).map_err(SpawnFailure::Order)?;
+        let order = Order { mark: self.mark, ..order(spec, piped, self.group.is_some()) };
+        let order = frame(&order).map_err(SpawnFailure::Order)?;
         let ruleset = spec.sandbox.as_ref().and_then(SandboxProfile::ruleset);
         let group = self.group.as_ref().map(|group| group.procs());
         let started = self.server.start(&self.name, &order, (ruleset, group), piped).await;
@@ -269,6 +273,7 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
         working_dir: spec.working_dir.to_string_lossy().into_owned(),
         stdin: spec.stdin.clone(),
         timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+        mark: 0,
         filter: spec.sandbox.as_ref().map(SandboxProfile::filter),
         capabilities: spec.sandbox.as_ref().map_or(0, SandboxProfile::capabilities),
         piped,

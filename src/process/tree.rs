@@ -78,6 +78,35 @@ pub(crate) fn descendants(root: i32) -> Vec<Seen> {
     found
 }
 
+/// Returns the processes that `is_root` accepts, and all that is below them. Leaves out this process
+/// and all that is below it.
+pub(crate) fn trees(is_root: &dyn Fn(Seen) -> bool) -> Vec<Seen> {
+    let own = own_pid();
+    let mut children: BTreeMap<i32, Vec<Seen>> = BTreeMap::new();
+    let mut open = Vec::new();
+    for seen in all().into_iter().filter(|seen| seen.pid != own) {
+        children.entry(seen.parent).or_default().push(seen);
+        if is_root(seen) {
+            open.push(seen);
+        }
+    }
+    children.remove(&own);
+    let mut found = BTreeMap::new();
+    while let Some(seen) = open.pop() {
+        if found.insert(seen.pid, seen).is_none() {
+            open.extend(children.remove(&seen.pid).unwrap_or_default());
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Returns the name of a process, as `/proc` shows it; empty if it has ended.
+pub(crate) fn name_of(pid: i32) -> String {
+    // The kernel writes the name verbatim, even if it is not UTF-8.
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
 /// Signals a process only if it is still the one that was seen.
 pub(crate) fn signal(seen: Seen, signal: Signal) {
     // Zero and negative pids name groups or all processes, and 1 is init.
@@ -98,8 +127,22 @@ pub(crate) fn signal(seen: Seen, signal: Signal) {
 /// If `root` is this process, the function also kills the process groups of the children of this
 /// process, which ends chains of forks.
 pub(crate) fn kill_below(root: i32, limit: Duration, spare: &dyn Fn(Seen) -> bool) -> Vec<Seen> {
-    let began = Instant::now();
     let find = || descendants(root).into_iter().filter(|seen| !spare(*seen)).collect::<Vec<_>>();
+    kill_found(&find, limit, &mut |_| {
+        if root == own_pid() {
+            kill_groups(Some(spare));
+        }
+    })
+}
+
+/// Kills the processes that `find` returns, until it returns none, as [`kill_below`] does. Passes
+/// those of each round to `on_kill` before it kills them.
+pub(crate) fn kill_found(
+    find: &dyn Fn() -> Vec<Seen>,
+    limit: Duration,
+    on_kill: &mut dyn FnMut(&[Seen]),
+) -> Vec<Seen> {
+    let began = Instant::now();
     let mut killed = BTreeSet::new();
     loop {
         let mut stopped = BTreeSet::new();
@@ -118,12 +161,10 @@ pub(crate) fn kill_below(root: i32, limit: Duration, spare: &dyn Fn(Seen) -> boo
             }
         }
         let victims = find();
+        on_kill(&victims);
         for seen in &victims {
             signal(*seen, Signal::KILL);
             killed.insert(seen.pid);
-        }
-        if root == own_pid() {
-            kill_groups(Some(spare));
         }
         // A process that ends becomes our child before it can be reaped, if its parent is dead.
         killed.retain(|pid| {
@@ -229,6 +270,13 @@ fn children() -> Vec<i32> {
         }
     }
     pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// Reaps the children of this process that have ended, except those that `spare` accepts.
+pub(crate) fn reap_children(spare: &dyn Fn(i32) -> bool) {
+    for pid in children().into_iter().filter(|pid| !spare(*pid)) {
+        let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+    }
 }
 
 /// Tells whether a process survives its kill: the kernel holds it in an uninterruptible sleep

@@ -29,6 +29,8 @@ pub(crate) struct Order {
     /// The text of standard input; `None` is `/dev/null`. Not used if `piped`.
     pub(crate) stdin: Option<String>,
     pub(crate) timeout_ms: u64,
+    /// The mark of the run's processes ([`super::limits`]).
+    pub(crate) mark: u64,
     /// The seccomp filter; `None` means no sandbox.
     pub(crate) filter: Option<Filter>,
     /// Capabilities that a sandboxed tool keeps if it runs as root, as a bit mask.

@@ -469,7 +469,7 @@ fn a_control_group_holds_what_a_run_starts() {
             ),
             (
                 "tools.yaml",
-                "version: 1\ntools:\n  - {name: groups, description: Shows, category: read, cmd: cat, args: [/proc/self/cgroup]}\n  - {name: hang, description: Hangs, category: write, cmd: sleep, args: ['7313.OWN']}\n",
+                "version: 1\ntools:\n  - {name: groups, description: Shows, category: read, cmd: cat, args: [/proc/self/cgroup]}\n  - {name: hang, description: Hangs, category: write, cmd: sh, args: [-c, 'sleep 7313.OWN & wait']}\n",
             ),
             ("quick.yaml", "steps: [{call: {tool: groups}}, {say: done}, {say: done}]\n"),
             ("slow.yaml", "steps: [{call: {tool: hang}}, {say: done}]\n"),
@@ -510,11 +510,8 @@ fn a_control_group_holds_what_a_run_starts() {
             all().for_each(|pid| nix::sys::signal::kill(pid, signal).unwrap());
         }
         drop(daemon);
-        assert_eq!(
-            alive("sleep 7313.OWN").len(),
-            1,
-            "the tool must survive its daemon for this test"
-        );
+        // The tool dies with its shim; what it started does not.
+        wait_now(|| alive("sleep 7313.OWN").len() == 1);
         let daemon = place.serve_in(&group.0);
         assert_eq!(alive("sleep 7313.OWN").len(), 0, "{}", place.log());
         assert_eq!(group.below(), [group.0.join("daemon")]);

@@ -121,6 +121,43 @@ fn a_probe_tells_whether_the_call_took_effect() {
     }
 }
 
+/// Kills a daemon, its fork server and all their shims, none of which can act in between.
+fn kill_at_once(place: &Place, daemon: Daemon) {
+    let (pid, server) = (daemon.pid(), fork_server_of(&daemon));
+    let shims = format!("set -- {server} $(pgrep -P {server})");
+    let script = format!("{shims} && kill -STOP $@ && kill -9 {pid} $@");
+    let killed = place.shell(&script);
+    assert_eq!(killed.code, 0, "{killed:?}");
+    daemon.wait();
+}
+
+// proves PROC-11, STATE-1
+#[test]
+fn no_effect_follows_the_probe_when_the_daemon_and_its_shims_are_killed_at_once() {
+    let place = place_with("change", "7341.OWN", "description: d", PROBE);
+    std::fs::write(place.path().join("says"), "it is missing\n").unwrap();
+    let root = place.path().display().to_string();
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    // Only its mark tells of which run this process is: it leaves environment, session and parent.
+    let hidden = format!(
+        "env -i PATH=$PATH setsid sh -c \"sleep 7342.OWN; echo late >> {root}/made\" & echo change"
+    );
+    let tools = tools.replace("'echo change", &format!("'{hidden}"));
+    place.write("tools.yaml", &tools);
+    let (daemon, run_id) = hang(&place, "7341.OWN");
+    wait_until(|| !alive("sleep 7342.OWN").is_empty(), || place.log());
+    kill_at_once(&place, daemon);
+    let daemon = place.serve();
+    assert!(alive("sleep 7342.OWN").is_empty(), "{}", place.log());
+    assert!(alive("sleep 7341.OWN").is_empty(), "{}", place.log());
+    assert!(place.log().contains("killed an orphaned process"), "{}", place.log());
+    end_of(&place, &run_id);
+    let [resumed] = events(&place, &run_id, "session_resumed").try_into().unwrap();
+    assert!(resumed["killed"].as_u64().unwrap() >= 1, "{resumed}");
+    assert_eq!(made(&place), "change\n");
+    drop(daemon);
+}
+
 // proves STATE-1
 #[test]
 fn a_probe_that_cannot_tell_leaves_the_effect_unknown() {

@@ -1,11 +1,12 @@
 //! Tests dutyd under restrictions that a unit may set. `scripts/try-unit` boots a real systemd.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use serde_json::Value;
 
-use crate::support::{Done, Place};
+use crate::support::{Done, Place, skipped, wait_until};
 
 /// The number of `openat2` on every architecture.
 const OPENAT2: i64 = 437;
@@ -97,4 +98,60 @@ tools: [{name: sleep, description: Sleeps, category: read, cmd: sleep, args: [\"
         assert_eq!((pruned.code, &counts["runs"]), (0, &Value::from(1)), "{pruned:?}");
         assert!(!transcript.exists());
     }
+}
+
+/// Returns the names of the ended children of a process that it has not reaped.
+fn defunct_below(parent: u32) -> Vec<String> {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| {
+            let (name, rest) = stat.rsplit_once(')')?;
+            let mut words = rest.split_whitespace();
+            let is_defunct = words.next() == Some("Z");
+            (is_defunct && words.next() == Some(&parent.to_string())).then(|| name.to_owned())
+        })
+        .collect()
+}
+
+// proves PROC-2
+#[test]
+fn a_daemon_that_is_process_1_of_a_container_reaps_every_child() {
+    let fixture = |name: &str| {
+        let path = format!("tests/fixtures/field/container-pid-1/{name}");
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    };
+    let place = Place::new(&[
+        (
+            "config.yaml",
+            "default_model: m\nmodels: {m: {provider: scripted, script: script.yaml}}\nsecurity: {sandbox: off}\n",
+        ),
+        ("jobs.yaml", &fixture("jobs.yaml")),
+        ("tools.yaml", &fixture("tools.yaml")),
+        ("script.yaml", &fixture("script.yaml")),
+    ]);
+    let serve = place.command(&["serve"]);
+    let program = serve.get_program().to_owned();
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    unshare.arg(program).arg("serve").env_clear();
+    unshare.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let log = std::fs::File::create(place.path().join("log")).unwrap();
+    let mut unshare = unshare.stderr(log).stdin(std::process::Stdio::null()).spawn().unwrap();
+    let log = || std::fs::read_to_string(place.path().join("log")).unwrap();
+    let mut is_ready = false;
+    while unshare.try_wait().unwrap().is_none() && !is_ready {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        is_ready = log().contains("ready");
+    }
+    if !is_ready {
+        skipped("a daemon as process 1: this machine has no user namespaces");
+        return;
+    }
+    let children = format!("/proc/{0}/task/{0}/children", unshare.id());
+    let daemon = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    wait_until(|| log().matches("run ended").count() >= 15, log);
+    wait_until(|| defunct_below(daemon).is_empty(), || format!("{:?}", defunct_below(daemon)));
+    unshare.kill().unwrap();
+    unshare.wait().unwrap();
 }

@@ -47,7 +47,7 @@ pub(super) async fn decide(
     host: &Host,
     run_id: &RunId,
     lines: &[ReadLine],
-    KnownFacts { since, end }: KnownFacts,
+    KnownFacts { since, end, .. }: KnownFacts,
 ) -> Result<Result<(RunSpec, Duration), RecoveryEnd>, RecoveryError> {
     let ledger = host.ledger.get().await?;
     let (id, slot) = (run_id.clone(), slot_of(lines));
