@@ -32,6 +32,9 @@ const NOT_FOUND: u8 = 3;
 const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
+    // Its directories must belong to the user whose runs need them.
+    super::access::check_state_owner(&context.dirs)?;
+    let context = &super::source::beside_daemon(context).await?;
     let config = context.config_for_reading(Trust::Required)?;
     let tool = KnownTool::find(&config, &args.tool)?;
     if let Some(unread) = config.unread_in(values(&config, &tool)) {

@@ -1,5 +1,6 @@
 //! The client of the control socket.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,14 +14,22 @@ use serde_json::Value;
 use super::context::Context;
 use super::error::{CliError, ErrorKind};
 use crate::config::SYSTEM_RUNTIME_DIRECTORY;
-use crate::server::{KEY_HEADER, Problem, key_path, socket_path};
+use crate::daemon::StatusReport;
+use crate::server::{KEY_HEADER, Problem, SocketAddress, key_path, socket_path};
+use crate::store::LockHolder;
 
 /// Default timeout of a request, including its whole response.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// Timeout of the status, which most verbs ask for first. A frozen daemon accepts connections and
+/// never answers.
+const STATUS: Duration = Duration::from_secs(10);
+
 /// A connection to a running daemon.
 pub(crate) struct Client {
     http: reqwest::Client,
+    /// Keeps the address of the socket valid.
+    _address: SocketAddress,
 }
 
 impl Client {
@@ -30,9 +39,12 @@ impl Client {
     /// is invalid.
     pub(crate) fn find(context: &Context) -> Result<Option<Self>, CliError> {
         let mut refused = None;
-        for path in candidates(context) {
-            match std::os::unix::net::UnixStream::connect(&path) {
-                Ok(_) => return Self::at(&path).map(Some),
+        for path in candidates(context)? {
+            let address = SocketAddress::of(&path).and_then(|address| {
+                std::os::unix::net::UnixStream::connect(address.path()).map(|_| address)
+            });
+            match address {
+                Ok(address) => return Self::at(&path, address).map(Some),
                 Err(error) if is_absent(&error) => {}
                 Err(error) => {
                     refused.get_or_insert_with(|| super::access::denied(&path, &error));
@@ -44,18 +56,20 @@ impl Client {
 
     /// Connects to the daemon.
     ///
-    /// *Errors*: `NoDaemon` if none is running, and those of [`Self::find`].
+    /// *Errors*: `NoDaemon` if none is running, and those of [`Self::find`] and [`check_unused`].
     pub(crate) fn require(context: &Context) -> Result<Self, CliError> {
-        Self::find(context)?.ok_or_else(|| {
-            let mut looked: Vec<String> =
-                candidates(context).iter().map(|path| path.display().to_string()).collect();
-            looked.dedup();
-            CliError::new(ErrorKind::NoDaemon, "no daemon is running")
-                .hint(format!("looked for {}; `dutyd serve` starts a daemon", looked.join(", ")))
-        })
+        if let Some(client) = Self::find(context)? {
+            return Ok(client);
+        }
+        check_unused(context)?;
+        let mut looked: Vec<String> =
+            candidates(context)?.iter().map(|path| path.display().to_string()).collect();
+        looked.dedup();
+        Err(CliError::new(ErrorKind::NoDaemon, "no daemon is running")
+            .hint(format!("looked for {}; `dutyd serve` starts a daemon", looked.join(", "))))
     }
 
-    fn at(path: &Path) -> Result<Self, CliError> {
+    fn at(path: &Path, address: SocketAddress) -> Result<Self, CliError> {
         let key_path = key_path(path);
         let key = std::fs::read_to_string(&key_path)
             .map_err(|error| super::access::denied(&key_path, &error))?;
@@ -64,12 +78,18 @@ impl Client {
         key.set_sensitive(true);
         let http = reqwest::Client::builder()
             .default_headers(HeaderMap::from_iter([(HeaderName::from_static(KEY_HEADER), key)]))
-            .unix_socket(path)
+            .unix_socket(address.path())
             .no_proxy()
+            // The socket needs no TLS, and a host without CA certificates could build none.
+            .tls_certs_only([])
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .map_err(|error| CliError::failed(format!("cannot create the HTTP client: {error}")))?;
-        Ok(Self { http })
+        Ok(Self { http, _address: address })
+    }
+
+    pub(crate) async fn status(&self) -> Result<StatusReport, CliError> {
+        self.get_within("/status", &(), Some(STATUS)).await
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(
@@ -77,7 +97,17 @@ impl Client {
         path: &str,
         query: &impl Serialize,
     ) -> Result<T, CliError> {
-        let response = self.send(Method::GET, path, query, None, Some(ANSWER)).await?;
+        self.get_within(path, query, Some(ANSWER)).await
+    }
+
+    /// Gets with a timeout other than the default; `None` disables the timeout.
+    pub(crate) async fn get_within<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &impl Serialize,
+        limit: Option<Duration>,
+    ) -> Result<T, CliError> {
+        let response = self.send(Method::GET, path, query, None, limit).await?;
         response.json().await.map_err(|error| {
             CliError::failed(format!("cannot read the daemon's response: {error}"))
         })
@@ -164,10 +194,14 @@ impl Client {
         if let Some(timeout) = timeout {
             request = request.timeout(timeout);
         }
-        let response = request
-            .send()
-            .await
-            .map_err(|error| CliError::failed(format!("the daemon does not respond: {error}")))?;
+        let response = request.send().await.map_err(|error| match timeout {
+            Some(limit) if error.is_timeout() => {
+                let message = format!("the daemon did not answer within {} s", limit.as_secs());
+                CliError::failed(message)
+                    .hint("it may be frozen or overloaded; its state in `ps` and its log tell")
+            }
+            _ => CliError::failed(format!("the daemon does not respond: {error}")),
+        })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -184,11 +218,44 @@ impl Client {
     }
 }
 
+/// Checks that no process holds the lock of the state directory. Call this only if
+/// [`Client::find`] found no daemon.
+///
+/// *Errors*: a process holds it, so a run in this process would be outside its overlap and limits.
+pub(crate) fn check_unused(context: &Context) -> Result<(), CliError> {
+    let state = context.dirs.state.display();
+    match lock_holder(context)? {
+        LockHolder::Nobody => Ok(()),
+        LockHolder::Process => {
+            Err(CliError::failed(format!("another process uses {state}, but it does not answer"))
+                .hint("a daemon that starts or stops, or a verb such as `reindex`: try again"))
+        }
+        LockHolder::Daemon(address) => {
+            let (pid, socket) = (address.pid, address.socket.display());
+            Err(CliError::failed(format!(
+                "the daemon {pid} uses {state}, but its control socket {socket} cannot be reached"
+            ))
+            .hint("is it in another mount namespace? run this command where the daemon runs"))
+        }
+    }
+}
+
+/// Returns the holder of the lock of the state directory; nobody if the caller may not read it, as
+/// a member of the group of the socket.
+fn lock_holder(context: &Context) -> Result<LockHolder, CliError> {
+    match context.state().lock_holder() {
+        Ok(holder) => Ok(holder),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied || is_absent(&error) => {
+            Ok(LockHolder::Nobody)
+        }
+        Err(error) => Err(super::access::denied(&context.dirs.state.join("lock"), &error)),
+    }
+}
+
 /// Tells whether an error of `connect` means that no daemon listens on the socket.
-fn is_absent(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, InvalidInput, NotADirectory, NotFound};
-    // `InvalidInput`: the path is too long for a socket.
-    matches!(error.kind(), ConnectionRefused | InvalidInput | NotADirectory | NotFound)
+fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound};
+    matches!(error.kind(), ConnectionRefused | NotADirectory | NotFound)
 }
 
 /// Returns the non-null fields of `query` as a query string that begins with `?`; empty if there
@@ -206,10 +273,20 @@ fn query_string(query: &impl Serialize) -> Result<String, CliError> {
     Ok(url.query().map(|query| format!("?{query}")).unwrap_or_default())
 }
 
-fn candidates(context: &Context) -> Vec<PathBuf> {
+/// Returns the paths at which a daemon may listen, in the order of preference.
+fn candidates(context: &Context) -> Result<Vec<PathBuf>, CliError> {
     let own = socket_path(&context.dirs.state, context.environment.get("RUNTIME_DIRECTORY"));
-    if context.state_named {
-        return vec![socket_path(&context.dirs.state, None), own];
-    }
-    vec![Path::new(SYSTEM_RUNTIME_DIRECTORY).join("control.sock"), own]
+    let announced = match lock_holder(context)? {
+        LockHolder::Daemon(address) => Some(address.socket),
+        LockHolder::Nobody | LockHolder::Process => None,
+    };
+    let usual = match context.state_named {
+        true => socket_path(&context.dirs.state, None),
+        false => Path::new(SYSTEM_RUNTIME_DIRECTORY).join("control.sock"),
+    };
+    // The lock belongs to the state directory that the user named, or else to a daemon of the user.
+    Ok(match context.state_named {
+        true => announced.into_iter().chain([usual, own]).collect(),
+        false => [usual].into_iter().chain(announced).chain([own]).collect(),
+    })
 }

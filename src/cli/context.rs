@@ -17,6 +17,7 @@ use crate::sinks::Observers;
 use crate::store::{ReadLine, RunDir, StateDir, known, read_lines};
 use crate::text::suggest::nearest;
 
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) dirs: Dirs,
     pub(crate) environment: Environment,

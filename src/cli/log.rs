@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tracing::{Level, Metadata};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{Builder, Rotation};
 use tracing_subscriber::fmt::MakeWriter;
@@ -52,6 +53,7 @@ impl LogRedactor {
 pub(crate) struct LogGuard {
     console: Queue,
     redactor: LogRedactor,
+    to_journal: bool,
     _files: Option<WorkerGuard>,
 }
 
@@ -61,6 +63,34 @@ impl LogGuard {
         let clean = self.redactor.current().text(text).into_owned();
         self.console.put(format!("{}\n", for_terminal(&clean)).as_bytes());
     }
+
+    /// Writes an error for people to stderr, as [`Self::note`].
+    pub(crate) fn error(&self, text: &str) {
+        let clean = self.redactor.current().text(text).into_owned();
+        let priority = if self.to_journal { priority(Level::ERROR) } else { "" };
+        let line = format!("{}\n", for_terminal(&clean));
+        self.console.put(with_priority(priority, &line).as_bytes());
+    }
+}
+
+/// Returns an error for people, without its line end, as the journal reads it.
+pub(crate) fn error_for_journal(text: &str) -> String {
+    with_priority(priority(Level::ERROR), text)
+}
+
+/// Returns the prefix of a line with this level. *Source*: `sd-daemon(3)`.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
+    }
+}
+
+/// Puts `priority` before each line, because the journal makes an entry of each.
+fn with_priority(priority: &str, text: &str) -> String {
+    text.split_inclusive('\n').map(|line| format!("{priority}{line}")).collect()
 }
 
 impl Drop for LogGuard {
@@ -80,10 +110,14 @@ pub(crate) fn start(
     redactor: &LogRedactor,
 ) -> Result<LogGuard, CliError> {
     let filter = || EnvFilter::new(format!("{},tokio_cron_scheduler=error", settings.level));
-    let redacted = |inner| Redacted { redactor: redactor.clone(), inner };
     let to_journal = is_journal(environment);
+    let redacted = |inner| Redacted { redactor: redactor.clone(), to_journal, inner };
     let format = settings.format;
-    let queue = Queue::to_stderr(Box::new(move |count| dropped(format, to_journal, count)))
+    let note = move |count| {
+        let priority = if to_journal { priority(Level::WARN) } else { "" };
+        with_priority(priority, &dropped(format, to_journal, count))
+    };
+    let queue = Queue::to_stderr(Box::new(note))
         .map_err(|error| CliError::failed(format!("cannot start the log: {error}")))?;
     let lines = queue.clone();
     let console = layer(format, to_journal, redacted(move || lines.clone())).with_filter(filter());
@@ -108,12 +142,12 @@ pub(crate) fn start(
                 .build(&directory)
                 .map_err(|error| failed(&error))?;
             let (writer, guard) = NonBlockingBuilder::default().lossy(false).finish(file);
-            let writer = Redacted { redactor: redactor.clone(), inner: writer };
+            let writer = Redacted { redactor: redactor.clone(), to_journal: false, inner: writer };
             (Some(layer(format, false, writer).with_filter(filter())), Some(guard))
         }
     };
     let _ = tracing_subscriber::registry().with(console).with(files).try_init();
-    Ok(LogGuard { console: queue, redactor: redactor.clone(), _files: guard })
+    Ok(LogGuard { console: queue, redactor: redactor.clone(), to_journal, _files: guard })
 }
 
 /// Returns the warning about dropped lines, formatted as [`layer`] would.
@@ -148,7 +182,7 @@ where
 }
 
 /// Tells whether stderr goes to the journal. *Source*: `systemd.exec(5)`, `$JOURNAL_STREAM`.
-fn is_journal(environment: &Environment) -> bool {
+pub(crate) fn is_journal(environment: &Environment) -> bool {
     let Some((device, inode)) =
         environment.get("JOURNAL_STREAM").and_then(|stream| stream.split_once(':'))
     else {
@@ -158,29 +192,37 @@ fn is_journal(environment: &Environment) -> bool {
         .is_ok_and(|stat| stat.st_dev.to_string() == device && stat.st_ino.to_string() == inode)
 }
 
-/// Redacts secrets in every line.
+/// Redacts secrets in every line. A line for the journal begins with its priority.
 struct Redacted<M> {
     redactor: LogRedactor,
+    to_journal: bool,
     inner: M,
 }
 
 impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Redacted<M> {
     type Writer = RedactedLine<M::Writer>;
     fn make_writer(&'a self) -> Self::Writer {
-        RedactedLine { redactor: self.redactor.current(), inner: self.inner.make_writer() }
+        let (redactor, inner) = (self.redactor.current(), self.inner.make_writer());
+        RedactedLine { redactor, priority: "", inner }
+    }
+    fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Self::Writer {
+        let priority = if self.to_journal { priority(*meta.level()) } else { "" };
+        RedactedLine { priority, ..self.make_writer() }
     }
 }
 
 /// Redacts one line, which the formatter writes in a single call.
 struct RedactedLine<W> {
     redactor: Redactor,
+    priority: &'static str,
     inner: W,
 }
 
 impl<W: Write> Write for RedactedLine<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
-        self.inner.write_all(self.redactor.text(&text).as_bytes())?;
+        let line = with_priority(self.priority, &self.redactor.text(&text));
+        self.inner.write_all(line.as_bytes())?;
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -211,13 +253,43 @@ mod tests {
     fn a_key_that_came_with_a_reload_is_taken_out_too_and_so_is_the_one_before() {
         let (redactor, buffer) = (LogRedactor::default(), Buffer::default());
         let inner = buffer.clone();
-        let log = Redacted { redactor: redactor.clone(), inner: move || inner.clone() };
+        let log = Redacted {
+            redactor: redactor.clone(),
+            to_journal: false,
+            inner: move || inner.clone(),
+        };
         let secret = |value: &str| Secret { name: "KEY".into(), value: value.into() };
         redactor.add(&[secret("first-key")]);
         redactor.add(&[secret("second-key")]);
         log.make_writer().write_all(b"first-key second-key\n").unwrap();
         let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
         assert_eq!(written, "[redacted:KEY] [redacted:KEY]\n");
+    }
+
+    #[test]
+    fn each_line_for_the_journal_carries_its_priority() {
+        let check = |format, to_journal, begins: [&str; 3]| {
+            let buffer = Buffer::default();
+            let inner = buffer.clone();
+            let (redactor, inner) = (LogRedactor::default(), move || inner.clone());
+            let writer = Redacted { redactor, to_journal, inner };
+            let log = tracing_subscriber::registry().with(layer(format, to_journal, writer));
+            tracing::subscriber::with_default(log, || {
+                tracing::error!("first");
+                tracing::warn!("second");
+                tracing::info!("third");
+            });
+            let written = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
+            let lines: Vec<&str> = written.lines().collect();
+            assert_eq!(lines.len(), 3, "{written}");
+            for (line, begin) in lines.iter().zip(begins) {
+                assert!(line.starts_with(begin), "{line}");
+            }
+        };
+        check(LogFormat::Text, true, ["<3>ERROR first", "<4> WARN second", "<6> INFO third"]);
+        check(LogFormat::Json, true, ["<3>{", "<4>{", "<6>{"]);
+        check(LogFormat::Json, false, ["{", "{", "{"]);
+        assert_eq!(with_priority("<4>", "a\nb\n"), "<4>a\n<4>b\n");
     }
 
     #[test]

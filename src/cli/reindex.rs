@@ -11,6 +11,7 @@ pub(crate) async fn reindex(context: &Context) -> Result<ExitCode, CliError> {
     let failed = |error: &dyn std::fmt::Display| {
         CliError::failed(format!("cannot rebuild the index: {error}"))
     };
+    super::access::check_state_owner(&context.dirs)?;
     let state = context.state();
     state.create().map_err(|error| failed(&error))?;
     // Without a daemon, a damaged index may be set aside.

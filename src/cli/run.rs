@@ -39,13 +39,16 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
             "--interactive needs a terminal, but standard input is not one",
         ));
     }
+    if args.detach {
+        Client::require(context)?;
+    }
     // The approver is at this terminal, so the run must be in this process.
     if args.interactive {
         check_state_owner(&context.dirs)?;
     } else if let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? {
         return run_in_daemon(context, &daemon, args).await;
     } else if args.detach {
-        Client::require(context)?;
+        return Err(CliError::failed("the daemon has just stopped"));
     }
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &args.job)?.clone();

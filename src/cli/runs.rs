@@ -10,7 +10,7 @@ use super::output;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::config::Trust;
-use crate::domain::StopReason;
+use crate::domain::{RunId, StopReason};
 use crate::server::RunsQuery;
 use crate::store::{self, Index, Ledger, RunFilter, RunSummary, all_runs};
 
@@ -38,7 +38,14 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     };
     let is_cut = rows.len() > usize::try_from(args.limit).unwrap_or(usize::MAX);
     rows.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
-    output::value(context.form, &rows, || table(&rows))?;
+    // Without a daemon, a run that no process works on waits for the next start of one.
+    let is_suspended = |row: &RunSummary| {
+        let has_begun = row.outcome.is_none() && row.started_at.is_some();
+        let run_id = RunId::parse(&row.run_id);
+        let is_live = |run_id: &RunId| context.state().is_live(run_id);
+        has_begun && matches!(&source, Source::Files(_)) && !run_id.as_ref().is_ok_and(is_live)
+    };
+    output::value(context.form, &rows, || table(&rows, is_suspended))?;
     if is_cut {
         output::note(&format!("showing only {}: use --limit to show more", args.limit));
     }
@@ -106,7 +113,7 @@ pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
     context.job(&config, job).map(drop)
 }
 
-fn table(rows: &[RunSummary]) -> String {
+fn table(rows: &[RunSummary], is_suspended: impl Fn(&RunSummary) -> bool) -> String {
     let header = ["run", "job", "started (UTC)", "outcome", "calls", "USD"];
     let absent = || "-".to_owned();
     output::table(
@@ -117,7 +124,7 @@ fn table(rows: &[RunSummary]) -> String {
                 row.run_id.clone(),
                 row.job.clone(),
                 started.map_or_else(absent, |at| at.get(..19).unwrap_or(at).replace('T', " ")),
-                outcome(row),
+                if is_suspended(row) { "suspended".to_owned() } else { outcome(row) },
                 row.tool_calls.to_string(),
                 row.cost_usd.map_or_else(absent, |cost| format!("{cost:.4}")),
             ]

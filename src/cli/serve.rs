@@ -1,5 +1,6 @@
 //! `dutyd serve`: runs the daemon together with the server of its control socket.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,16 +18,31 @@ use crate::daemon::{
 };
 use crate::domain::RunId;
 use crate::process::ControlGroups;
-use crate::run::{Approvals, Host, is_disk_fault, release_abandoned};
+use crate::run::{Approvals, Host, is_disk_fault, release_abandoned, short_stop_timeout};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, StateLock};
 use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
+    match begin(context).await {
+        Err(error) if log::is_journal(&context.environment) => {
+            let text = log::error_for_journal(&format!("error{}", output::explained(&error)));
+            output::note(&text);
+            Ok(ExitCode::from(error.exit_code()))
+        }
+        done => done,
+    }
+}
+
+/// Starts the daemon and runs it.
+///
+/// *Errors*: it cannot start as far as its log.
+async fn begin(context: &Context) -> Result<ExitCode, CliError> {
     let mut signals = Signals::install()
         .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
     let state = context.state();
+    let mut is_told = false;
     // Lock before we read or change anything else (STATE-2).
     let lock = loop {
         let locked = state.create().and_then(|()| state.lock());
@@ -37,7 +53,11 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
         });
         match writable {
             Err(error) if is_disk_fault(&error) => {
-                if !wait_for_disk(&error, &mut signals).await {
+                if !std::mem::replace(&mut is_told, true) {
+                    let message = "the disk cannot be written; the daemon starts once it can";
+                    output::note(&format!("{message}: {error}"));
+                }
+                if !wait_for_disk(&mut signals).await {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
@@ -56,7 +76,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     match run(context, (config, &lock), (redactor, &log), signals).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            log.note(&format!("error{}", output::explained(&error)));
+            log.error(&format!("error{}", output::explained(&error)));
             Ok(ExitCode::from(error.exit_code()))
         }
     }
@@ -69,9 +89,7 @@ const DISK_PAUSE: Duration = Duration::from_secs(5);
 /// daemon.
 ///
 /// If the daemon exited instead, systemd would stop restarting it after a few attempts.
-async fn wait_for_disk(error: &std::io::Error, signals: &mut Signals) -> bool {
-    let message = "the disk cannot be written; the daemon starts once it can";
-    output::note(&format!("{message}: {error}"));
+async fn wait_for_disk(signals: &mut Signals) -> bool {
     // Without this, systemd treats the wait as a start that hangs, and kills the daemon.
     let notice = [
         sd_notify::NotifyState::Status("waiting for the disk"),
@@ -105,6 +123,12 @@ async fn run(
         &context.environment,
     )
     .await?;
+    // Elsewhere, a unit that is installed is not ours.
+    if context.environment.get("INVOCATION_ID").is_some()
+        && let Some(why) = short_stop_timeout(daemon.config.borrow().settings.shutdown_grace)
+    {
+        tracing::warn!(why, "the grace period does not fit the unit");
+    }
     let watched = context.dirs.config.clone();
     let watching = watch_files(watched, daemon.config.clone(), daemon.commands.clone());
     signals.forward(daemon.commands.clone());
@@ -255,6 +279,7 @@ impl Daemon {
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, |key| router(api, key), stop.clone())
             .map_err(|error| CliError::failed(error.to_string()))?;
+        announce(lock, &path);
         Ok(Self { supervisor, commands, config, server, stop })
     }
 
@@ -263,6 +288,13 @@ impl Daemon {
         self.supervisor.run().await;
         self.stop.cancel();
         let _ = self.server.await;
+    }
+}
+
+/// Tells clients through the lock file where the control socket is.
+fn announce(lock: &StateLock, socket: &Path) {
+    if let Err(error) = lock.announce(socket) {
+        tracing::warn!(%error, "cannot write the path of the control socket to the lock file; clients look for it in the usual places only");
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::access::{check_state_owner, denied, exists_and_readable};
 use super::args::OutputForm;
-use super::client::Client;
+use super::client::{Client, check_unused};
 use super::context::Context;
 use super::error::{CliError, ErrorKind};
 use super::output;
@@ -49,7 +49,7 @@ pub(crate) enum Source {
 /// not exist (3).
 pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, CliError> {
     if let Some(client) = Client::find(context)? {
-        let report = client.get("/status", &()).await?;
+        let report = client.status().await?;
         let daemon = Box::new(Daemon { client, report });
         match (wanted, daemon.has_other_files(context)) {
             (Wanted::Record, _) | (_, false) => return Ok(Source::Daemon(daemon)),
@@ -62,9 +62,27 @@ pub(crate) async fn find(context: &Context, wanted: Wanted) -> Result<Source, Cl
         Wanted::Configuration => configuration_files(context),
         Wanted::Start => {
             check_state_owner(&context.dirs)?;
+            check_unused(context)?;
             configuration_files(context)
         }
     }
+}
+
+/// Returns the context of a verb that works in its own process beside the daemon: with the `PATH` of
+/// the daemon, so that it finds the programs that a run finds. Warns if no run can begin there.
+///
+/// *Errors*: those of [`find`].
+pub(crate) async fn beside_daemon(context: &Context) -> Result<Context, CliError> {
+    let mut own = context.clone();
+    if let Source::Daemon(daemon) = find(context, Wanted::Configuration).await? {
+        if let Some(why) = &daemon.report.cannot_begin {
+            output::note(&format!("warning: {why}"));
+        }
+        if let Some(path) = &daemon.report.search_path {
+            own.environment = own.environment.with("PATH", path);
+        }
+    }
+    Ok(own)
 }
 
 fn record_files(context: &Context) -> Result<Source, CliError> {

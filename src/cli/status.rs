@@ -6,10 +6,9 @@ use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use crate::daemon::StatusReport;
 
 pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
-    let report: StatusReport = Client::require(context)?.get("/status", &()).await?;
+    let report = Client::require(context)?.status().await?;
     output::value(context.form, &report, || {
         let mut out = format!(
             "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} with a failed last run\nsandbox        {}\n",
@@ -24,8 +23,14 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.jobs.failing,
             report.sandbox,
         );
-        if report.config.disk_digest.as_ref() != Some(&report.config.digest) {
-            out.push_str("               the files on disk differ: `dutyd reload` loads them\n");
+        match &report.config.disk_digest {
+            Some(disk) if *disk == report.config.digest => {}
+            Some(_) => {
+                out.push_str("               the files on disk differ: `dutyd reload` loads them\n")
+            }
+            None => out.push_str(
+                "               the files on disk cannot be loaded: `dutyd validate` shows why\n",
+            ),
         }
         for job in &report.config.widened {
             out.push_str(&format!("               `{job}` gained rights at the last reload\n"));
@@ -43,5 +48,5 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         }
         out
     })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(!report.is_good())))
 }

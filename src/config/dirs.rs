@@ -9,6 +9,9 @@ use super::Environment;
 /// The directory of the system daemon's control socket.
 pub const SYSTEM_RUNTIME_DIRECTORY: &str = "/run/dutyd";
 
+/// The name of the file with the key of the control socket, beside the socket.
+pub const CONTROL_KEY: &str = "control.key";
+
 /// The reason why a directory cannot be determined.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DirError {

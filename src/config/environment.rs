@@ -31,6 +31,14 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Returns a copy in which `name` has this value.
+    #[must_use]
+    pub fn with(&self, name: &str, value: &str) -> Self {
+        let mut variables = self.0.clone();
+        variables.insert(name.to_owned(), value.to_owned());
+        Self(variables)
+    }
+
     /// Returns the absolute entries of `PATH`; `None` if it has none (ENV-2). Empty and relative
     /// entries are dropped, because they depend on the working directory of a tool.
     #[must_use]

@@ -34,7 +34,7 @@ mod tool;
 mod web;
 
 pub use builtin::Builtin;
-pub use dirs::{DirError, Dirs, SYSTEM_RUNTIME_DIRECTORY};
+pub use dirs::{CONTROL_KEY, DirError, Dirs, SYSTEM_RUNTIME_DIRECTORY};
 pub use document::{Document, parse as parse_yaml};
 pub use environment::Environment;
 pub use error::{ConfigError, Report};

@@ -9,6 +9,7 @@ mod decisions;
 mod disk;
 mod downtime;
 mod ends;
+mod notice;
 mod pauses;
 mod queue;
 mod reload;
@@ -148,7 +149,7 @@ pub struct Supervisor {
     ticked_at: Instant,
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
-    /// Whether the last run of each job since the start of the daemon succeeded, by job.
+    /// Whether the last run of each job succeeded, by job.
     last_outcomes: HashMap<String, bool>,
     epoch: i64,
     /// The last clock reading of each earlier epoch.
@@ -168,6 +169,8 @@ pub struct Supervisor {
     watch_failure: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
+    /// The line that systemd was told last.
+    told: String,
 }
 
 impl Supervisor {
@@ -183,7 +186,7 @@ impl Supervisor {
         let ticker = Ticker::start(parts.host.clock.clone()).await?;
         let (commands, receiver) = mpsc::channel(64);
         let (config, config_receiver) = watch::channel(parts.config.clone());
-        let (epoch, epoch_ends, last_seen, pauses) = parts
+        let (epoch, epoch_ends, last_seen, paused) = parts
             .ledger
             .read(|reader| {
                 let meta = |name| reader.meta(name);
@@ -204,6 +207,7 @@ impl Supervisor {
             &mut parts.reload,
             Box::new(|| Loaded { config: None, report: Default::default() }),
         ));
+        let last_outcomes = pauses::last_outcomes(&mut parts).await;
         let mut supervisor = Self {
             load,
             reloads: Reloads::default(),
@@ -214,12 +218,12 @@ impl Supervisor {
             held: BTreeSet::new(),
             queue: Queue::default(),
             retries: BTreeMap::new(),
-            pauses: pauses.into_iter().map(|pause| pause.job).collect(),
+            pauses: paused.into_iter().map(|pause| pause.job).collect(),
             pruning: Pruning::default(),
             ticked_at: Instant::now(),
             active: HashMap::new(),
             tasks: JoinSet::new(),
-            last_outcomes: HashMap::new(),
+            last_outcomes,
             epoch: epoch.unwrap_or(0),
             epoch_ends,
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
@@ -231,6 +235,7 @@ impl Supervisor {
             unrecovered: Unrecovered::default(),
             watch_failure: None,
             stopping: None,
+            told: String::new(),
             parts,
         };
         // They go first in the queue.
@@ -254,8 +259,10 @@ impl Supervisor {
     /// Runs until it is stopped. When this returns, every run has ended.
     pub async fn run(mut self) {
         let mut watchdog = self.parts.watchdog.map(|period| tokio::time::interval(period / 2));
+        self.log_cannot_begin();
         self.fill().await;
         loop {
+            self.tell_systemd();
             if self.stopping.is_some() && self.tasks.is_empty() {
                 break;
             }

@@ -89,7 +89,7 @@ pub struct StatusJobs {
     pub total: usize,
     /// Paused jobs.
     pub paused: usize,
-    /// Jobs whose last run since the start of the daemon did not succeed.
+    /// Jobs whose last run did not succeed. A run that was not needed does not count.
     pub failing: usize,
 }
 
@@ -106,8 +106,24 @@ pub struct StatusReport {
     pub jobs: StatusJobs,
     /// How tools are sandboxed unless their job sets a mode of its own.
     pub sandbox: String,
+    /// The absolute entries of the daemon's `PATH`, in which its runs find programs; null if it has
+    /// none.
+    #[serde(default)]
+    pub search_path: Option<String>,
+    /// Why no run of some jobs can begin; null if nothing is known that prevents it. Also one of
+    /// the known problems.
+    #[serde(default)]
+    pub cannot_begin: Option<String>,
     /// Known problems, one sentence each.
     pub degraded: Vec<String>,
+}
+
+impl StatusReport {
+    /// Tells whether the daemon is well: no problem is known, and the files on disk can be loaded.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.degraded.is_empty() && self.config.valid && self.config.disk_digest.is_some()
+    }
 }
 
 /// Returns a row for each job; `last_runs` is keyed by job.

@@ -79,7 +79,7 @@ pub(crate) struct Filter {
 pub enum SandboxError {
     /// The kernel has no Landlock, or a version that is too old.
     #[error(
-        "the sandbox needs Landlock ABI {LEAST_ABI} (Linux 6.2), but the kernel has ABI {found}"
+        "the sandbox needs Landlock ABI {LEAST_ABI} (Linux 6.2), but this process gets ABI {found} (0: Landlock is missing, or the unit or container closes it)"
     )]
     Kernel {
         /// The Landlock ABI of the kernel; 0 if it has none.

@@ -31,11 +31,16 @@ const QUOTED_BYTES: usize = 64 * 1024;
 /// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Returns an HTTP client with the settings that all formats share.
+/// Returns an HTTP client for a server, with the settings that all formats share.
 ///
-/// *Errors*: the system's certificates or proxy settings cannot be read.
-pub(super) fn client() -> Result<reqwest::Client, ModelError> {
-    reqwest::Client::builder()
+/// *Errors*: the system has no certificates, or its proxy settings cannot be read.
+pub(super) fn client(base_url: &str) -> Result<reqwest::Client, ModelError> {
+    let builder = match base_url.starts_with("http://") {
+        // A server without TLS, such as Ollama on this host, needs no certificates.
+        true => reqwest::Client::builder().tls_certs_only([]),
+        false => reqwest::Client::builder(),
+    };
+    builder
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT)
         .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
@@ -43,7 +48,10 @@ pub(super) fn client() -> Result<reqwest::Client, ModelError> {
         .map_err(|error| {
             ModelError::new(
                 ErrorClass::Network,
-                format!("failed to build the HTTP client: {}", sources(&error)),
+                format!(
+                    "failed to build the HTTP client ({}): are CA certificates installed (package ca-certificates)?",
+                    sources(&error)
+                ),
             )
         })
 }

@@ -16,7 +16,7 @@ mod remote;
 mod scripted;
 mod size;
 
-pub use remote::RemoteModel;
+pub use remote::{Probe, RemoteModel};
 pub use scripted::{ScriptContext, ScriptedModel};
 
 /// Reads a response in the wire format `format`, for fuzz targets and benchmarks.

@@ -47,7 +47,8 @@ impl RemoteModel {
         redactor: Redactor,
     ) -> Result<Self, ModelError> {
         let format = of(settings.format, &settings.base_url);
-        Ok(Self { settings, format, http: http::client()?, clock, redactor })
+        let http = http::client(&settings.base_url)?;
+        Ok(Self { settings, format, http, clock, redactor })
     }
 
     /// Removes secrets from the error message, then truncates it.

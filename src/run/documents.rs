@@ -164,7 +164,8 @@ impl Project {
     ) -> Result<Option<Read>, Unreadable> {
         match path.symlink_metadata() {
             Err(error) if is_absent(&error) => return Ok(None),
-            found => drop(found?),
+            Err(error) => return Err(error.into()),
+            Ok(_) => {}
         }
         let real = real_path(path)?;
         let beneath = real.strip_prefix(&self.top).map_err(|_| Unreadable::Outside)?;

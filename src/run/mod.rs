@@ -10,6 +10,7 @@ mod documents;
 mod ended;
 mod execute;
 mod host;
+mod installation;
 mod mcp;
 mod models;
 mod precheck;
@@ -23,6 +24,7 @@ mod spec;
 mod temporary;
 mod tool_catalog;
 mod tool_context;
+mod unit;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
@@ -31,6 +33,7 @@ pub use check::{CheckItem, CheckReport, check};
 pub use ended::{Ended, tools_used, unknown_effects};
 pub use execute::execute;
 pub use host::{Host, RunError, is_disk_fault};
+pub use installation::{Reach, examine_config, examine_host, why_runs_cannot_begin};
 pub use mcp::{Servers, least_rights};
 pub use preflight::{connect, preflight};
 pub use resume::{Resumption, resume};
@@ -41,3 +44,4 @@ pub use tool_catalog::{
 pub use tool_context::{
     Links, UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools,
 };
+pub use unit::short_stop_timeout;

@@ -151,7 +151,7 @@ fn program(tool: &Tool, ctx: &ToolContext) -> (bool, String) {
 
 /// Tells whether the model has the credentials that its provider requires; `None` for a scripted
 /// model.
-fn credentials(model: &Model) -> Option<PreflightItem> {
+pub(super) fn credentials(model: &Model) -> Option<PreflightItem> {
     let Provider::Remote(remote) = &model.provider else { return None };
     let is_own = remote.base_url == remote.format.base_url();
     let (ok, detail) = match &remote.api_key {

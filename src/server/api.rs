@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -12,11 +13,15 @@ use tokio_util::sync::CancellationToken;
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::config::Loaded;
-use crate::daemon::{Command, Handle};
+use crate::daemon::{Command, Handle, StatusReport};
 use crate::domain::RunId;
+use crate::process::HostWork;
 use crate::run::{Approvals, Host};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
+
+/// How long the status waits for the files on disk. A client waits longer for the whole status.
+const FILES: Duration = Duration::from_secs(5);
 
 /// The state that the routes share.
 #[derive(Clone)]
@@ -71,6 +76,16 @@ impl Api {
         let (reply, answer) = oneshot::channel();
         self.handle.commands.send(make(reply)).await.map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))
+    }
+
+    /// Returns the status, with the digest of the files on disk.
+    pub(super) async fn status(&self) -> Result<StatusReport, Problem> {
+        let mut report = self.ask(Command::Status).await?;
+        let disk = self.disk.clone();
+        let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();
+        let config = loaded.and_then(|loaded| loaded.config);
+        report.config.disk_digest = config.map(|config| config.digest);
+        Ok(report)
     }
 
     pub(super) async fn rows(&self, filter: RunFilter) -> Result<Vec<RunSummary>, Problem> {

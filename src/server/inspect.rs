@@ -7,17 +7,19 @@ use axum::Json;
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::api::{Answer, Api, List, internal, missing};
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::{Config, Job, McpServer};
+use crate::daemon::StatusReport;
 use crate::domain::{Plan, RunId};
 use crate::process::HostWork;
 use crate::run::{
-    CheckReport, ExplainError, Explanation, ToolRow, check, explain, names_of_server, tool_rows,
+    CheckItem, CheckReport, ExplainError, Explanation, Reach, ToolRow, check, examine_config,
+    examine_host, explain, names_of_server, tool_rows,
 };
 use crate::store::{RecordFacts, RunDir, VerifyReport, verify};
 
@@ -103,6 +105,55 @@ pub(super) async fn plan(State(api): State<Api>, Path(id): Path<String>) -> Answ
     let wanted = id.clone();
     let found = api.ledger(move |reader| reader.plan(&wanted)).await?;
     found.map(Json).ok_or_else(|| missing(format!("there is no plan `{id}`")))
+}
+
+/// The filter of `GET /doctor`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DoctorQuery {
+    /// Whether to ask the providers of the models.
+    pub online: bool,
+}
+
+/// Examines the daemon itself, with the configuration in effect.
+pub(super) async fn doctor(
+    State(api): State<Api>,
+    Query(query): Query<DoctorQuery>,
+) -> Answer<CheckReport> {
+    let status = api.status().await?;
+    let (config, host) = (api.handle.config.borrow().clone(), api.host.clone());
+    let of_host = host.clone();
+    let examined = tokio::task::spawn_blocking(move || examine_host(&of_host)).await;
+    let mut items = examined.map_err(internal)?;
+    items.extend([configuration_item(&status), problems_item(&status)]);
+    let reach = if query.online { Reach::Online } else { Reach::Offline };
+    items.extend(examine_config(&config, &host, reach).await);
+    Ok(Json(CheckReport::of(items)))
+}
+
+fn configuration_item(status: &StatusReport) -> CheckItem {
+    let config = &status.config;
+    let says = match &config.disk_digest {
+        None => ": the files have errors: run `dutyd validate` to list them",
+        Some(_) if !config.valid => ": the last reload failed: run `dutyd reload`",
+        Some(disk) if *disk != config.digest => {
+            "; the files differ from the configuration in effect: `dutyd reload` loads them"
+        }
+        Some(_) => ", in effect",
+    };
+    CheckItem {
+        name: "configuration".to_owned(),
+        ok: Some(config.valid && config.disk_digest.is_some()),
+        detail: format!("{}{says}", config.directory),
+    }
+}
+
+fn problems_item(status: &StatusReport) -> CheckItem {
+    let detail = match status.degraded.as_slice() {
+        [] => "no problem is known".to_owned(),
+        degraded => degraded.join("; "),
+    };
+    CheckItem { name: "daemon".to_owned(), ok: Some(status.degraded.is_empty()), detail }
 }
 
 pub(super) async fn check_job(

@@ -16,6 +16,9 @@ mod socket;
 
 pub use api::Api;
 pub use follow::EventsQuery;
+pub use inspect::DoctorQuery;
 pub use problem::Problem;
 pub use routes::{AuditQuery, RunsQuery, SlotsQuery, router};
-pub use socket::{ControlKey, KEY_HEADER, SocketError, key_path, serve, socket_path};
+pub use socket::{
+    ControlKey, KEY_HEADER, SocketAddress, SocketError, key_path, serve, socket_path,
+};

@@ -17,7 +17,7 @@ use crate::agent::{ApprovalAnswer, ApprovalRequest};
 use crate::daemon::{
     AuditReport, Command, JobRow, NextRow, StatusReport, audit, job_rows, next_rows,
 };
-use crate::process::{on_host, person};
+use crate::process::person;
 use crate::run::AnswerError;
 use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
 
@@ -105,6 +105,7 @@ struct NextQuery {
 pub fn router(api: Api, key: ControlKey) -> Router {
     let routes = Router::new()
         .route("/status", get(status))
+        .route("/doctor", get(inspect::doctor))
         .route("/jobs", get(jobs))
         .route("/jobs/{name}", get(job))
         .route("/jobs/{name}/runs", post(commands::start_run))
@@ -156,11 +157,7 @@ async fn is_ready(State(api): State<Api>) -> StatusCode {
 }
 
 async fn status(State(api): State<Api>) -> Answer<StatusReport> {
-    let mut report = api.ask(Command::Status).await?;
-    let disk = api.disk.clone();
-    let loaded = on_host(move || disk()).await.ok();
-    report.config.disk_digest = loaded.and_then(|loaded| loaded.config).map(|config| config.digest);
-    Ok(Json(report))
+    api.status().await.map(Json)
 }
 
 async fn jobs(State(api): State<Api>) -> Answer<List<JobRow>> {

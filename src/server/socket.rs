@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -21,10 +22,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
+use rustix::fs::{Mode, OFlags};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::config::CONTROL_KEY;
 
 /// How long open responses may take to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(1);
@@ -44,6 +48,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Random bytes in the key.
 const KEY_BYTES: usize = 32;
 
+/// Bytes of a path in the address of a socket, at most; the kernel's field also holds a NUL.
+/// *Source*: `unix(7)`.
+const ADDRESS_BYTES: usize = 107;
+
 /// The header that carries the key.
 pub const KEY_HEADER: &str = "dutyd-key";
 
@@ -59,13 +67,49 @@ pub struct SocketError {
 /// directory.
 #[must_use]
 pub fn socket_path(state: &Path, runtime_directory: Option<&str>) -> PathBuf {
-    runtime_directory.map_or(state, Path::new).join("control.sock")
+    // systemd separates several directories by colons.
+    let directory = runtime_directory.and_then(|paths| paths.split(':').next());
+    directory.map_or(state, Path::new).join("control.sock")
 }
 
 /// Returns the path of the key for a socket.
 #[must_use]
 pub fn key_path(socket: &Path) -> PathBuf {
-    socket.with_file_name("control.key")
+    socket.with_file_name(CONTROL_KEY)
+}
+
+/// A path that fits into the address of a socket, however long the path of its directory is. It is
+/// valid in this process while this value lives.
+#[derive(Debug)]
+pub struct SocketAddress {
+    path: PathBuf,
+    /// The directory, if the path leads through its descriptor.
+    _directory: Option<OwnedFd>,
+}
+
+impl SocketAddress {
+    /// Returns the address of the socket at this path.
+    ///
+    /// *Errors*: the path is too long, and its directory cannot be opened.
+    pub fn of(socket: &Path) -> io::Result<Self> {
+        if socket.as_os_str().len() <= ADDRESS_BYTES {
+            return Ok(Self { path: socket.to_path_buf(), _directory: None });
+        }
+        let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+        let number = directory.as_raw_fd().to_string();
+        let path = Path::new("/proc/self/fd").join(number).join(name);
+        Ok(Self { path, _directory: Some(directory) })
+    }
+
+    /// Returns the path for `bind` and `connect`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// The key that every request must carry.
@@ -290,7 +334,8 @@ pub fn serve(
     let failed = |error| SocketError { path: path.to_path_buf(), error };
     let (key, key_file) = ControlKey::make(path).map_err(failed)?;
     remove_if_there(path).map_err(failed)?;
-    let listener = UnixListener::bind(path).map_err(failed)?;
+    let address = SocketAddress::of(path).map_err(failed)?;
+    let listener = UnixListener::bind(address.path()).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
     let socket_file = OwnFile::of(path.to_path_buf()).map_err(failed)?;
     let guard = Guard { listener, open: Open::default() };

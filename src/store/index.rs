@@ -206,6 +206,17 @@ impl Index {
         self.db.write(|transaction| last_of_each(transaction)).await
     }
 
+    /// Returns the outcome of the latest ended run of each of `jobs`. A run that was not needed
+    /// does not count; a job without any other run is left out.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn last_outcomes(
+        &self,
+        jobs: Vec<String>,
+    ) -> Result<BTreeMap<String, Outcome>, DbError> {
+        self.db.write(move |transaction| outcomes(transaction, jobs)).await
+    }
+
     /// Returns the latest ended run of each job, for a caller that has not opened the index.
     ///
     /// *Errors*: [`DbError`].
@@ -327,6 +338,23 @@ fn last_of_each(connection: &Connection) -> rusqlite::Result<BTreeMap<String, Ru
     let rows =
         query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))?;
     rows.map(|row| row.and_then(|(job, json)| Ok((job, parse(&json)?)))).collect()
+}
+
+fn outcomes(
+    connection: &Connection,
+    jobs: Vec<String>,
+) -> rusqlite::Result<BTreeMap<String, Outcome>> {
+    let mut query = connection.prepare_cached(
+        "SELECT row FROM runs WHERE job = ?1 AND outcome <> 'skipped' ORDER BY run_id DESC LIMIT 1",
+    )?;
+    let mut found = BTreeMap::new();
+    for job in jobs {
+        let mut rows = query.query([&job])?;
+        let Some(row) = rows.next()? else { continue };
+        let outcome = parse(&row.get::<_, String>(0)?)?.outcome;
+        found.extend(outcome.map(|outcome| (job, outcome)));
+    }
+    Ok(found)
 }
 
 fn parse(json: &str) -> rusqlite::Result<RunSummary> {

@@ -36,7 +36,7 @@ pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
-pub use lock::StateLock;
+pub use lock::{DaemonAddress, LockHolder, StateLock};
 pub use pauses::{Pause, RunEnd};
 pub use queue::EndFacts;
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};

@@ -44,6 +44,18 @@ fn states(place: &Place) -> Vec<String> {
 }
 
 #[test]
+fn a_job_that_fails_still_counts_after_a_restart() {
+    let place = place();
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "weak"]).code, 1);
+    wait_until(|| place.json(&["status"])["jobs"]["failing"] == 1, || place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let _daemon = place.serve();
+    assert_eq!(place.json(&["status"])["jobs"]["failing"], 1);
+}
+
+#[test]
 fn a_pause_lasts_over_a_restart_and_is_shown() {
     let place = place();
     assert_eq!(place.dutyd(&["pause", "tick"]).code, 4, "there is no daemon");

@@ -101,6 +101,9 @@ fn no_run_begins_on_a_full_disk_and_runs_begin_again_by_themselves() {
     let before = made();
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(made(), before, "no effect without a record");
+    let log = place.log();
+    assert_eq!(log.matches("no run begins until it can").count(), 1, "one line for a fault: {log}");
+    assert!(!log.contains("still cannot be written"), "{log}");
     disk.empty();
     wait_until(|| place.json(&["status"])["degraded"] == serde_json::json!([]), || place.log());
     assert!(disk.answer("/readyz").contains("200"));

@@ -26,6 +26,7 @@ mod follow;
 mod formats;
 mod hang;
 mod help;
+mod host;
 mod invalid_configs;
 mod lost;
 mod mcp;

@@ -177,8 +177,13 @@ impl Place {
 
     fn started_onto(&self, daemon: Command, stderr: impl Into<Stdio>) -> Daemon {
         let daemon = Self::spawned(daemon, stderr);
-        wait_until(|| self.dutyd(&["status"]).code == 0, || self.log());
+        wait_until(|| self.answers(), || self.log());
         daemon
+    }
+
+    /// Tells whether a daemon answers, whatever its state is.
+    pub(crate) fn answers(&self) -> bool {
+        self.dutyd(&["status"]).stdout.starts_with("dutyd ")
     }
 
     /// Starts the daemon and does not wait until it is ready.

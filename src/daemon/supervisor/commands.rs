@@ -10,7 +10,7 @@ use crate::config::SandboxMode;
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns};
 use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
 use crate::process::{sandbox_gaps, sandbox_support};
-use crate::run::TriggerFacts;
+use crate::run::{TriggerFacts, why_runs_cannot_begin};
 use crate::store::{EndedRuns, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
@@ -53,7 +53,8 @@ impl Supervisor {
                 let _ = reply.send(unpaused);
             }
             Command::IsReady(reply) => {
-                let _ = reply.send(self.disk_fault.is_none() && self.stopping.is_none());
+                let can_begin = self.disk_fault.is_none() && self.cannot_begin().is_none();
+                let _ = reply.send(can_begin && self.stopping.is_none());
             }
             Command::Reload(reply) => self.reload(Some(reply)),
             Command::FilesChanged { match_config } => {
@@ -275,8 +276,22 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn status(&self) -> StatusReport {
+    /// Returns why no run of some jobs can begin.
+    fn cannot_begin(&self) -> Option<String> {
+        why_runs_cannot_begin(&self.config.borrow(), &sandbox_support())
+    }
+
+    /// Logs why no run of some jobs can begin.
+    pub(super) fn log_cannot_begin(&self) {
+        if let Some(reason) = self.cannot_begin() {
+            tracing::error!(reason, "runs cannot begin");
+        }
+    }
+
+    /// Returns the known problems, one sentence each.
+    pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.parts.degraded.clone();
+        degraded.extend(self.cannot_begin());
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
         degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
@@ -289,6 +304,10 @@ impl Supervisor {
         if !self.config_state.valid {
             degraded.push("the last reload failed; an older configuration is in effect".to_owned());
         }
+        degraded
+    }
+
+    pub(super) fn status(&self) -> StatusReport {
         StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -304,7 +323,9 @@ impl Supervisor {
                 failing: self.failing_jobs(),
             },
             sandbox: held(self.config.borrow().settings.security.sandbox),
-            degraded,
+            search_path: self.parts.host.environment.search_path(),
+            cannot_begin: self.cannot_begin(),
+            degraded: self.degraded(),
         }
     }
 }

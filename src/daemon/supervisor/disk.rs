@@ -13,7 +13,13 @@ impl Supervisor {
     /// Records that `what` cannot be written. No run begins until [`Self::disk_is_writable`] finds out
     /// that the disk can be written again.
     pub(super) fn disk_failed(&mut self, what: &dyn std::fmt::Display) {
-        tracing::error!(%what, "the disk cannot be written; no run begins until it can");
+        // One line tells of a fault, however many writes fail until it is over.
+        match &self.disk_fault {
+            None => {
+                tracing::error!(%what, "the disk cannot be written; no run begins until it can");
+            }
+            Some(_) => tracing::debug!(%what, "the disk still cannot be written"),
+        }
         self.disk_fault =
             Some(format!("no run begins, because the disk cannot be written: {what}"));
         self.not_before = Some(Instant::now() + PAUSE);
@@ -45,7 +51,7 @@ impl Supervisor {
                 self.not_before = None;
             }
             Some(error) => {
-                tracing::warn!(error, "the disk still cannot be written");
+                tracing::debug!(error, "the disk still cannot be written");
                 self.not_before = Some(Instant::now() + PAUSE);
             }
         }

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::decisions::Decision;
+use super::pauses::is_good;
 use super::retries::FailedRun;
 use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, SessionEnd, StopReason};
@@ -119,13 +120,7 @@ impl Supervisor {
             }
             _ => tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended"),
         }
-        let is_good = match outcome {
-            Outcome::Succeeded | Outcome::Planned => true,
-            Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => false,
-            // A run that was not needed leaves the state of its job as it was.
-            Outcome::Skipped => return,
-        };
-        self.last_outcomes.insert(job.to_owned(), is_good);
+        self.last_outcomes.extend(is_good(*outcome).map(|is_good| (job.to_owned(), is_good)));
     }
 
     /// Records the end of a run in the ledger, which may pause its job.

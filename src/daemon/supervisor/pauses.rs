@@ -1,9 +1,45 @@
 //! Pauses jobs on request.
 
-use super::Supervisor;
+use std::collections::HashMap;
+
 use super::decisions::EARLIER_UNWRITTEN;
+use super::{Parts, Supervisor};
 use crate::daemon::command::CommandError;
-use crate::store::Pause;
+use crate::domain::Outcome;
+use crate::store::{DbError, Pause};
+
+/// Tells whether a run that ended so leaves its job in a good state; `None` if it leaves the state
+/// of its job as it was.
+pub(super) fn is_good(outcome: Outcome) -> Option<bool> {
+    match outcome {
+        Outcome::Succeeded | Outcome::Planned => Some(true),
+        Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => Some(false),
+        Outcome::Skipped => None,
+    }
+}
+
+/// Returns whether the last run of each job succeeded, according to the index. An index that cannot
+/// be read becomes a known problem, because the daemon works without it.
+pub(super) async fn last_outcomes(parts: &mut Parts) -> HashMap<String, bool> {
+    let jobs = parts.config.jobs.keys().map(ToString::to_string).collect();
+    let index = parts.host.index.clone();
+    let read = async move {
+        let outcomes = index.get().await?.last_outcomes(jobs).await?;
+        Ok::<_, DbError>(outcomes)
+    };
+    match read.await {
+        Ok(outcomes) => outcomes
+            .into_iter()
+            .filter_map(|(job, outcome)| Some((job, is_good(outcome)?)))
+            .collect(),
+        Err(error) => {
+            tracing::error!(%error, "cannot read the last outcomes of the jobs");
+            let problem = format!("the last outcomes of the jobs cannot be read: {error}");
+            parts.degraded.push(problem);
+            HashMap::new()
+        }
+    }
+}
 
 impl Supervisor {
     /// Pauses a job. Its waiting and active runs continue. The pause lasts until
@@ -49,8 +85,8 @@ impl Supervisor {
         self.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
     }
 
-    /// Returns the number of configured jobs whose last run since the start of the daemon did not
-    /// succeed. A run that was not needed does not count.
+    /// Returns the number of configured jobs whose last run did not succeed. A run that was not
+    /// needed does not count.
     pub(super) fn failing_jobs(&self) -> usize {
         let config = self.config.borrow();
         let failing = self.last_outcomes.iter().filter(|(_, is_good)| !**is_good);

@@ -79,7 +79,10 @@ impl Supervisor {
     ) {
         if self.stopping.is_none() {
             match loaded.unwrap_or(Err(HostWorkError::Failed)) {
-                Ok(loaded) => self.put_into_effect(loaded).await,
+                Ok(loaded) => {
+                    self.put_into_effect(loaded).await;
+                    self.log_cannot_begin();
+                }
                 Err(error) => {
                     let reason =
                         format!("cannot read the configuration files: {error}; dutyd tries again");
