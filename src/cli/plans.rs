@@ -14,7 +14,7 @@ use crate::config::Trust;
 use crate::domain::{Plan, PlanState, Stop, StopReason, Trigger};
 use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
-use crate::store::{Ledger, SharedLedger};
+use crate::store::{Ledger, SharedLedger, UnreadablePlan};
 
 /// The exit code if a plan was not applied, or not completely.
 const NOT_DONE: u8 = 1;
@@ -134,7 +134,11 @@ async fn all(source: &Source) -> Result<Vec<Plan>, CliError> {
         Source::Daemon(daemon) => daemon.client.list("/plans", &()).await,
         Source::Files(state) => {
             let read = Ledger::read_file(state, |ledger| ledger.plans());
-            Ok(read.map_err(source::of_database)?.unwrap_or_default())
+            let found = read.map_err(source::of_database)?.unwrap_or_default();
+            for UnreadablePlan { plan_id, why } in found.unreadable {
+                output::note(&format!("the plan {plan_id} cannot be read: {why}"));
+            }
+            Ok(found.plans)
         }
     }
 }

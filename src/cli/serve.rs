@@ -245,6 +245,7 @@ impl Daemon {
         if restored > 0 || !degraded.is_empty() {
             degraded.push(ledger_lost(restored));
         }
+        degraded.extend(recovery.unreadable);
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
         let disk: Arc<dyn Fn() -> Loaded + Send + Sync> = Arc::from(reload);

@@ -59,6 +59,12 @@ impl Mode {
             Self::Plan => "plan",
         }
     }
+
+    /// Returns the mode with this word; `None` if the word is unknown.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Act, Self::Plan].into_iter().find(|mode| mode.as_str() == word)
+    }
 }
 
 /// How a run asks a person for approval.

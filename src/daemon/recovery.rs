@@ -3,6 +3,7 @@
 //!
 //! *Source*: `docs/design/architecture.md`, "Crash".
 
+mod lost;
 mod restored;
 mod resumable;
 
@@ -22,6 +23,7 @@ use crate::store::{
     read_lines, verify,
 };
 use crate::text::redact::Redactor;
+use lost::{foreign_locks, keep_clean_start, lock_lost, unreadable_rows};
 pub use restored::restore_slots;
 use resumable::{DaemonTimes, decide, resumptions, worked};
 
@@ -55,6 +57,8 @@ pub struct Recovery {
     pub resumable: Vec<Resumable>,
     /// The runs that could neither continue nor end, with the error; they stay open.
     pub failed: BTreeMap<RunId, String>,
+    /// What could not be read in the state directory, a sentence each, for `status`.
+    pub unreadable: Vec<String>,
 }
 
 impl Recovery {
@@ -117,12 +121,15 @@ enum RecoveryError {
 }
 
 /// Handles every open run that no living process holds: decides whether it continues, and ends it if
-/// not. When this returns, the processes that the dead daemon left are gone.
+/// not. When this returns, the processes that the dead daemon left are gone, and every row of the ledger
+/// on which the daemon acts can be read.
 ///
-/// *Errors*: the lock files cannot be read.
+/// *Errors*: the lock files cannot be read, or the ledger fails.
 pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     let state = &host.state;
+    let unreadable = unreadable_rows(host).await.map_err(io::Error::other)?;
     let mut abandoned = state.abandoned()?;
+    abandoned.extend(lock_lost(host).await.map_err(io::Error::other)?);
     abandoned.sort_by(|(one, _), (other, _)| one.cmp(other));
     let run_ids: BTreeSet<String> =
         abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
@@ -134,7 +141,7 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     if let Err(error) = state.clear_temporary().await {
         tracing::warn!(%error, "failed to clear the temporary directories of earlier runs");
     }
-    let mut recovery = Recovery::default();
+    let mut recovery = Recovery { unreadable, ..Recovery::default() };
     for (run_id, lock) in abandoned {
         let is_alive = orphans.alive.contains(run_id.as_str());
         let facts = KnownFacts { is_alive, ..KnownFacts::default() };
@@ -144,6 +151,8 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     for run in &mut recovery.resumable {
         run.resumption.killed = killed;
     }
+    recovery.unreadable.extend(foreign_locks(host)?);
+    keep_clean_start(host).await.map_err(io::Error::other)?;
     Ok(recovery)
 }
 
@@ -338,7 +347,8 @@ async fn end_given_up(host: &Host, run_id: &RunId) -> Result<(), DbError> {
 }
 
 /// Tells whether a run had begun although its transcript has no whole line, which means that its
-/// lines were lost after they were written.
+/// lines were lost after they were written. A run without a directory counts as begun unless it is
+/// queued: it must not vanish.
 async fn had_begun(
     host: &Host,
     run_id: &RunId,
@@ -353,7 +363,7 @@ async fn had_begun(
     // A run leaves the queue only after its first line is on disk.
     Ok(!is_queued
         && (slot.is_some_and(|slot| slot.state == SlotState::Running)
-            || run.is_some_and(|run| run.outputs().exists())))
+            || run.is_none_or(|run| run.outputs().exists())))
 }
 
 /// Returns the lines of a transcript that verifies, and the summary of its run.
@@ -393,6 +403,8 @@ async fn interrupt_unverified(
     tracing::error!(%run_id, line, reason, "the record of an open run is broken; examine it with `dutyd verify`");
     let ledger = host.ledger.get().await?;
     ledger.dequeue(run_id.clone()).await?;
+    // What the run cost is unknown, so all that it reserved counts as spent.
+    ledger.release(run_id.clone(), None).await?;
     let lines: Vec<ReadLine> = match run.map(|run| read_lines(&run.transcript())) {
         Some(Ok(lines)) => lines.map_while(Result::ok).collect(),
         Some(Err(_)) | None => Vec::new(),
@@ -403,7 +415,8 @@ async fn interrupt_unverified(
         None => {
             let id = run_id.clone();
             let slot = ledger.read(move |reader| reader.open_slot_of(id.as_str())).await?;
-            let job = lock.job().or_else(|| slot.as_ref().map(|slot| slot.job.clone()));
+            let job = lock.job().filter(|job| !job.is_empty());
+            let job = job.or_else(|| slot.as_ref().map(|slot| slot.job.clone()));
             RunSummary::unreadable(run_id, job.unwrap_or_default(), slot.map(|slot| slot.due_at))
         }
     };

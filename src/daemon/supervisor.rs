@@ -13,6 +13,7 @@ mod notice;
 mod pauses;
 mod queue;
 mod reload;
+mod request;
 mod resumed;
 mod retention;
 mod retries;

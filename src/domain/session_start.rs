@@ -56,6 +56,10 @@ pub struct Overrides {
     /// The prompt that replaces the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The overrides of a newer version. A run that has any cannot continue under this one.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub newer: serde_json::Map<String, Value>,
 }
 
 /// How the kernel restricts the tools of a run.

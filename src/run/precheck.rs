@@ -105,6 +105,17 @@ fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
     )
 }
 
+/// Judges an output. If it cannot be read, the run is needed.
+fn judge_output(
+    output: std::io::Result<String>,
+    judge: impl FnOnce(&str) -> (bool, String),
+) -> (bool, String) {
+    match output {
+        Ok(text) => judge(&text),
+        Err(error) => (true, format!("the output of the precheck cannot be read: {error}")),
+    }
+}
+
 /// Tells whether the run is needed, and why.
 async fn judge(
     scope: &RunScope,
@@ -113,25 +124,24 @@ async fn judge(
     answer: &str,
 ) -> (bool, String) {
     let code = end.exit_code.unwrap_or_default();
-    let output = || {
-        let file = end.output_file.as_ref();
-        let bytes = file.and_then(|file| scope.directory.read_output(file, JUDGED_BYTES).ok());
-        match bytes {
-            Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            None => end.output.clone().unwrap_or_default(),
-        }
+    let output = || -> std::io::Result<String> {
+        let Some(file) = &end.output_file else {
+            return Ok(end.output.clone().unwrap_or_default());
+        };
+        let bytes = scope.directory.read_output(file, JUDGED_BYTES)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let detail = |ok: bool, yes: &str, no: &str| (ok, if ok { yes } else { no }.to_owned());
     match &precheck.run_when {
         RunWhen::ExitNonzero => (code != 0, format!("the exit code is {code}")),
-        RunWhen::Nonempty => {
-            detail(!output().trim().is_empty(), "the output is not empty", "the output is empty")
-        }
-        RunWhen::Matches(regex) => {
-            let found = regex.is_match(&output());
+        RunWhen::Nonempty => judge_output(output(), |text| {
+            detail(!text.trim().is_empty(), "the output is not empty", "the output is empty")
+        }),
+        RunWhen::Matches(regex) => judge_output(output(), |text| {
+            let found = regex.is_match(text);
             let how = if found { "matches" } else { "does not match" };
             (found, format!("the output {how} `{regex}`"))
-        }
+        }),
         RunWhen::Changed => {
             let job = scope.spec.job.name.to_string();
             let before = match scope.host.ledger.get().await {

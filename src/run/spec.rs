@@ -103,7 +103,7 @@ impl RunSpec {
             let slot = vars.get_mut(name).ok_or_else(|| unknown(name))?;
             slot.clone_from(value);
         }
-        let overrides = Overrides { prompt: prompt.clone() };
+        let overrides = Overrides { prompt: prompt.clone(), ..Overrides::default() };
         let task = match prompt {
             Some(prompt) => prompt,
             None => job

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::api::{Answer, Api, internal};
+use super::body::OptionalBody;
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::Settings;
@@ -69,9 +70,8 @@ pub(super) async fn start_run(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
-    body: Option<Json<RunRequest>>,
+    OptionalBody(body): OptionalBody<RunRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let body = body.map(|Json(request)| request).unwrap_or_default();
     let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
     tracing::info!(job = request.job, uid = peer.uid, "run requested");
     let started = api.ask(|reply| Command::Run(request, reply)).await?.map_err(refused)?;
@@ -130,9 +130,8 @@ pub(super) async fn pause(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(job): Path<String>,
-    body: Option<Json<PauseBody>>,
+    OptionalBody(PauseBody { note }): OptionalBody<PauseBody>,
 ) -> Answer<Value> {
-    let note = body.and_then(|Json(body)| body.note);
     tracing::info!(job, note, uid = peer.uid, "pause requested");
     let paused = api.ask(|reply| Command::Pause(job, note, reply)).await?.map_err(refused)?;
     Ok(Json(json!({"job": paused.job, "paused": true, "pause_note": paused.note})))

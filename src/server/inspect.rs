@@ -98,7 +98,8 @@ pub(super) async fn verify_run(
 }
 
 pub(super) async fn plans(State(api): State<Api>) -> Answer<List<Plan>> {
-    api.ledger(|reader| reader.plans()).await.map(List::whole)
+    // `status` names those that cannot be read.
+    api.ledger(|reader| reader.plans()).await.map(|found| List::whole(found.plans))
 }
 
 pub(super) async fn plan(State(api): State<Api>, Path(id): Path<String>) -> Answer<Plan> {

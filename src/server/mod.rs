@@ -7,6 +7,7 @@
 //! a CLI verb does with a response.
 
 mod api;
+mod body;
 mod commands;
 mod follow;
 mod inspect;

@@ -206,9 +206,14 @@ struct Guard {
 impl Guard {
     /// Returns the connection of a peer, or `None` if the peer is rejected.
     fn admit(&self, stream: UnixStream) -> Option<(Connection, Peer)> {
-        let credentials = stream.peer_cred().ok();
-        let uid = credentials.as_ref().map(tokio::net::unix::UCred::uid);
-        let pid = credentials.as_ref().and_then(tokio::net::unix::UCred::pid);
+        let credentials = match stream.peer_cred() {
+            Ok(credentials) => credentials,
+            Err(error) => {
+                tracing::warn!(%error, "rejected a connection from an unknown process");
+                return None;
+            }
+        };
+        let (uid, pid) = (Some(credentials.uid()), credentials.pid());
         if pid.is_some_and(crate::process::is_tool) {
             tracing::warn!(uid, pid, "a tool of a run tried to use the control socket");
             return None;

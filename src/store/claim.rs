@@ -55,6 +55,29 @@ impl SlotState {
     }
 }
 
+/// The disposition of a slot as the ledger has it. The word of a newer version is shown as it is.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(transparent)]
+pub struct StateWord(String);
+
+impl StateWord {
+    pub(super) fn new(word: String) -> Self {
+        Self(word)
+    }
+
+    /// Returns the word.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<SlotState> for StateWord {
+    fn eq(&self, state: &SlotState) -> bool {
+        self.0 == state.as_str()
+    }
+}
+
 /// The slots of a span: consecutive due times of a job that share one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {

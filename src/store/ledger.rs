@@ -12,12 +12,22 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::claim::{Claim, SlotState, decide, write_claim};
+use super::claim::{Claim, SlotState, StateWord, decide, write_claim};
 use super::db::{Db, DbError, read_only};
 use super::lock::StateLock;
 use super::reserve::Reserve;
-use super::tables::{SCHEMA, word};
+use super::tables::SCHEMA;
 use crate::domain::RunId;
+
+/// The columns that [`slot_row`] reads, in its order, and `config_digest`.
+pub(super) const SLOT_COLUMNS: &str = "job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill, config_digest";
+
+/// The columns that [`period`] reads, in its order.
+pub(super) const PERIOD_COLUMNS: &str = "rowid, job, epoch, schedule, zone, began, settled, ended";
+
+/// The times that a row may hold, in milliseconds: of the years 1970 to 9999. Arithmetic with them
+/// does not overflow.
+const TIMES: std::ops::RangeInclusive<i64> = 0..=253_402_300_799_999;
 
 /// The prefix of the name of a downtime in `meta`. Its start in milliseconds follows; the value is its
 /// end.
@@ -30,7 +40,7 @@ pub struct SlotRow {
     pub job: String,
     /// When it was due; of a span, the first due time.
     pub due_at: DateTime<Utc>,
-    pub state: SlotState,
+    pub state: StateWord,
     /// The run for this slot, or another run that covers it.
     pub run_id: Option<String>,
     /// When the disposition was written.
@@ -296,8 +306,8 @@ impl LedgerReader<'_> {
         // With a job, the query uses the primary key.
         let of_job = job.map_or("?1 IS NULL", |_| "job = ?1");
         let mut query = self.connection.prepare_cached(&format!(
-            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill
-             FROM slots WHERE {of_job} AND coalesce(until, due_at) >= ?2 AND due_at <= ?3
+            "SELECT {SLOT_COLUMNS} FROM slots
+             WHERE {of_job} AND coalesce(until, due_at) >= ?2 AND due_at <= ?3
              ORDER BY epoch, due_at, job"
         ))?;
         let bound = |at: Option<DateTime<Utc>>, default: i64| {
@@ -312,9 +322,9 @@ impl LedgerReader<'_> {
     ///
     /// *Errors*: SQLite's.
     pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
-        let mut query = self
-            .connection
-            .prepare("SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots WHERE state IN ('queued', 'running')")?;
+        let mut query = self.connection.prepare(&format!(
+            "SELECT {SLOT_COLUMNS} FROM slots WHERE state IN ('queued', 'running')"
+        ))?;
         query.query_map([], slot_row)?.collect()
     }
 
@@ -322,10 +332,10 @@ impl LedgerReader<'_> {
     ///
     /// *Errors*: SQLite's.
     pub fn open_slot_of(&self, run_id: &str) -> rusqlite::Result<Option<SlotRow>> {
-        let mut query = self.connection.prepare_cached(
-            "SELECT job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill FROM slots
-             WHERE run_id = ?1 AND state IN ('queued', 'running')",
-        )?;
+        let mut query = self.connection.prepare_cached(&format!(
+            "SELECT {SLOT_COLUMNS} FROM slots
+             WHERE run_id = ?1 AND state IN ('queued', 'running')"
+        ))?;
         query.query_row([run_id], slot_row).optional()
     }
 
@@ -380,22 +390,10 @@ impl LedgerReader<'_> {
     ///
     /// *Errors*: SQLite's.
     pub fn periods(&self, job: Option<&str>) -> rusqlite::Result<Vec<Period>> {
-        let mut query = self.connection.prepare(
-            "SELECT rowid, job, epoch, schedule, zone, began, settled, ended FROM periods WHERE ?1 IS NULL OR job = ?1 ORDER BY rowid",
-        )?;
-        let rows = query.query_map(params![job], |row| {
-            Ok(Period {
-                id: row.get(0)?,
-                job: row.get(1)?,
-                epoch: row.get(2)?,
-                schedule: row.get(3)?,
-                zone: row.get(4)?,
-                began: time(row, 5)?,
-                settled: time(row, 6)?,
-                ended: row.get::<_, Option<i64>>(7)?.and_then(DateTime::from_timestamp_millis),
-            })
-        })?;
-        rows.collect()
+        let mut query = self.connection.prepare(&format!(
+            "SELECT {PERIOD_COLUMNS} FROM periods WHERE ?1 IS NULL OR job = ?1 ORDER BY rowid"
+        ))?;
+        query.query_map(params![job], period)?.collect()
     }
 
     /// Returns the start and the end of each downtime that [`Ledger::add_downtime`] stored.
@@ -445,21 +443,48 @@ fn begin_periods<'a>(
     Ok(())
 }
 
+/// *Errors*: the cell is no time of [`TIMES`].
 pub(super) fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
-    Ok(DateTime::from_timestamp_millis(row.get(at)?).unwrap_or_default())
+    moment_of(row.get(at)?, at)
 }
 
-fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
+/// *Errors*: the cell is neither null nor a time of [`TIMES`].
+pub(super) fn optional_time(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<DateTime<Utc>>> {
+    row.get::<_, Option<i64>>(at)?.map(|millis| moment_of(millis, at)).transpose()
+}
+
+/// *Errors*: the number in column `at` is no time of [`TIMES`].
+pub(super) fn moment_of(millis: i64, at: usize) -> rusqlite::Result<DateTime<Utc>> {
+    let plausible = TIMES.contains(&millis).then_some(millis);
+    plausible
+        .and_then(DateTime::from_timestamp_millis)
+        .ok_or(rusqlite::Error::IntegralValueOutOfRange(at, millis))
+}
+
+pub(super) fn period(row: &Row<'_>) -> rusqlite::Result<Period> {
+    Ok(Period {
+        id: row.get(0)?,
+        job: row.get(1)?,
+        epoch: row.get(2)?,
+        schedule: row.get(3)?,
+        zone: row.get(4)?,
+        began: time(row, 5)?,
+        settled: time(row, 6)?,
+        ended: optional_time(row, 7)?,
+    })
+}
+
+pub(super) fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
     Ok(SlotRow {
         job: row.get(0)?,
         due_at: time(row, 1)?,
-        state: word(row, 2)?,
+        state: StateWord::new(row.get(2)?),
         run_id: row.get(3)?,
         decided_at: time(row, 4)?,
         reason: row.get(5)?,
         epoch: row.get(6)?,
         zone: row.get(7)?,
-        until: row.get::<_, Option<i64>>(8)?.and_then(DateTime::from_timestamp_millis),
+        until: optional_time(row, 8)?,
         count: row.get::<_, u32>(9)?.into(),
         is_backfill: row.get(10)?,
     })

@@ -5,6 +5,7 @@
 //! created private (SEC-3). This folder does not know who reads them.
 
 mod budgets;
+mod cells;
 mod claim;
 mod db;
 mod expired_runs;
@@ -14,6 +15,8 @@ mod files;
 mod index;
 mod ledger;
 mod lock;
+mod losses;
+mod lost_runs;
 mod measure;
 mod pauses;
 mod plans;
@@ -28,16 +31,18 @@ mod run_summary;
 mod shared;
 mod tables;
 mod transcript;
+mod unreadable;
 mod verify;
 
 pub use budgets::{DayBudget, Shortage};
-pub use claim::{Claim, EndedRuns, Slot, SlotState, Span};
+pub use claim::{Claim, EndedRuns, Slot, SlotState, Span, StateWord};
 pub use db::DbError;
 pub use files::{append_private, create_private_dir, write_atomic};
 pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use lock::{DaemonAddress, LockHolder, StateLock};
 pub use pauses::{Pause, RunEnd};
+pub use plans::{Plans, UnreadablePlan};
 pub use queue::EndFacts;
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use retention::{PruneError, Pruned, Retention, prune};
@@ -47,6 +52,7 @@ pub use shared::{SharedIndex, SharedLedger};
 pub use transcript::{
     AppendError, Appended, Transcript, TranscriptExtent, TranscriptFacts, last_line,
 };
+pub use unreadable::Unreadable;
 pub use verify::{
     HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
 };

@@ -86,7 +86,7 @@ impl LedgerReader<'_> {
     }
 }
 
-fn keep(transaction: &Connection, pause: &Pause) -> rusqlite::Result<()> {
+pub(super) fn keep(transaction: &Connection, pause: &Pause) -> rusqlite::Result<()> {
     transaction
         .prepare_cached("INSERT OR REPLACE INTO pauses VALUES (?1, ?2, ?3)")?
         .execute(params![pause.job, pause.paused_at.timestamp_millis(), pause.note])

@@ -12,6 +12,21 @@ use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use crate::domain::{Plan, PlanState};
 
+/// A plan that cannot be read, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadablePlan {
+    pub plan_id: String,
+    pub why: String,
+}
+
+/// The plans of a ledger.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Plans {
+    /// Newest first.
+    pub plans: Vec<Plan>,
+    pub unreadable: Vec<UnreadablePlan>,
+}
+
 impl Ledger {
     /// Stores the new state of a plan.
     ///
@@ -103,25 +118,37 @@ impl LedgerReader<'_> {
     ///
     /// *Errors*: SQLite's.
     pub fn mcp_pins(&self, server: &str) -> rusqlite::Result<Option<BTreeMap<String, String>>> {
-        let mut query = self.connection().prepare("SELECT pins FROM mcp_pins WHERE server = ?1")?;
-        let found: Option<String> = query.query_row([server], |row| row.get(0)).optional()?;
-        let parsed = found.map(|text| serde_json::from_str(&text));
-        parsed.transpose().map_err(|error| {
-            rusqlite::Error::FromSqlConversionFailure(
-                0,
-                rusqlite::types::Type::Text,
-                Box::new(error),
-            )
-        })
+        // Pins whose server cannot be told may be this server's, which then has no first contact.
+        let mut query = self.connection().prepare(
+            "SELECT pins, server FROM mcp_pins WHERE server = ?1 OR typeof(server) <> 'text'
+             ORDER BY server = ?1 DESC LIMIT 1",
+        )?;
+        let found = query.query_row([server], |row| {
+            let _: String = row.get(1)?;
+            digests(row)
+        });
+        found.optional()
     }
 
-    /// Returns all plans, newest first.
+    /// Returns all plans. A plan that cannot be read does not hide the others.
     ///
     /// *Errors*: SQLite's.
-    pub fn plans(&self) -> rusqlite::Result<Vec<Plan>> {
-        let mut query =
-            self.connection().prepare("SELECT state, plan FROM plans ORDER BY created_at DESC")?;
-        query.query_map([], plan)?.collect()
+    pub fn plans(&self) -> rusqlite::Result<Plans> {
+        let mut query = self
+            .connection()
+            .prepare("SELECT state, plan, plan_id FROM plans ORDER BY created_at DESC")?;
+        let mut rows = query.query([])?;
+        let mut found = Plans::default();
+        while let Some(row) = rows.next()? {
+            match plan(row) {
+                Ok(plan) => found.plans.push(plan),
+                Err(error) => {
+                    let plan_id = row.get(2).unwrap_or_else(|_| "?".to_owned());
+                    found.unreadable.push(UnreadablePlan { plan_id, why: error.to_string() });
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the plan with this id; `None` if it does not exist.
@@ -134,7 +161,14 @@ impl LedgerReader<'_> {
     }
 }
 
-fn plan(row: &Row<'_>) -> rusqlite::Result<Plan> {
+/// Reads the digests of accepted tools, by name.
+pub(super) fn digests(row: &Row<'_>) -> rusqlite::Result<BTreeMap<String, String>> {
+    serde_json::from_str(row.get_ref(0)?.as_str()?).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+    })
+}
+
+pub(super) fn plan(row: &Row<'_>) -> rusqlite::Result<Plan> {
     let unreadable = |error| {
         rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
     };

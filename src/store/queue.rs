@@ -10,11 +10,14 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::budgets::release;
 use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader};
+use super::ledger::{Ledger, LedgerReader, optional_time};
 use super::run_summary::QueuedRun;
 use super::tables::word;
 use super::verify::RecordEnd;
 use crate::domain::{RunId, StopReason, Trigger};
+
+/// The columns that [`queued`] reads, in its order.
+pub(super) const QUEUE_COLUMNS: &str = "run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request";
 
 /// Maximum number of rows of runs that ended while they were queued; the newest are kept.
 const KEPT_ENDED: u32 = 1000;
@@ -257,10 +260,9 @@ impl LedgerReader<'_> {
     ///
     /// *Errors*: SQLite's.
     pub fn queue(&self) -> rusqlite::Result<Vec<QueuedRun>> {
-        let mut query = self.connection().prepare_cached(
-            "SELECT run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request
-             FROM queue ORDER BY run_id DESC",
-        )?;
+        let mut query = self
+            .connection()
+            .prepare_cached(&format!("SELECT {QUEUE_COLUMNS} FROM queue ORDER BY run_id DESC"))?;
         query.query_map([], queued)?.collect()
     }
 
@@ -289,19 +291,20 @@ impl LedgerReader<'_> {
     }
 }
 
-fn record_end(row: &Row<'_>) -> rusqlite::Result<RecordEnd> {
+pub(super) fn record_end(row: &Row<'_>) -> rusqlite::Result<RecordEnd> {
     let lines: i64 = row.get(0)?;
-    Ok(RecordEnd { lines: u64::try_from(lines).unwrap_or(0), hash: row.get(1)? })
+    let lines =
+        u64::try_from(lines).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(0, lines))?;
+    Ok(RecordEnd { lines, hash: row.get(1)? })
 }
 
-fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
+pub(super) fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
     let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| {
         rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, error)
     };
     let id: String = row.get(0)?;
-    let time = |at: Option<i64>| at.and_then(DateTime::from_timestamp_millis);
     let trigger: Trigger = word(row, 2)?;
-    let ended = match time(row.get(4)?) {
+    let ended = match optional_time(row, 4)? {
         Some(at) => Some((at, word::<StopReason>(row, 5)?, row.get(6)?)),
         None => None,
     };
@@ -309,9 +312,9 @@ fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
         run_id: RunId::parse(&id).map_err(|error| unreadable(error.into()))?,
         job: row.get(1)?,
         trigger,
-        scheduled_for: time(row.get(3)?),
+        scheduled_for: optional_time(row, 3)?,
         attempt: row.get(7)?,
-        not_before: time(row.get(8)?),
+        not_before: optional_time(row, 8)?,
         request: row.get(9)?,
         ended,
     })

@@ -25,7 +25,9 @@ pub enum ReadEvent {
 impl<'de> Deserialize<'de> for ReadEvent {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
-        let word = value.get("type").and_then(Value::as_str).unwrap_or_default();
+        let Some(word) = value.get("type").and_then(Value::as_str) else {
+            return Err(serde::de::Error::missing_field("type"));
+        };
         if !Event::TYPES.contains(&word) {
             return Ok(Self::Unknown(value));
         }
@@ -168,5 +170,7 @@ mod tests {
         assert!(matches!(&later.event, ReadEvent::Unknown(value) if value["x"][0] == 1));
         let error = line(r#""type":"warning","code":5"#).unwrap_err().to_string();
         assert!(error.contains("the `warning` cannot be read"), "{error}");
+        let error = line(r#""code":"c""#).unwrap_err().to_string();
+        assert!(error.contains("type"), "{error}");
     }
 }

@@ -67,11 +67,11 @@ pub async fn prune(
 ) -> Result<Pruned, PruneError> {
     let oldest = now - TimeDelta::days(retention.keep_days.into());
     let waiting = ledger.read(|reader| {
-        let plans = reader.plans()?.into_iter();
-        Ok(plans
-            .filter(|plan| plan.state == PlanState::Waiting)
-            .map(|plan| plan.run_id)
-            .collect::<HashSet<String>>())
+        let found = reader.plans()?;
+        let waiting = found.plans.into_iter().filter(|plan| plan.state == PlanState::Waiting);
+        // A plan has the id of its run. One that cannot be read may wait.
+        let unreadable = found.unreadable.into_iter().map(|plan| plan.plan_id);
+        Ok(waiting.map(|plan| plan.run_id).chain(unreadable).collect::<HashSet<String>>())
     });
     let waiting = waiting.await?;
     let keep_runs = usize::try_from(retention.keep_runs).unwrap_or(usize::MAX);

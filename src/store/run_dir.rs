@@ -194,9 +194,22 @@ impl StateDir {
     /// one day in memory.
     ///
     /// *Errors*: a directory of runs cannot be read.
-    pub fn each_run(&self, mut take: impl FnMut(&RunDir) -> bool) -> io::Result<()> {
-        let mut levels = vec![(self.root.join("runs"), 0)];
+    pub fn each_run(&self, take: impl FnMut(&RunDir) -> bool) -> io::Result<()> {
+        self.each_run_from(Path::new(""), take)
+    }
+
+    /// Does what [`Self::each_run`] does, for the days from `first_day` (`YYYY/MM/DD`, inclusive) on.
+    pub(super) fn each_run_from(
+        &self,
+        first_day: &Path,
+        mut take: impl FnMut(&RunDir) -> bool,
+    ) -> io::Result<()> {
+        let runs = self.root.join("runs");
+        let mut levels = vec![(runs.clone(), 0)];
         while let Some((path, depth)) = levels.pop() {
+            if depth == 3 && path.strip_prefix(&runs).is_ok_and(|day| day < first_day) {
+                continue;
+            }
             let mut names = match std::fs::read_dir(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 entries => names(entries?)?,
@@ -243,10 +256,14 @@ impl StateDir {
         };
         for entry in entries {
             let entry = entry?;
+            // `foreign_locks` reports the others.
             let Some(run_id) = entry.file_name().to_str().and_then(|name| RunId::parse(name).ok())
             else {
                 continue;
             };
+            if !entry.file_type()?.is_file() {
+                continue;
+            }
             let file = append_private(&entry.path())?;
             if let Ok(lock) = lock(file)
                 && is_in_place(&lock)?

@@ -58,6 +58,10 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TABLE reservations (
             run_id TEXT, scope TEXT, day TEXT NOT NULL, amount INTEGER NOT NULL, PRIMARY KEY (run_id, scope)
         ) WITHOUT ROWID;
+    ", "
+        CREATE TABLE unreadable (
+            found_at INTEGER NOT NULL, of_table TEXT NOT NULL, row TEXT NOT NULL, reason TEXT NOT NULL
+        );
     "],
 };
 

@@ -204,6 +204,97 @@ fn a_failed_run_is_repeated_also_over_a_crash() {
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
 
+/// Starts a planned run whose first attempt fails, kills the daemon while the second one waits, and sets
+/// `request` of its row, as SQL. Returns the id of the second attempt, which is due at once.
+fn attempt_with_request(place: &Place, request: &str) -> String {
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &jobs.replace("backoff: 1s", "backoff: 1h"));
+    place.write("s.yaml", "steps: [{call: {tool: look}}, {call: {tool: change}}, {say: done}]\n");
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["run", "j", "--plan"]).code, 1);
+    let queued = || place.json(&["runs", "--outcome", "queued"]);
+    wait_until(|| queued().as_array().unwrap().len() == 1, || place.log());
+    let run_id = queued()[0]["run_id"].as_str().unwrap().to_owned();
+    daemon.signal(Signal::SIGKILL);
+    daemon.wait();
+    let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
+    let change = format!("UPDATE queue SET not_before = not_before - 3600000, request = {request}");
+    assert_eq!(ledger.execute(&change, []).unwrap(), 1);
+    run_id
+}
+
+// proves STATE-7
+#[test]
+fn a_waiting_attempt_whose_request_cannot_be_read_ends_with_the_reason() {
+    for request in [
+        "NULL",
+        "'{\"vars\":{},\"prompt\":null,\"pl'",
+        "'{\"vars\":{},\"prompt\":null}'",
+        "'{\"vars\":{},\"prompt\":null,\"plan\":true,\"later\":1}'",
+    ] {
+        let place = failing(2, true);
+        let run_id = attempt_with_request(&place, request);
+        let daemon = place.serve();
+        let run = || place.json(&["show", &run_id])["run"].clone();
+        wait_until(|| !run()["outcome"].is_null(), || place.log());
+        assert_eq!(run()["outcome"], "interrupted", "{request}: {}", run());
+        let error = run()["error"].as_str().unwrap().to_owned();
+        assert!(error.contains("attempt 2 did not begin") && error.contains("request"), "{error}");
+        let degraded = place.json(&["status"])["degraded"].to_string();
+        assert!(degraded.contains(&run_id) && place.log().contains(&run_id), "{degraded}");
+        let tries = std::fs::read_to_string(place.path().join("tries")).unwrap();
+        assert_eq!(tries.lines().count(), 1, "the attempt did not begin");
+        drop(daemon);
+    }
+}
+
+// proves STATE-7
+#[test]
+fn a_waiting_attempt_keeps_its_request_and_its_person_over_a_crash() {
+    let place = failing(2, true);
+    let run_id = attempt_with_request(&place, "request");
+    let daemon = place.serve();
+    let run = || place.json(&["show", &run_id])["run"].clone();
+    wait_until(|| !run()["outcome"].is_null(), || place.log());
+    assert_eq!(run()["outcome"], "planned", "{}", run());
+    let start = place.json(&["show", &run_id])["events"][0].clone();
+    assert_eq!((&start["mode"], &start["attempt"]), (&json!("plan"), &json!(2)));
+    assert!(start["by"]["user"].is_string(), "{start}");
+    drop(daemon);
+}
+
+#[test]
+fn a_body_that_is_not_declared_as_json_does_nothing() {
+    use std::io::{Read as _, Write as _};
+    let place = place();
+    let daemon = place.serve();
+    let key = std::fs::read_to_string(place.state().join("control.key")).unwrap();
+    let post = |path: &str, header: &str, body: &str| {
+        let socket = place.state().join("control.sock");
+        let mut client = std::os::unix::net::UnixStream::connect(socket).unwrap();
+        let length = body.len();
+        // Write all of it at once: the server may close before it has read the body.
+        let request = format!(
+            "POST /api/v1/jobs/daily/{path} HTTP/1.1\r\nHost: x\r\nDutyd-Key: {}\r\n{header}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}",
+            key.trim()
+        );
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        let _ = client.read_to_string(&mut answer);
+        answer.lines().next().unwrap_or_default().to_owned()
+    };
+    for header in ["", "Content-Type: text/plain\r\n"] {
+        for (path, body) in [("runs", "{\"plan\": true}"), ("pause", "{\"note\": \"n\"}")] {
+            let answer = post(path, header, body);
+            assert_eq!(answer, "HTTP/1.1 415 Unsupported Media Type", "{path} {header:?}");
+        }
+    }
+    assert_eq!(place.json(&["runs", "--job", "daily"]), json!([]));
+    assert_eq!(job(&place, "daily")["paused"], false);
+    assert_eq!(post("runs", "", ""), "HTTP/1.1 201 Created", "every field is optional");
+    drop(daemon);
+}
+
 #[test]
 fn a_crash_right_after_a_failed_attempt_loses_no_attempt() {
     let lines_of_a_failed_attempt = {

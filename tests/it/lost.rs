@@ -108,6 +108,44 @@ fn only_the_daemon_sets_a_damaged_database_aside() {
     drop(daemon);
 }
 
+// proves STATE-7
+#[test]
+fn a_row_that_cannot_be_read_does_not_keep_the_daemon_from_starting() {
+    const RUN: &str = "01m8266a6bdtqp42bjvv982dj6";
+    let place = place();
+    let daemon = place.serve();
+    wait_until(|| ran(&place).len() >= 2, || place.log());
+    stop(daemon);
+    let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
+    let damage = format!(
+        "INSERT INTO queue (run_id, job, trigger) VALUES ('{RUN}', 'hand', 'of_a_newer_version');
+         INSERT INTO queue (run_id, job, trigger) VALUES (x'00', 'hand', 'manual');
+         INSERT INTO plans VALUES ('bad', 1, 'waiting', '{{');
+         UPDATE slots SET state = 'deferred' WHERE due_at = (SELECT min(due_at) FROM slots);"
+    );
+    ledger.execute_batch(&damage).unwrap();
+    drop(ledger);
+    let plans = place.dutyd(&["plans"]);
+    assert!(plans.code == 0 && plans.stderr.contains("the plan bad cannot be read"), "{plans:?}");
+    let daemon = place.serve();
+    let run = place.json(&["show", RUN])["run"].clone();
+    assert_eq!((&run["outcome"], &run["job"]), (&"interrupted".into(), &"hand".into()), "{run}");
+    assert!(run["error"].as_str().unwrap().contains("of_a_newer_version"), "{run}");
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(["bad", RUN, "blob_hex"].iter().all(|word| degraded.contains(word)), "{degraded}");
+    assert!(place.log().contains(RUN) && place.log().contains("a row of the ledger"));
+    assert_eq!(place.dutyd(&["plans"]).code, 0);
+    assert_eq!(slots(&place)[0]["state"], "deferred");
+    let before = ran(&place).len();
+    wait_until(|| ran(&place).len() > before, || place.log());
+    stop(daemon);
+    let daemon = place.serve();
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("bad") && !degraded.contains(RUN), "{degraded}");
+    stop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
 // proves STATE-3
 #[test]
 fn a_locked_ledger_delays_slots_and_loses_none() {

@@ -435,6 +435,57 @@ fn a_newer_run_cancels_an_attempt_that_waits_to_continue() {
     drop(daemon);
 }
 
+/// Returns the lines with the hashes that belong to them.
+fn rehashed(lines: &[Value]) -> String {
+    use sha2::{Digest as _, Sha256};
+    let (mut prev, mut text) = ("0".repeat(64), String::new());
+    for line in lines {
+        let mut line = line.clone();
+        line["prev"] = prev.into();
+        let line = line.to_string();
+        prev = hex::encode(Sha256::digest(&line));
+        text += &format!("{line}\n");
+    }
+    text
+}
+
+// proves STATE-7
+#[test]
+fn a_planned_run_whose_mode_cannot_be_read_does_not_continue() {
+    let modes = [("7341.OWN", None), ("7342.OWN", Some("rehearse"))];
+    for (number, mode) in modes {
+        let place = place("look", number, "description: d");
+        let script =
+            "steps: [{call: {tool: look}}, {call: {tool: change}}, {say: done}]\n".to_owned();
+        place.write("s.yaml", &script);
+        let daemon = place.serve();
+        let started = place.json(&["run", "j", "--plan", "--detach"]);
+        let run_id = started["run_id"].as_str().unwrap().to_owned();
+        wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        let path = place.transcript(&run_id);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["mode"], "plan");
+        match mode {
+            Some(mode) => lines[0]["mode"] = mode.into(),
+            None => drop(lines[0].as_object_mut().unwrap().remove("mode")),
+        }
+        std::fs::write(&path, rehashed(&lines)).unwrap();
+        let_it_end(&place);
+        let daemon = place.serve();
+        let run = end_of(&place, &run_id);
+        assert_eq!(run["outcome"], "interrupted", "{run}");
+        let error = run["error"].as_str().unwrap();
+        let expected = mode.unwrap_or("does not tell whether it acts or plans");
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(made(&place), "look\n", "nothing was changed");
+        drop(daemon);
+    }
+}
+
 // proves LOG-3
 #[test]
 fn a_broken_record_is_left_alone_and_its_run_is_interrupted() {
@@ -458,6 +509,37 @@ fn a_broken_record_is_left_alone_and_its_run_is_interrupted() {
     assert_eq!(place.dutyd(&["reindex"]).code, 0);
     assert_eq!(row()["run_id"], run_id.as_str());
     assert_eq!(place.dutyd(&["verify", &run_id]).code, 1);
+}
+
+// proves STATE-7
+#[test]
+fn a_run_whose_lock_file_or_directory_is_gone_does_not_vanish() {
+    for (number, is_directory) in [("7343.OWN", false), ("7344.OWN", true)] {
+        let place = place("look", number, "description: d");
+        let (daemon, run_id) = hang(&place, number);
+        daemon.signal(Signal::SIGKILL);
+        daemon.wait();
+        if is_directory {
+            let directory = place.transcript(&run_id).parent().unwrap().to_path_buf();
+            std::fs::remove_dir_all(directory).unwrap();
+        } else {
+            std::fs::remove_file(place.state().join("runs/open").join(&run_id)).unwrap();
+        }
+        std::fs::write(place.state().join("runs/open/NO-ID"), "").unwrap();
+        let_it_end(&place);
+        let daemon = place.serve();
+        let row = || {
+            let rows = place.json(&["runs", "--job", "j"]);
+            let row = rows.as_array().unwrap().iter().find(|row| row["run_id"] == run_id.as_str());
+            row.cloned().unwrap_or_default()
+        };
+        wait_until(|| row()["outcome"].is_string(), || format!("{}\n{}", row(), place.log()));
+        let expected = if is_directory { "interrupted" } else { "succeeded" };
+        assert_eq!(row()["outcome"], expected, "{}", place.log());
+        let degraded = place.json(&["status"])["degraded"].to_string();
+        assert!(degraded.contains("NO-ID") && place.log().contains("NO-ID"), "{degraded}");
+        drop(daemon);
+    }
 }
 
 #[test]

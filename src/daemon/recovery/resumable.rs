@@ -8,7 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{KnownFacts, RecoveryEnd, RecoveryError};
-use crate::config::{Config, FileSet, RecordedFiles, SecretsMode, Trust, load};
+use crate::config::{Config, FileSet, Mode, RecordedFiles, SecretsMode, Trust, load};
 use crate::domain::{Event, RunId, SessionStart, Trigger};
 use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
@@ -124,7 +124,17 @@ fn spec_of(
     if start.interactive {
         return Err("an interactive run does not continue".to_owned());
     }
+    if let Some(name) = start.overrides.newer.keys().next() {
+        return Err(format!(
+            "its override `{name}` is unknown to this version; install a newer dutyd"
+        ));
+    }
     let config = config?;
+    if let Some(line) = first_unreadable(lines) {
+        return Err(format!(
+            "line {line} of its record cannot be read by this version; install a newer dutyd"
+        ));
+    }
     let job = config.jobs.iter().find(|(name, _)| name.as_str() == start.job);
     let job = job.map(|(_, job)| job.clone()).ok_or("its configuration lacks its job")?;
     if !job.is_resumed {
@@ -154,7 +164,19 @@ fn spec_of(
     let prompt = start.overrides.prompt.clone();
     let spec = RunSpec::new(run_id.clone(), config, job, trigger, &start.vars, prompt);
     let spec = spec.map_err(|error| error.to_string())?;
-    Ok(RunSpec { is_queued: true, ..spec.with_plan(start.mode == "plan") })
+    Ok(RunSpec { is_queued: true, ..spec.with_plan(mode_of(start)? == Mode::Plan) })
+}
+
+/// Returns the mode in which a run began. The transcript of an earlier version lacks it.
+///
+/// *Errors*: the mode cannot be read, so the run must neither act nor pretend to plan.
+fn mode_of(start: &SessionStart) -> Result<Mode, String> {
+    match start.mode.as_str() {
+        "" => Err("its first line does not tell whether it acts or plans".to_owned()),
+        word => Mode::parse(word).ok_or_else(|| {
+            format!("its mode `{word}` is unknown to this version; install a newer dutyd")
+        }),
+    }
 }
 
 /// Returns the longest time in which no daemon ran since a run wrote its last line at `last`.
@@ -234,6 +256,12 @@ pub(super) fn worked(lines: &[ReadLine], times: &DaemonTimes) -> Duration {
     let last = last.and_then(moment).filter(|last| times.started.is_none_or(|at| at <= *last));
     let silent = last.zip(times.last_seen);
     worked + silent.map_or(Duration::ZERO, |(last, seen)| between(last, seen))
+}
+
+/// Returns the number, from 1, of the first line that has an event of a later version or no valid time.
+fn first_unreadable(lines: &[ReadLine]) -> Option<usize> {
+    let at = lines.iter().position(|line| known(line).is_none() || moment(line).is_none());
+    at.map(|at| at + 1)
 }
 
 fn moment(line: &ReadLine) -> Option<DateTime<Utc>> {
@@ -317,6 +345,18 @@ mod tests {
         check(5500, (&[(110, 5000), (6000, 6100)], 6110), 6111, 100);
         let unknown = DaemonTimes::default();
         assert_eq!(downtime(at(100), &unknown, at(150).unwrap()), TimeDelta::seconds(50));
+    }
+
+    // proves STATE-7
+    #[test]
+    fn a_line_of_a_later_version_or_without_a_time_is_found() {
+        let warning = line(0, &json!({"type": "warning", "code": "c", "message": "m"}));
+        let later = line(0, &json!({"type": "of_a_later_version"}));
+        let untimed = ReadLine { ts: "noon".to_owned(), ..warning.clone() };
+        assert_eq!(first_unreadable(std::slice::from_ref(&warning)), None);
+        for bad in [later, untimed] {
+            assert_eq!(first_unreadable(&[warning.clone(), bad]), Some(2));
+        }
     }
 
     #[test]

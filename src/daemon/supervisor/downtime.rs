@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
+use super::request;
 use super::retries::FailedRun;
 use super::slots::{DueFacts, Dues};
 use super::spans::merge;
@@ -12,7 +13,7 @@ use crate::config::Config;
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::Cause;
 use crate::daemon::views::starts_at;
-use crate::domain::{Event, Outcome, RunId, SessionStart, StopReason};
+use crate::domain::{Event, Outcome, Person, RunId, SessionStart, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
 use crate::store::{
@@ -26,8 +27,11 @@ impl Supervisor {
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let mut left: HashMap<String, Vec<SlotRow>> = HashMap::new();
         let mut dues = Dues::new();
+        let people = self.people_of_backfills().await?;
         for slot in self.left_open(now).await? {
-            let left_slot = DueFacts { left: run_of(&slot), is_backfill: true, by: None };
+            let left_run = run_of(&slot);
+            let by = left_run.as_ref().and_then(|run_id| people.get(run_id)).cloned();
+            let left_slot = DueFacts { left: left_run, is_backfill: true, by };
             match slot.is_backfill && has_due(&self.config.borrow(), &slot.job, slot.due_at) {
                 true => drop(
                     dues.entry((slot.epoch, slot.job)).or_default().insert(slot.due_at, left_slot),
@@ -176,6 +180,18 @@ impl Supervisor {
         })
     }
 
+    /// Returns who asked for the backfills in the queue, as far as the ledger tells.
+    async fn people_of_backfills(&self) -> Result<HashMap<RunId, Person>, DbError> {
+        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
+        let backfills = queue.into_iter().filter(|run| run.trigger == Trigger::Backfill);
+        // The request of an earlier version is null. The person grants nothing, so it may be unknown.
+        let known = backfills.filter_map(|run| {
+            let request = request::read(run.request.as_deref()).ok()?;
+            Some((run.run_id, request.by?))
+        });
+        Ok(known.collect())
+    }
+
     /// Returns the open slots whose runs had not begun. Records how the runs of the other open slots
     /// ended, and ends the queued runs without an open slot.
     async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
@@ -189,6 +205,7 @@ impl Supervisor {
             kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.runs.keys());
         let kept: HashSet<RunId> = kept.cloned().collect();
         for slot in slots {
+            // The start of the daemon has ended the open slots without the id of a run.
             let Some(run_id) = run_of(&slot) else { continue };
             if kept.contains(&run_id) {
                 continue;
@@ -284,8 +301,8 @@ fn has_started_change(lines: &[ReadLine]) -> bool {
 /// Returns why a run began, by its first line.
 fn trigger_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
     let Some(Event::SessionStart(start)) = lines.first().and_then(known) else { return None };
-    let &SessionStart { trigger, scheduled_for, epoch, attempt, .. } = start.as_ref();
-    Some(TriggerFacts { trigger, scheduled_for, epoch, attempt, by: None })
+    let &SessionStart { trigger, scheduled_for, epoch, attempt, ref by, .. } = start.as_ref();
+    Some(TriggerFacts { trigger, scheduled_for, epoch, attempt, by: by.clone() })
 }
 
 /// Removes the due times that have a row or lie in a span. Both lists are sorted by due time.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+use super::request;
 use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
 use crate::domain::{RunId, Trigger};
@@ -43,8 +44,19 @@ impl Waiting {
             scheduled_for: self.facts.scheduled_for,
             attempt: self.facts.attempt,
             not_before: None,
-            request: None,
+            request: self.kept_request(),
             ended: None,
+        }
+    }
+
+    /// Returns the request for the ledger; `None` if the schedule started the run, which requests
+    /// nothing.
+    fn kept_request(&self) -> Option<String> {
+        match self.facts.trigger {
+            Trigger::Schedule | Trigger::Catchup => None,
+            Trigger::Manual | Trigger::Backfill | Trigger::Retry | Trigger::Apply => {
+                request::kept(&self.request, self.facts.by.as_ref())
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::Supervisor;
 use super::decisions::{Decision, NextAttempt};
 use super::queue::{Waiting, WaitsFor};
+use super::request;
 use super::slots::{new_run_id, waits_for};
 use crate::config::Catchup;
 use crate::daemon::command::RunRequest;
@@ -15,6 +16,13 @@ use crate::daemon::disposition::ON_TIME;
 use crate::domain::{RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::store::{DbError, EndedRuns, QueuedRun, SlotState};
+
+/// Why an attempt that the previous daemon left does not begin.
+enum NoAttempt {
+    TooLate(String),
+    /// Its row lacks a part, or a part cannot be read. A default could act where a plan was asked for.
+    Unreadable(String),
+}
 
 /// A run that failed before it changed anything.
 pub(super) struct FailedRun {
@@ -60,11 +68,7 @@ impl Supervisor {
             resumed: None,
             arrival: None,
         };
-        let queued = QueuedRun {
-            not_before: Some(begins_at),
-            request: serde_json::to_string(&waiting.request).ok(),
-            ..waiting.as_queued()
-        };
+        let queued = QueuedRun { not_before: Some(begins_at), ..waiting.as_queued() };
         let reason = format!(
             "attempt {} failed ({stop_reason}); attempt {} begins at {}",
             facts.attempt,
@@ -103,7 +107,8 @@ impl Supervisor {
     }
 
     /// Loads the attempts that the previous daemon left. An attempt that should have begun while the
-    /// daemon was down begins now, unless it is too late by the rule for slots (CRON-4).
+    /// daemon was down begins now, unless it is too late by the rule for slots (CRON-4). An attempt that
+    /// cannot be read ends (STATE-7); its row stays in the queue as it is.
     pub(super) async fn load_retries(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let rows = self.parts.ledger.read(|reader| Ok((reader.queue()?, reader.open_slots()?)));
         let (queue, slots) = rows.await?;
@@ -120,36 +125,71 @@ impl Supervisor {
                 self.parts.ledger.dequeue(run.run_id).await?;
                 continue;
             }
-            let begins_at = run.not_before.unwrap_or_default();
-            if let Some(reason) = self.is_too_late(&run.job, begins_at, now) {
-                let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-                let reason = format!("attempt {} did not begin: {reason}", run.attempt);
-                let ended = EndedRuns { runs: vec![run.run_id], state, stop_reason, reason };
-                self.parts.ledger.end_waiting(ended, now).await?;
-                continue;
+            let epoch = epochs.get(run.run_id.as_str()).copied();
+            match self.left_attempt(&run, epoch, now) {
+                Ok((begins_at, waiting)) => {
+                    self.retries.insert((begins_at, run.run_id), waiting);
+                }
+                Err(why) => self.end_left_attempt(run, why, now).await?,
             }
-            let request = run.request.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            let facts = TriggerFacts {
-                trigger: Trigger::Retry,
-                scheduled_for: run.scheduled_for,
-                epoch: epochs.get(run.run_id.as_str()).copied(),
-                attempt: run.attempt,
-                by: None,
-            };
-            let job = run.job;
-            let waiting = Waiting {
-                run_id: run.run_id.clone(),
-                job: job.clone(),
-                facts,
-                request: request.unwrap_or_default(),
-                waits_for: self.attempt_waits_for(&job),
-                is_caught_up: true,
-                resumed: None,
-                arrival: None,
-            };
-            self.retries.insert((begins_at, run.run_id), waiting);
         }
         Ok(())
+    }
+
+    /// Returns an attempt that the previous daemon left, and when it begins.
+    fn left_attempt(
+        &self,
+        run: &QueuedRun,
+        epoch: Option<i64>,
+        now: DateTime<Utc>,
+    ) -> Result<(DateTime<Utc>, Waiting), NoAttempt> {
+        let unreadable = |why: &str| NoAttempt::Unreadable(why.to_owned());
+        let begins_at = run.not_before.ok_or_else(|| unreadable("the ledger lacks its time"))?;
+        let request = request::read(run.request.as_deref()).map_err(|why| unreadable(&why))?;
+        if let Some(why) = self.is_too_late(&run.job, begins_at, now) {
+            return Err(NoAttempt::TooLate(why));
+        }
+        let facts = TriggerFacts {
+            trigger: Trigger::Retry,
+            scheduled_for: run.scheduled_for,
+            epoch,
+            attempt: run.attempt,
+            by: request.by.clone(),
+        };
+        let waiting = Waiting {
+            run_id: run.run_id.clone(),
+            job: run.job.clone(),
+            facts,
+            request,
+            waits_for: self.attempt_waits_for(&run.job),
+            is_caught_up: true,
+            resumed: None,
+            arrival: None,
+        };
+        Ok((begins_at, waiting))
+    }
+
+    /// Ends an attempt that the previous daemon left and that does not begin.
+    async fn end_left_attempt(
+        &mut self,
+        run: QueuedRun,
+        why: NoAttempt,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        let QueuedRun { run_id, job, attempt, .. } = run;
+        let reason = match why {
+            NoAttempt::TooLate(why) => format!("attempt {attempt} did not begin: {why}"),
+            NoAttempt::Unreadable(why) => {
+                let reason = format!("attempt {attempt} did not begin: {why}");
+                tracing::error!(job, %run_id, reason, "a waiting attempt cannot be read");
+                let degraded = format!("the run {run_id} of the job `{job}` has ended: {reason}");
+                self.parts.degraded.push(degraded);
+                reason
+            }
+        };
+        let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+        let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason };
+        self.parts.ledger.end_waiting(ended, now).await
     }
 
     /// Returns which runs of its job an attempt waits for.

@@ -198,7 +198,7 @@ impl Supervisor {
     /// Queues the runs that can continue now, and closes the slots of those that have ended.
     pub(super) async fn on_recovered(&mut self, recovery: Result<Recovery, JoinError>) {
         let tried = std::mem::take(&mut self.unrecovered.trying);
-        let Recovery { ended, resumable, failed } = match recovery {
+        let Recovery { ended, resumable, failed, .. } = match recovery {
             Ok(recovery) => recovery,
             Err(error) => {
                 tracing::error!(%error, "the recovery of open runs panicked");

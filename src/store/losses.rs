@@ -1,0 +1,167 @@
+//! What becomes of the thing for which an unreadable row of the ledger stood (STATE-7).
+//!
+//! Each function returns the end for the operator. The row has left its table before.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, params};
+
+use super::cells::Cells;
+use super::claim::{EndedRuns, SlotState, end_runs, insert_queued};
+use super::ledger::{keep_meta, moment_of};
+use super::pauses::{Pause, keep};
+use super::run_dir::StateDir;
+use super::run_summary::QueuedRun;
+use crate::domain::{RunId, StopReason, Trigger};
+
+/// An amount of a daily budget above every limit, in millionths of a US dollar.
+const ALL_SPENT: i64 = i64::MAX / 4;
+
+/// What the end of a row needs to know.
+pub(super) struct Loss<'a> {
+    pub(super) cells: &'a Cells,
+    pub(super) why: &'a str,
+    pub(super) state: &'a StateDir,
+    pub(super) now: DateTime<Utc>,
+}
+
+fn run_of(cells: &Cells) -> Option<RunId> {
+    cells.text("run_id").and_then(|id| RunId::parse(id).ok())
+}
+
+fn time_of(cells: &Cells, column: &str) -> Option<DateTime<Utc>> {
+    moment_of(cells.integer(column)?, 0).ok()
+}
+
+fn reason_of(loss: &Loss<'_>) -> String {
+    format!("its row in the ledger cannot be read: {}", loss.why)
+}
+
+/// Ends a run that has not begun, and its slots; does nothing to a run that has begun.
+fn end_run(connection: &Connection, run_id: RunId, loss: &Loss<'_>) -> rusqlite::Result<()> {
+    if loss.state.has_begun(&run_id) {
+        return Ok(());
+    }
+    let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+    let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason: reason_of(loss) };
+    end_runs(connection, &ended, loss.now)
+}
+
+pub(super) fn end_queued_run(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let cells = loss.cells;
+    let Some(run_id) = run_of(cells) else {
+        return Ok("its run cannot be told; a slot of it is decided again".to_owned());
+    };
+    if loss.state.has_begun(&run_id) {
+        return Ok("its run has begun and has a record".to_owned());
+    }
+    let scheduled_for = time_of(cells, "scheduled_for");
+    // The words are only shown: the run ends at once.
+    let known = cells.text("trigger").and_then(|word| serde_json::from_value(word.into()).ok());
+    let guessed = scheduled_for.map_or(Trigger::Manual, |_| Trigger::Schedule);
+    let attempt = cells.integer("attempt").and_then(|number| u32::try_from(number).ok());
+    let run = QueuedRun {
+        run_id: run_id.clone(),
+        job: cells.text("job").unwrap_or("?").to_owned(),
+        trigger: known.unwrap_or(guessed),
+        scheduled_for,
+        attempt: attempt.unwrap_or(1),
+        not_before: None,
+        request: None,
+        ended: None,
+    };
+    insert_queued(connection, &run)?;
+    end_run(connection, run_id, loss)?;
+    Ok("its run has ended as interrupted".to_owned())
+}
+
+/// Ends an open slot as missed. A slot that is over keeps its disposition.
+pub(super) fn end_slot(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let cells = loss.cells;
+    let run_id = run_of(cells);
+    let due_at = time_of(cells, "due_at");
+    let (Some(job), Some(epoch), Some(due_at)) =
+        (cells.text("job"), cells.integer("epoch"), due_at)
+    else {
+        run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, loss))?;
+        return Ok("its due time cannot be told, so `audit` may report a hole".to_owned());
+    };
+    let is_open = |word: &&str| matches!(*word, "queued" | "running");
+    // An open slot whose run is known stays open: only what is shown is lost.
+    let kept = cells.text("state").filter(|word| !is_open(word) || run_id.is_some());
+    let until = time_of(cells, "until").filter(|until| *until > due_at);
+    let count = cells.integer("count").filter(|count| until.is_some() && *count > 1);
+    connection.execute(
+        "INSERT OR IGNORE INTO slots VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        params![
+            job,
+            epoch,
+            due_at.timestamp_millis(),
+            kept.unwrap_or(SlotState::Missed.as_str()),
+            run_id.as_ref().map(RunId::as_str),
+            time_of(cells, "decided_at").unwrap_or(loss.now).timestamp_millis(),
+            cells.text("reason").map_or_else(|| reason_of(loss), str::to_owned),
+            cells.text("zone").unwrap_or("UTC"),
+            cells.text("config_digest").unwrap_or(""),
+            count.and(until).map(|until| until.timestamp_millis()),
+            count.unwrap_or(1),
+            cells.integer("is_backfill").unwrap_or(0),
+        ],
+    )?;
+    match kept {
+        Some(word) => Ok(format!("its slot stays `{word}`")),
+        None => {
+            run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, loss))?;
+            Ok("its slot is missed".to_owned())
+        }
+    }
+}
+
+pub(super) fn keep_pause(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let note = format!("its pause in the ledger cannot be read: {}", loss.why);
+    if let Some(job) = loss.cells.text("job") {
+        let (job, paused_at) = (job.to_owned(), loss.now);
+        keep(connection, &Pause { job: job.clone(), paused_at, note: Some(note) })?;
+        return Ok(format!("the job `{job}` stays paused"));
+    }
+    connection.execute(
+        "INSERT OR IGNORE INTO pauses SELECT DISTINCT job, ?1, ?2 FROM periods WHERE ended IS NULL",
+        params![loss.now.timestamp_millis(), note],
+    )?;
+    Ok("every job with a schedule is paused; `dutyd unpause` those that may run".to_owned())
+}
+
+pub(super) fn give_up_again(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let Some(run_id) = run_of(loss.cells) else {
+        return Ok("its run cannot be told".to_owned());
+    };
+    let reason = reason_of(loss);
+    connection.execute(
+        "INSERT OR IGNORE INTO given_up VALUES (?1, ?2)",
+        params![run_id.as_str(), reason],
+    )?;
+    Ok(format!("the run {run_id} does not continue"))
+}
+
+pub(super) fn spend_budget(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let (Some(scope), Some(day)) = (loss.cells.text("scope"), loss.cells.text("day")) else {
+        return Ok("the amount of this day is lost".to_owned());
+    };
+    connection.execute(
+        "INSERT OR IGNORE INTO budget_days VALUES (?1, ?2, ?3)",
+        params![scope, day, ALL_SPENT],
+    )?;
+    Ok(format!("the daily budget of {day} counts as spent"))
+}
+
+pub(super) fn restore_epoch(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    if loss.cells.text("name") != Some("epoch") {
+        return Ok("it is unknown now".to_owned());
+    }
+    let highest: i64 = connection.query_row(
+        "SELECT max(coalesce((SELECT max(epoch) FROM slots), 0), coalesce((SELECT max(epoch) FROM periods), 0))",
+        [],
+        |row| row.get(0),
+    )?;
+    keep_meta(connection, "epoch", highest)?;
+    Ok(format!("the epoch is {highest}, the highest in the ledger"))
+}
