@@ -20,7 +20,7 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
                 Index::last_runs_of_file(&context.state()).map_err(source::of_database)?;
             let state = context.state();
             let pauses = Ledger::read_file(state.root(), |reader| reader.pauses());
-            let pauses = pauses.map_err(source::of_database)?.unwrap_or_default();
+            let pauses = source::unless_lost(pauses)?.unwrap_or_default();
             job_rows(&config, &last_runs, pauses, context.clock.now())
         }
     };

@@ -83,7 +83,7 @@ pub(crate) async fn row_without_record(
 
 fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunSummary>, CliError> {
     let state = &context.dirs.state;
-    let queue = Ledger::read_file(state, |reader| reader.queue()).map_err(source::of_database)?;
+    let queue = source::unless_lost(Ledger::read_file(state, |reader| reader.queue()))?;
     let open = context.state().open_rows();
     let ended = Index::read_file(&context.state(), &filter).map_err(source::of_database)?;
     let rows = all_runs(&queue.unwrap_or_default(), open, ended, &filter);
@@ -102,7 +102,7 @@ pub(crate) fn must_know(context: &Context, job: &str) -> Result<(), CliError> {
     let state = &context.dirs.state;
     let in_ledger = Ledger::read_file(state, |reader| reader.knows_job(job));
     let of_job = RunFilter { job: Some(job.to_owned()), limit: 1, ..RunFilter::default() };
-    if in_ledger.map_err(source::of_database)? == Some(true) {
+    if source::unless_lost(in_ledger)? == Some(true) {
         return Ok(());
     }
     let in_index = Index::read_file(&context.state(), &of_job).map_err(source::of_database)?;

@@ -13,7 +13,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{
-    Parts, Signals, Supervisor, load_stable, log_warnings, recover, repair_index, restore_slots,
+    Parts, Signals, Supervisor, load_stable, log_warnings, recover, repair_index, restore_ledger,
     watch_files,
 };
 use crate::domain::RunId;
@@ -188,9 +188,9 @@ impl Daemon {
         };
         let mut degraded = Vec::new();
         let root = host.state.root().to_path_buf();
-        let (ledger, aside) = Ledger::open(&root, Some(lock))
+        let (ledger, found) = Ledger::open(&root, Some(lock))
             .map_err(|error| failed("cannot open the ledger", &error))?;
-        if let Some(aside) = aside {
+        if let Some(aside) = &found.aside {
             let reason = format!("the ledger was damaged and moved to {}", aside.display());
             tracing::error!(reason);
             degraded.push(reason);
@@ -240,11 +240,9 @@ impl Daemon {
                 tracing::warn!(added, "added runs that were missing in the index");
             }
         }
-        let restored = restore_slots(&host, &config, &recovery.resumable).await;
-        let restored = restored.map_err(|error| failed("cannot restore the slots", &error))?;
-        if restored > 0 || !degraded.is_empty() {
-            degraded.push(ledger_lost(restored));
-        }
+        let restored = restore_ledger(&host, &config, &recovery.resumable, &found).await;
+        let restored = restored.map_err(|error| failed("cannot restore the ledger", &error))?;
+        degraded.extend(restored.problems);
         degraded.extend(recovery.unreadable);
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
@@ -258,6 +256,7 @@ impl Daemon {
             degraded,
             resumable: recovery.resumable,
             unrecovered: recovery.failed,
+            recorded_until: restored.recorded_until,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)
@@ -297,15 +296,6 @@ fn announce(lock: &StateLock, socket: &Path) {
     if let Err(error) = lock.announce(socket) {
         tracing::warn!(%error, "cannot write the path of the control socket to the lock file; clients look for it in the usual places only");
     }
-}
-
-/// Logs that the ledger was lost; returns the sentence for `status`.
-fn ledger_lost(restored: usize) -> String {
-    let reason = format!(
-        "the ledger was lost: {restored} slots were restored from the records of their runs; pauses, plans, waiting attempts, the amounts of the daily budgets and the pins of MCP servers are gone"
-    );
-    tracing::error!(reason);
-    reason
 }
 
 pub(super) fn lock(state: &StateDir) -> Result<StateLock, CliError> {

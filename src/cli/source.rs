@@ -190,6 +190,20 @@ impl Daemon {
     }
 }
 
+/// Returns what was read from the ledger. If the ledger is lost, warns on stderr and returns `None`, for
+/// a verb that shows records, which do not need it.
+///
+/// *Errors*: the ledger cannot be read.
+pub(crate) fn unless_lost<T>(read: Result<Option<T>, DbError>) -> Result<Option<T>, CliError> {
+    match read {
+        Err(lost @ DbError::Lost(_)) => {
+            output::note(&format!("warning: {lost}"));
+            Ok(None)
+        }
+        read => read.map_err(of_database),
+    }
+}
+
 /// Converts a database error. The error for an unreadable file names the owner and the remedy.
 pub(crate) fn of_database(error: DbError) -> CliError {
     match error {

@@ -67,7 +67,7 @@ fn of_servers(
     let mut found = Vec::new();
     for server in config.mcp_servers.values() {
         let pins = Ledger::read_file(&context.dirs.state, |ledger| ledger.mcp_pins(&server.name));
-        let pins = pins.map_err(source::of_database)?.flatten().unwrap_or_default();
+        let pins = source::unless_lost(pins)?.flatten().unwrap_or_default();
         found.extend(names_of_server(config, server, pins.into_keys()));
     }
     Ok(found)

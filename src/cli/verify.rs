@@ -59,7 +59,7 @@ fn ends<T>(
     context: &Context,
     query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
 ) -> Result<Option<T>, CliError> {
-    Ledger::read_file(&context.dirs.state, query).map_err(source::of_database)
+    source::unless_lost(Ledger::read_file(&context.dirs.state, query))
 }
 
 fn check(state: &StateDir, run: &RunDir, end: Option<RecordEnd>) -> Result<VerifyReport, CliError> {

@@ -16,7 +16,9 @@ mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, Command, CommandError, RunRequest, Started};
-pub use recovery::{Recovered, Recovery, Resumable, recover, repair_index, restore_slots};
+pub use recovery::{
+    Recovered, Recovery, Restored, Resumable, recover, repair_index, restore_ledger,
+};
 pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor, log_warnings};
 pub use views::{

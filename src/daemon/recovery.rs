@@ -24,7 +24,7 @@ use crate::store::{
 };
 use crate::text::redact::Redactor;
 use lost::{foreign_locks, keep_clean_start, lock_lost, unreadable_rows};
-pub use restored::restore_slots;
+pub use restored::{Restored, restore_ledger};
 use resumable::{DaemonTimes, decide, resumptions, worked};
 
 /// An open run that recovery has ended.

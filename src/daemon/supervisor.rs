@@ -94,6 +94,8 @@ pub struct Parts {
     pub resumable: Vec<Resumable>,
     /// The open runs that can neither continue nor end yet, and why.
     pub unrecovered: BTreeMap<RunId, String>,
+    /// For each job, the newest due time of a run that an older ledger lacked.
+    pub recorded_until: BTreeMap<String, DateTime<Utc>>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
@@ -320,6 +322,9 @@ impl Supervisor {
             return;
         }
         self.ticked_at = Instant::now();
+        if !self.is_in_place() {
+            return;
+        }
         let now = self.parts.host.clock.now();
         if let Err(error) = self.look_at_clock(now).await {
             self.disk_failed(&format!("the ledger: {error}"));

@@ -85,6 +85,9 @@ impl RunScope {
         let state_error =
             |error: io::Error| RunError::State { path: host.state.root().to_path_buf(), error };
         host.state.create().map_err(state_error)?;
+        // Beside a record, a missing ledger is a lost one, so make a new ledger before the first record.
+        // `finish` reports an error.
+        let _ = host.ledger.get().await;
         let is_resumed = continued.is_some();
         let (lock, row, worked, has_started_change, answer) = match continued {
             Some(Continued { lock, row, worked, has_started_change, precheck }) => {

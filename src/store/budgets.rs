@@ -129,7 +129,8 @@ impl Ledger {
 fn taken(connection: &Connection, budget: &DayBudget) -> rusqlite::Result<i64> {
     connection
         .prepare_cached(
-            "SELECT COALESCE(SUM(amount), 0) FROM budget_days WHERE scope = ?1 AND day = ?2",
+            // A negative amount is damage, not money that is left.
+            "SELECT COALESCE(SUM(max(amount, 0)), 0) FROM budget_days WHERE scope = ?1 AND day = ?2",
         )?
         .query_row(params![budget.scope(), budget.day.to_string()], |row| row.get(0))
 }
@@ -140,10 +141,10 @@ pub(super) fn release(
     run_id: &str,
     cost: Option<i64>,
 ) -> rusqlite::Result<()> {
-    if let Some(cost) = cost {
+    if let Some(cost) = cost.map(|cost| cost.max(0)) {
         transaction
             .prepare_cached(
-                "UPDATE budget_days SET amount = budget_days.amount + ?2 - reservations.amount FROM reservations
+                "UPDATE budget_days SET amount = max(?2, budget_days.amount + ?2 - reservations.amount) FROM reservations
                  WHERE reservations.run_id = ?1 AND reservations.scope = budget_days.scope
                  AND reservations.day = budget_days.day",
             )?
@@ -195,6 +196,23 @@ mod tests {
         assert!(ledger.reserved().await.unwrap().is_empty());
         let short = ledger.shortage(budgets("a", Some(50)), 1).await.unwrap().unwrap();
         assert_eq!(short.taken_micro_usd, 50, "an unknown cost is the whole reservation");
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_negative_amount_is_not_money_that_is_left() {
+        let home = tempfile::tempdir().unwrap();
+        let ledger = SharedLedger::of(home.path());
+        let ledger = ledger.get().await.unwrap();
+        let run = id();
+        assert_eq!(ledger.reserve(run.clone(), budgets("a", Some(50)), 40).await.unwrap(), None);
+        let set = "UPDATE budget_days SET amount = -1000";
+        ledger.write(move |transaction| transaction.execute(set, [])).await.unwrap();
+        let short = ledger.shortage(budgets("a", Some(50)), 51).await.unwrap().unwrap();
+        assert_eq!(short.taken_micro_usd, 0);
+        ledger.release(run, Some(30)).await.unwrap();
+        let short = ledger.shortage(budgets("a", Some(50)), 21).await.unwrap().unwrap();
+        assert_eq!(short.taken_micro_usd, 30, "the cost of a run is spent at least");
     }
 
     /// What happens next: a run begins, with its job and the amount to reserve, or the active run at

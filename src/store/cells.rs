@@ -4,6 +4,10 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Row, Statement, ToSql};
 use serde_json::{Map, Value, json};
 
+/// An amount of a daily budget that takes the place of one that cannot be read: above every limit, in
+/// millionths of a US dollar.
+pub(super) const ALL_SPENT: i64 = i64::MAX / 4;
+
 /// A cell. A text need not be UTF-8.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Cell {

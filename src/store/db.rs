@@ -41,6 +41,12 @@ pub enum DbError {
     /// state directory; nothing else may.
     #[error("{0} is damaged; the next start of the daemon sets it aside")]
     Damaged(PathBuf),
+    /// The file is missing or empty although the state directory has a past. Only the daemon makes a new
+    /// one, which takes over what `guards.json` and the records hold.
+    #[error(
+        "{0} is missing or empty although dutyd has run here; start the daemon to restore what the records and guards.json hold"
+    )]
+    Lost(PathBuf),
     /// The file has an older schema, and a daemon of an older version uses it.
     #[error(
         "{0} has an older format that the running daemon uses; restart the daemon to migrate it"
@@ -65,6 +71,20 @@ impl Schema {
     }
 }
 
+/// A database file before it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// A database.
+    Kept,
+    /// It was missing or empty.
+    Blank,
+    /// It was damaged, and is set aside.
+    Damaged,
+}
+
+/// Work in the transaction that creates or migrates the tables.
+type Begin<'a> = &'a mut dyn FnMut(&Connection, Origin) -> rusqlite::Result<()>;
+
 /// Work for the writer thread.
 type Order = Box<dyn FnOnce(&mut Connection) + Send>;
 
@@ -79,20 +99,25 @@ pub(super) struct Db {
 
 impl Db {
     /// Opens a database, migrates its schema and starts its writer. With `lock`, a damaged file is
-    /// moved aside, and its new path is returned.
+    /// moved aside, and its new path is returned. Calls `begin` in the transaction that creates or
+    /// migrates the tables.
     ///
-    /// *Errors*: [`DbError`].
+    /// *Errors*: [`DbError`], also for an error of `begin`.
     pub(super) fn open(
         path: &Path,
         schema: Schema,
         mut reserve: Option<Reserve>,
         lock: Option<&StateLock>,
+        begin: Begin<'_>,
     ) -> Result<(Self, Option<PathBuf>), DbError> {
-        let ((mut connection, was_upgraded), aside) = match prepare(path, schema, lock) {
+        let ((mut connection, was_upgraded), aside) = match prepare(path, schema, lock, begin) {
             Ok(prepared) => (prepared, None),
             Err(DbError::Damaged(_)) if lock.is_some() => {
                 let aside = set_aside(path);
-                (prepare(path, schema, lock)?, Some(aside))
+                let mut begin = |connection: &Connection, _: Origin| -> rusqlite::Result<()> {
+                    begin(connection, Origin::Damaged)
+                };
+                (prepare(path, schema, lock, &mut begin)?, Some(aside))
             }
             Err(error) => return Err(error),
         };
@@ -159,7 +184,7 @@ pub(super) struct Reading {
     pub(super) was_upgraded: bool,
 }
 
-/// Returns a read-only connection; `None` if the database does not exist yet.
+/// Returns a read-only connection; `None` if the file is missing or empty.
 ///
 /// *Errors*: [`DbError`].
 pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, DbError> {
@@ -178,12 +203,16 @@ pub(super) fn read_only(path: &Path, schema: Schema) -> Result<Option<Reading>, 
         Err(_) if is_immutable(path) => open_immutable(path).and_then(probed),
         opened => opened,
     };
-    let failed = |error| DbError::Sqlite { path: path.to_path_buf(), error };
+    let failed = |error| failed(path, error);
     let connection = opened.map_err(failed)?;
     let found = version(&connection).map_err(failed)?;
     let known = schema.version();
     if found > known {
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
+    }
+    // Each database that we created has a version.
+    if found == 0 {
+        return Ok(None);
     }
     if found == known {
         return Ok(Some(Reading { connection, was_upgraded: false }));
@@ -263,6 +292,7 @@ fn prepare(
     path: &Path,
     schema: Schema,
     lock: Option<&StateLock>,
+    begin: Begin<'_>,
 ) -> Result<(Connection, bool), DbError> {
     let failed = |error| failed(path, error);
     let other = |error| failed(rusqlite::Error::ToSqlConversionFailure(Box::new(error)));
@@ -304,6 +334,8 @@ fn prepare(
         return Err(DbError::Newer { path: path.to_path_buf(), found, known });
     }
     migrate(&transaction, schema).map_err(failed)?;
+    let origin = if found == 0 { Origin::Blank } else { Origin::Kept };
+    begin(&transaction, origin).map_err(failed)?;
     transaction.commit().map_err(failed)?;
     Ok((connection, is_older))
 }
@@ -336,7 +368,8 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
-fn set_aside(path: &Path) -> PathBuf {
+/// Renames a damaged file, with the auxiliary files of a database; returns its new path.
+pub(super) fn set_aside(path: &Path) -> PathBuf {
     let aside = (1..)
         .map(|n| path.with_extension(format!("damaged.{n}")))
         .find(|aside| !aside.exists())
@@ -381,7 +414,8 @@ mod tests {
             // A copy of an earlier migration is not taken for the copy of this one.
             let earlier = path.with_extension(format!("v{steps}.db"));
             std::fs::write(&earlier, "an earlier copy").unwrap();
-            let (connection, was_upgraded) = prepare(&path, SCHEMA, None).unwrap();
+            let (connection, was_upgraded) =
+                prepare(&path, SCHEMA, None, &mut |_, _| Ok(())).unwrap();
             assert!(was_upgraded);
             assert_eq!(rows(&connection), before, "format {steps}");
             assert_eq!(version(&connection).unwrap(), SCHEMA.version());
@@ -400,8 +434,9 @@ mod tests {
         let until = SCHEMA.migrations.get(..4).unwrap();
         migrate(&Connection::open(&path).unwrap(), Schema { migrations: until, ..SCHEMA }).unwrap();
         let lock = StateLock::take(temp.path()).unwrap().unwrap();
-        assert!(matches!(prepare(&path, SCHEMA, None), Err(DbError::Older(_))));
-        assert!(prepare(&path, SCHEMA, Some(&lock)).unwrap().1);
+        let prepared = |lock| prepare(&path, SCHEMA, lock, &mut |_, _| Ok(()));
+        assert!(matches!(prepared(None), Err(DbError::Older(_))));
+        assert!(prepared(Some(&lock)).unwrap().1);
     }
 
     // proves STATE-3
@@ -409,7 +444,7 @@ mod tests {
     fn a_damaged_page_is_found_before_anything_relies_on_it() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("ledger.db");
-        let (connection, _) = prepare(&path, SCHEMA, None).unwrap();
+        let (connection, _) = prepare(&path, SCHEMA, None, &mut |_, _| Ok(())).unwrap();
         for number in 0..2000 {
             let plan = "x".repeat(500);
             let row = rusqlite::params![number.to_string(), number, "waiting", plan];
@@ -421,7 +456,7 @@ mod tests {
         bytes.get_mut(middle..middle + 4096).unwrap().fill(0xff);
         std::fs::write(&path, bytes).unwrap();
         let lock = StateLock::take(temp.path()).unwrap().unwrap();
-        let (_, aside) = Db::open(&path, SCHEMA, None, Some(&lock)).unwrap();
+        let (_, aside) = Db::open(&path, SCHEMA, None, Some(&lock), &mut |_, _| Ok(())).unwrap();
         assert!(aside.is_some_and(|aside| aside.exists()));
     }
 

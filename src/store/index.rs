@@ -66,7 +66,7 @@ impl Index {
     /// *Errors*: [`DbError`].
     pub fn open(state: &Path, lock: Option<&StateLock>) -> Result<(Self, bool), DbError> {
         let is_new = std::fs::metadata(Self::path(state)).map_or(true, |file| file.len() == 0);
-        let (db, aside) = Db::open(&Self::path(state), SCHEMA, None, lock)?;
+        let (db, aside) = Db::open(&Self::path(state), SCHEMA, None, lock, &mut |_, _| Ok(()))?;
         let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
         Ok((Self { db }, owes_rebuild))
     }

@@ -4,16 +4,19 @@
 //! existing slot is never claimed again (CRON-1), unless a previous daemon left it before its run
 //! began. The epoch counts how often the clock was set back. The ledger also keeps the periods in
 //! which each schedule was in effect, so that `audit` can recompute the slots. Of a lost ledger, only the
-//! slots that ran can be restored.
+//! slots that ran and what restricts (`guards.rs`) can be restored.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::claim::{Claim, SlotState, StateWord, decide, write_claim};
-use super::db::{Db, DbError, read_only};
+use super::db::{Db, DbError, Origin, read_only};
+use super::guards::{GuardsFile, LedgerFound, Life, Restrictions, has_past};
+use super::identity::{Displaced, StateIdentity};
 use super::lock::StateLock;
 use super::reserve::Reserve;
 use super::tables::SCHEMA;
@@ -85,6 +88,8 @@ pub struct Period {
 #[derive(Debug, Clone)]
 pub struct Ledger {
     db: Db,
+    guards: GuardsFile,
+    identity: Arc<StateIdentity>,
 }
 
 impl Ledger {
@@ -94,27 +99,60 @@ impl Ledger {
         state.join("ledger.db")
     }
 
-    /// Opens the ledger. With `lock`, a damaged file is moved aside, and its new path is returned.
+    /// Opens the ledger. With `lock`, a damaged file is moved aside, and a lost ledger is replaced by a
+    /// new one with the restrictions of `guards.json`.
     ///
     /// *Errors*: [`DbError`].
-    pub fn open(
-        state: &Path,
-        lock: Option<&StateLock>,
-    ) -> Result<(Self, Option<PathBuf>), DbError> {
+    pub fn open(state: &Path, lock: Option<&StateLock>) -> Result<(Self, LedgerFound), DbError> {
+        let path = Self::path(state);
+        let unreadable = |error| DbError::Unreadable { path: state.to_path_buf(), error };
+        // Look for a past first: another process that makes a new ledger makes it before its first record.
+        let has_past = has_past(state).map_err(unreadable)?;
+        if lock.is_none() && has_past && read_only(&path, SCHEMA)?.is_none() {
+            return Err(DbError::Lost(path));
+        }
         let reserve = Reserve::open(state.join("ledger.reserve"));
         if let Err(error) = &reserve {
             tracing::warn!(%error, "failed to open the disk-space reserve of the ledger");
         }
-        let (db, aside) = Db::open(&Self::path(state), SCHEMA, reserve.ok(), lock)?;
-        Ok((Self { db }, aside))
+        let guards = GuardsFile::of(state);
+        let mut restrictions = Restrictions::Own;
+        let mut begin = |ledger: &Connection, origin: Origin| -> rusqlite::Result<()> {
+            let life = match origin {
+                Origin::Kept => Life::Continued,
+                Origin::Blank if !has_past => Life::New,
+                Origin::Blank | Origin::Damaged => Life::Lost,
+            };
+            restrictions = guards.reconcile(ledger, life)?;
+            Ok(())
+        };
+        let (db, aside) = Db::open(&path, SCHEMA, reserve.ok(), lock, &mut begin)?;
+        let identity = Arc::new(StateIdentity::of(state, &path).map_err(unreadable)?);
+        Ok((Self { db, guards, identity }, LedgerFound { aside, restrictions }))
     }
 
-    /// Runs `work` in the writer thread, in one transaction.
+    /// Checks that the state directory and the ledger are still those that were opened.
+    ///
+    /// *Errors*: which of them is not.
+    pub fn check_identity(&self) -> Result<(), Displaced> {
+        self.identity.check()
+    }
+
+    /// Runs `work` in the writer thread, in one transaction. Writes `guards.json` first if `work` changes
+    /// what restricts.
     pub(super) async fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&rusqlite::Transaction<'_>) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, DbError> {
-        self.db.write(work).await
+        let (guards, identity) = (self.guards.clone(), self.identity.clone());
+        self.db
+            .write(move |transaction| {
+                let displaced =
+                    |error: Displaced| rusqlite::Error::ToSqlConversionFailure(error.into());
+                identity.check().map_err(displaced)?;
+                guards.follow(transaction, work)
+            })
+            .await
     }
 
     /// Makes a claim in one transaction; returns for each slot whether it is claimed. A slot is
@@ -122,7 +160,7 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn claim(&self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
-        self.db.write(move |transaction| write_claim(transaction, &claim, now)).await
+        self.write(move |transaction| write_claim(transaction, &claim, now)).await
     }
 
     /// Writes the disposition of a run's slots, unless it is final already.
@@ -135,7 +173,7 @@ impl Ledger {
         reason: String,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        self.db.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
+        self.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
     }
 
     /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on, and
@@ -253,7 +291,7 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`].
     pub async fn set_meta(&self, name: &'static str, value: i64) -> Result<(), DbError> {
-        self.db.write(move |transaction| keep_meta(transaction, name, value)).await
+        self.write(move |transaction| keep_meta(transaction, name, value)).await
     }
 
     /// Runs a query in the writer thread, so that it sees everything written so far.
@@ -269,13 +307,17 @@ impl Ledger {
     /// Runs a query on the ledger file, whether or not the daemon is running; `None` if there is no
     /// ledger yet.
     ///
-    /// *Errors*: [`DbError`].
+    /// *Errors*: [`DbError`]; [`DbError::Lost`] if there was one.
     pub fn read_file<T>(
         state: &Path,
         query: impl FnOnce(&LedgerReader<'_>) -> rusqlite::Result<T>,
     ) -> Result<Option<T>, DbError> {
         let path = Self::path(state);
-        let Some(reading) = read_only(&path, SCHEMA)? else { return Ok(None) };
+        let unreadable = |error| DbError::Unreadable { path: state.to_path_buf(), error };
+        let has_past = has_past(state).map_err(unreadable)?;
+        let Some(reading) = read_only(&path, SCHEMA)? else {
+            return if has_past { Err(DbError::Lost(path)) } else { Ok(None) };
+        };
         query(&LedgerReader { connection: &reading.connection })
             .map(Some)
             .map_err(|error| DbError::Sqlite { path, error })
@@ -337,41 +379,6 @@ impl LedgerReader<'_> {
              WHERE run_id = ?1 AND state IN ('queued', 'running')"
         ))?;
         query.query_row([run_id], slot_row).optional()
-    }
-
-    /// Tells whether a slot names this run and has a final state.
-    ///
-    /// *Errors*: SQLite's.
-    pub fn is_decided(
-        &self,
-        run_id: &str,
-        (job, epoch, due_at): (&str, i64, DateTime<Utc>),
-    ) -> rusqlite::Result<bool> {
-        let mut query = self.connection.prepare_cached(
-            "SELECT 1 FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND run_id = ?4
-             AND state NOT IN ('queued', 'running')",
-        )?;
-        query.exists(params![job, epoch, due_at.timestamp_millis(), run_id])
-    }
-
-    /// Tells whether a run was started or queued for a due time in one of these epochs.
-    ///
-    /// *Errors*: SQLite's.
-    pub fn ran_in(
-        &self,
-        job: &str,
-        epochs: &[i64],
-        due_at: DateTime<Utc>,
-    ) -> rusqlite::Result<bool> {
-        let mut query = self.connection.prepare_cached(
-            "SELECT 1 FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND state IN ('ran', 'running', 'queued')",
-        )?;
-        for epoch in epochs {
-            if query.exists(params![job, epoch, due_at.timestamp_millis()])? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Returns the last clock reading of each epoch that has ended, as far as a schedule was in effect
@@ -541,8 +548,8 @@ mod tests {
     #[tokio::test]
     async fn a_slot_is_claimed_once() {
         let dir = tempfile::tempdir().unwrap();
-        let (ledger, aside) = Ledger::open(dir.path(), None).unwrap();
-        assert_eq!(aside, None);
+        let (ledger, found) = Ledger::open(dir.path(), None).unwrap();
+        assert_eq!(found.aside, None);
         let claimed = ledger
             .claim(claim(vec![slot(60, SlotState::Queued), slot(120, SlotState::Queued)]), at(60))
             .await
@@ -603,8 +610,8 @@ mod tests {
         .unwrap();
         assert!(matches!(Ledger::open(dir.path(), None), Err(DbError::Damaged(_))));
         let lock = StateDir::new(dir.path()).lock().unwrap().unwrap();
-        let (ledger, aside) = Ledger::open(dir.path(), Some(&lock)).unwrap();
-        assert!(aside.unwrap().exists());
+        let (ledger, found) = Ledger::open(dir.path(), Some(&lock)).unwrap();
+        assert!(found.is_lost() && found.aside.unwrap().exists());
         assert_eq!(
             ledger.claim(claim(vec![slot(60, SlotState::Queued)]), at(60)).await.unwrap(),
             [true]

@@ -5,16 +5,13 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
-use super::cells::Cells;
+use super::cells::{ALL_SPENT, Cells};
 use super::claim::{EndedRuns, SlotState, end_runs, insert_queued};
 use super::ledger::{keep_meta, moment_of};
 use super::pauses::{Pause, keep};
 use super::run_dir::StateDir;
 use super::run_summary::QueuedRun;
 use crate::domain::{RunId, StopReason, Trigger};
-
-/// An amount of a daily budget above every limit, in millionths of a US dollar.
-const ALL_SPENT: i64 = i64::MAX / 4;
 
 /// What the end of a row needs to know.
 pub(super) struct Loss<'a> {

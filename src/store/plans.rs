@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use super::db::DbError;
+use super::guards::Lost;
 use super::ledger::{Ledger, LedgerReader};
 use crate::domain::{Plan, PlanState};
 
@@ -113,8 +114,8 @@ fn to_json(value: &impl serde::Serialize) -> rusqlite::Result<String> {
 }
 
 impl LedgerReader<'_> {
-    /// Returns the accepted tools of an MCP server, digests by name; `None` if the server has no
-    /// pins.
+    /// Returns the accepted tools of an MCP server, digests by name; `None` if dutyd has never used the
+    /// server. After a loss of the pins, no tool of it is accepted.
     ///
     /// *Errors*: SQLite's.
     pub fn mcp_pins(&self, server: &str) -> rusqlite::Result<Option<BTreeMap<String, String>>> {
@@ -127,7 +128,11 @@ impl LedgerReader<'_> {
             let _: String = row.get(1)?;
             digests(row)
         });
-        found.optional()
+        let found = found.optional()?;
+        if found.is_none() && Lost::McpPins.is_marked(self.connection())? {
+            return Ok(Some(BTreeMap::new()));
+        }
+        Ok(found)
     }
 
     /// Returns all plans. A plan that cannot be read does not hide the others.

@@ -1,10 +1,13 @@
-//! What is restored of a lost ledger: the slots that ran.
+//! What is restored of a lost or older ledger: the slots that ran. `guards.rs` restores what restricts.
 
 use chrono::{DateTime, Utc};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::claim::{Claim, Slot, write_claim};
 use super::db::DbError;
+use super::guards::Lost;
 use super::ledger::{Ledger, LedgerReader, keep_meta};
+use crate::domain::RunId;
 
 /// The key in the table `meta` for the time of the restoration.
 const RESTORED_AT: &str = "restored_at";
@@ -33,6 +36,93 @@ impl Ledger {
         })
         .await
     }
+
+    /// Adds the slots of runs that an older ledger lacks; returns those that it took. A slot that the
+    /// ledger left open for another run goes to its recorded run. Of several with the same key, the first
+    /// one counts.
+    ///
+    /// *Errors*: [`DbError`]; the ledger is then unchanged.
+    pub async fn fold_in(
+        &self,
+        slots: Vec<Slot>,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Slot>, DbError> {
+        self.write(move |transaction| {
+            let mut taken: Vec<Slot> = Vec::new();
+            for slot in slots {
+                if fold_in(transaction, &slot, now)? {
+                    taken.push(slot);
+                }
+            }
+            if let Some(epoch) = taken.iter().map(|slot| slot.epoch).max() {
+                keep_meta(transaction, RESTORED_AT, now.timestamp_millis())?;
+                transaction.execute(
+                    "INSERT INTO meta VALUES ('epoch', ?1) ON CONFLICT (name) DO UPDATE SET value = max(value, ?1)",
+                    [epoch],
+                )?;
+            }
+            Ok(taken)
+        })
+        .await
+    }
+
+    /// Pauses these jobs because their pauses are lost; a paused job keeps its note. From now on, a
+    /// server without accepted tools has none.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn pause_after_loss(
+        &self,
+        jobs: Vec<String>,
+        note: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            for job in &jobs {
+                transaction
+                    .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3)")?
+                    .execute(params![job, now.timestamp_millis(), note])?;
+            }
+            Lost::McpPins.mark(transaction)?;
+            Lost::Pauses.unmark(transaction)
+        })
+        .await
+    }
+}
+
+/// The row that covers a due time.
+struct Row {
+    is_open: bool,
+    run_id: Option<String>,
+}
+
+/// Does what [`Ledger::fold_in`] does, for one slot; returns whether it took the slot.
+fn fold_in(transaction: &Connection, slot: &Slot, now: DateTime<Utc>) -> rusqlite::Result<bool> {
+    let row = transaction
+        .prepare_cached(
+            "SELECT state IN ('queued', 'running'), run_id FROM slots
+             WHERE job = ?1 AND epoch = ?2 AND due_at <= ?3 AND COALESCE(until, due_at) >= ?3",
+        )?
+        .query_row(params![slot.job, slot.epoch, slot.due_at.timestamp_millis()], |row| {
+            Ok(Row { is_open: row.get(0)?, run_id: row.get(1)? })
+        })
+        .optional()?;
+    let own = slot.run_id.as_ref().map(RunId::as_str);
+    let left = match row {
+        None => None,
+        Some(row) if row.is_open && row.run_id.as_deref() != own => row.run_id,
+        // Its run is the recorded one, or it is decided.
+        Some(_) => return Ok(false),
+    };
+    if let Some(left) = &left {
+        transaction.execute(
+            "UPDATE slots SET run_id = ?2 WHERE run_id = ?1 AND state = 'coalesced'",
+            params![left, own],
+        )?;
+    }
+    let left = left.and_then(|left| RunId::parse(&left).ok());
+    let slots = vec![Slot { left, ..slot.clone() }];
+    let claimed = write_claim(transaction, &Claim { slots, ..Claim::default() }, now)?;
+    Ok(claimed == [true])
 }
 
 impl LedgerReader<'_> {

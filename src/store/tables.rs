@@ -62,6 +62,19 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TABLE unreadable (
             found_at INTEGER NOT NULL, of_table TEXT NOT NULL, row TEXT NOT NULL, reason TEXT NOT NULL
         );
+    ", "
+        INSERT INTO meta VALUES ('guards_revision', 0);
+        CREATE TRIGGER pause_added AFTER INSERT ON pauses BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER pause_changed AFTER UPDATE ON pauses BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER pause_removed AFTER DELETE ON pauses BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER pins_added AFTER INSERT ON mcp_pins BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER pins_changed AFTER UPDATE ON mcp_pins BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER pins_removed AFTER DELETE ON mcp_pins BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER day_added AFTER INSERT ON budget_days BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER day_changed AFTER UPDATE ON budget_days BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER day_removed AFTER DELETE ON budget_days BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER reservation_added AFTER INSERT ON reservations BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER reservation_removed AFTER DELETE ON reservations BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
     "],
 };
 

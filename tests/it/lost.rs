@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::support::{Daemon, Place, wait_until};
+use crate::support::{Daemon, Place, asked, wait_until};
 
 const JOBS: &str = "version: 1
 jobs:
@@ -67,7 +67,7 @@ fn the_slots_of_a_lost_ledger_are_restored_from_the_records() {
         let daemon = place.serve();
         let degraded = place.json(&["status"])["degraded"].to_string();
         assert!(degraded.contains("the ledger was lost"), "{degraded}");
-        assert!(degraded.contains("pauses, plans"), "{degraded}");
+        assert!(degraded.contains("plans, waiting attempts"), "{degraded}");
         assert_eq!(degraded.contains("damaged"), is_damaged, "{degraded}");
         assert_eq!(files(&place, "ledger.damaged").len(), usize::from(is_damaged));
         assert_eq!(ran(&place)[..before.len()], before);
@@ -79,6 +79,136 @@ fn the_slots_of_a_lost_ledger_are_restored_from_the_records() {
         let daemon = place.serve();
         assert_eq!(place.json(&["status"])["degraded"], serde_json::json!([]));
         drop(daemon);
+    }
+}
+
+/// Removes the ledger, as a person would who restores a backup.
+fn lose(place: &Place) {
+    for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+        let _ = std::fs::remove_file(place.state().join(name));
+    }
+}
+
+// proves STATE-7
+#[test]
+fn a_pause_outlives_the_ledger() {
+    let place = place();
+    let daemon = place.serve();
+    wait_until(|| !ran(&place).is_empty(), || place.log());
+    assert_eq!(place.dutyd(&["pause", "tick", "--note", "disk swap"]).code, 0);
+    wait_until(|| place.json(&["status"])["runs"]["active"] == 0, || place.log());
+    stop(daemon);
+    let before = ran(&place);
+    let notes = || -> Vec<Value> {
+        let jobs = place.json(&["jobs"]).as_array().unwrap().clone();
+        jobs.iter().map(|job| job["pause_note"].clone()).collect()
+    };
+    lose(&place);
+    let daemon = place.serve();
+    assert_eq!(notes(), [Value::Null, "disk swap".into()]);
+    wait_until(|| slots(&place).iter().any(|slot| slot["state"] == "paused"), || place.log());
+    stop(daemon);
+    lose(&place);
+    std::fs::remove_file(place.state().join("guards.json")).unwrap();
+    let daemon = place.serve();
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("every job is paused until `dutyd unpause JOB`"), "{degraded}");
+    assert!(notes().iter().all(|note| note.to_string().contains("were lost")), "{:?}", notes());
+    wait_until(|| slots(&place).iter().any(|slot| slot["state"] == "paused"), || place.log());
+    assert_eq!(ran(&place), before);
+    assert_eq!(place.dutyd(&["unpause", "tick"]).code, 0);
+    wait_until(|| ran(&place).len() > before.len(), || place.log());
+    drop(daemon);
+}
+
+// proves STATE-8
+#[test]
+fn an_older_ledger_repeats_no_slot() {
+    let place = place();
+    let daemon = place.serve();
+    wait_until(|| ran(&place).len() >= 2, || place.log());
+    stop(daemon);
+    let backup = place.path().join("backup");
+    std::fs::create_dir(&backup).unwrap();
+    let own = || files(&place, "ledger.db");
+    for file in own() {
+        std::fs::copy(&file, backup.join(file.file_name().unwrap())).unwrap();
+    }
+    let daemon = place.serve();
+    let count = ran(&place).len();
+    wait_until(|| ran(&place).len() >= count + 4, || place.log());
+    stop(daemon);
+    let before = ran(&place);
+    lose(&place);
+    for file in std::fs::read_dir(&backup).unwrap().flatten() {
+        std::fs::copy(file.path(), place.state().join(file.file_name())).unwrap();
+    }
+    let daemon = place.serve();
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("the ledger is older than the records"), "{degraded}");
+    assert_eq!(ran(&place)[..before.len()], before);
+    wait_until(|| ran(&place).len() > before.len(), || place.log());
+    stop(daemon);
+    let runs = place.json(&["runs", "--limit", "10000"]);
+    let mut due: Vec<&str> =
+        runs.as_array().unwrap().iter().filter_map(|run| run["scheduled_for"].as_str()).collect();
+    let all = due.len();
+    due.sort_unstable();
+    due.dedup();
+    assert_eq!(due.len(), all, "a slot ran twice: {runs}");
+    let audit = place.json(&["audit"]);
+    assert_eq!(audit["ok"], true, "{audit}");
+    let daemon = place.serve();
+    assert_eq!(place.json(&["status"])["degraded"], serde_json::json!([]));
+    drop(daemon);
+}
+
+// proves STATE-8
+#[test]
+fn no_run_begins_while_the_state_directory_is_not_in_place() {
+    let place = place();
+    place.write("jobs.yaml", "version: 1\njobs: [{name: hand, prompt: x}]\n");
+    let daemon = place.serve();
+    let moved = place.path().join("moved");
+    std::fs::rename(place.state(), &moved).unwrap();
+    let ready = |state: &std::path::Path| asked(&state.join("control.sock"), None, "GET /readyz");
+    wait_until(|| ready(&moved).contains("503"), || place.log());
+    assert!(place.log().contains("was moved, removed or replaced"), "{}", place.log());
+    std::fs::rename(&moved, place.state()).unwrap();
+    wait_until(|| ready(&place.state()).contains("200"), || place.log());
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    std::fs::remove_file(place.state().join("ledger.db")).unwrap();
+    wait_until(|| ready(&place.state()).contains("503"), || place.log());
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("ledger.db was moved, removed or replaced"), "{degraded}");
+    drop(daemon);
+}
+
+// proves STATE-7
+#[test]
+fn a_lost_ledger_is_not_shown_as_one_without_slots() {
+    for is_emptied in [true, false] {
+        let place = place();
+        let daemon = place.serve();
+        wait_until(|| !ran(&place).is_empty(), || place.log());
+        stop(daemon);
+        lose(&place);
+        let ledger = place.state().join("ledger.db");
+        if is_emptied {
+            std::fs::write(&ledger, "").unwrap();
+        }
+        let bytes = || std::fs::metadata(&ledger).map(|file| file.len()).ok();
+        let before = bytes();
+        let says = "ledger.db is missing or empty although dutyd has run here";
+        for verb in ["slots", "audit", "plans", "prune"] {
+            let done = place.dutyd(&[verb]);
+            assert!(done.code == 1 && done.stderr.contains(says), "{verb}: {done:?}");
+        }
+        for verb in [&["runs"][..], &["verify", "--all"], &["run", "hand"]] {
+            let done = place.dutyd(verb);
+            assert!(done.code == 0 && done.stderr.contains(says), "{verb:?}: {done:?}");
+        }
+        assert_eq!(bytes(), before, "no verb makes a new ledger");
     }
 }
 

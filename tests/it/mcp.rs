@@ -126,6 +126,28 @@ fn a_tool_that_changed_is_not_there_until_it_is_accepted() {
     assert_eq!(place.dutyd(&["mcp", "accept", "smal"]).code, 3);
 }
 
+// proves MCP-3, STATE-7
+#[test]
+fn no_tool_is_accepted_at_first_contact_after_its_pin_was_lost() {
+    let place = place("plain", ECHO, "");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    for file in place.kept() {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("ledger.db") || name == "guards.json" {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    set(&place, "changed");
+    drop(place.serve());
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["error_kind"], "unknown_tool");
+    let told = warnings(&place);
+    assert!(told[0].contains("is not among the accepted tools"), "{told:?}");
+    assert_eq!(place.dutyd(&["mcp", "accept", "small"]).code, 0);
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+}
+
 // proves MCP-2, CFG-5
 #[test]
 fn what_cannot_be_used_is_left_out_and_told() {

@@ -1,36 +1,218 @@
-//! Restores the slots of a lost ledger from the runs that they started.
+//! Restores a ledger that is lost, or older than the records of the runs: the slots from the runs that
+//! they started, and the pauses of all jobs if nothing tells which ones were paused.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use chrono::{DateTime, Utc};
 
 use super::Resumable;
 use crate::config::Config;
-use crate::domain::{RunId, StopReason};
+use crate::domain::{Event, RunId, StopReason, Trigger};
 use crate::run::Host;
-use crate::store::{DbError, RunSummary, Slot, SlotState};
+use crate::store::{
+    DbError, LedgerFound, ReadLine, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
+    known, read_lines,
+};
 
-/// If the ledger is blank, adds a slot for each run in the index and for each run that continues, as
-/// far as the run has a due time. Returns the number of slots.
+/// What was brought into the ledger.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// What the operator must know, one sentence each.
+    pub problems: Vec<String>,
+    /// For each job of an older ledger, the newest due time whose run was found. An earlier due time
+    /// without a row was decided, but the decision is lost.
+    pub recorded_until: BTreeMap<String, DateTime<Utc>>,
+}
+
+/// Brings a lost or older ledger up to the records of the runs, before any slot is claimed. `found` is
+/// how the ledger was opened.
+///
+/// *Errors*: a database fails, or the records cannot be read.
+pub async fn restore_ledger(
+    host: &Host,
+    config: &Config,
+    resumable: &[Resumable],
+    found: &LedgerFound,
+) -> Result<Restored, DbError> {
+    let is_blank = host.ledger.get().await?.is_blank().await?;
+    let (slots, recorded_until) = match is_blank {
+        true => (restore_lost(host, config, resumable).await?, BTreeMap::new()),
+        false => {
+            let slots = fold_in(host, config, resumable).await?;
+            (slots.len(), newest(&slots))
+        }
+    };
+    let mut problems = Vec::new();
+    if found.is_lost() || (is_blank && slots > 0) {
+        problems.push(lost(slots, found.restrictions));
+    } else if slots > 0 {
+        problems.push(format!(
+            "the ledger is older than the records of the runs: {slots} slots were taken from the records; plans and waiting attempts since then may be gone"
+        ));
+    }
+    if found.restrictions == Restrictions::Newer {
+        problems.push(
+            "the ledger is older than guards.json: pauses, accepted MCP tools and spent budgets were taken from there".to_owned(),
+        );
+    }
+    // Without a `guards.json`, nothing tells whether a job was paused after an older ledger was written.
+    let is_older = found.restrictions == Restrictions::Unchecked && !is_blank && slots > 0;
+    if found.restrictions == Restrictions::Gone || is_older {
+        pause_all(host, config).await?;
+        problems.push(UNGUARDED.to_owned());
+    }
+    problems.iter().for_each(|problem| tracing::error!(problem, "the ledger was restored"));
+    Ok(Restored { problems, recorded_until })
+}
+
+/// What follows from the loss of the ledger and of `guards.json`.
+const UNGUARDED: &str = "guards.json is missing, so every job is paused until `dutyd unpause JOB`, no tool of an MCP server is accepted until `dutyd mcp accept SERVER`, and the daily budgets may begin at zero";
+
+/// Returns the sentence about a lost ledger.
+fn lost(slots: usize, restrictions: Restrictions) -> String {
+    let kept = match restrictions {
+        Restrictions::Gone => "",
+        Restrictions::Own
+        | Restrictions::Unchecked
+        | Restrictions::Newer
+        | Restrictions::Restored => {
+            "pauses, accepted MCP tools and spent budgets were taken from guards.json; "
+        }
+    };
+    format!(
+        "the ledger was lost: {slots} slots were restored from the records of their runs; {kept}plans, waiting attempts and answers of prechecks are gone"
+    )
+}
+
+/// Pauses every job that the configuration or a record names.
+async fn pause_all(host: &Host, config: &Config) -> Result<(), DbError> {
+    let recorded = host.index.get().await?.last_runs().await?;
+    let jobs: BTreeSet<String> =
+        config.jobs.keys().map(ToString::to_string).chain(recorded.into_keys()).collect();
+    let note = "the ledger and guards.json were lost, and this job may have been paused".to_owned();
+    let ledger = host.ledger.get().await?;
+    ledger.pause_after_loss(jobs.into_iter().collect(), note, host.clock.now()).await
+}
+
+/// Adds a slot for each run in the index and for each run that continues, as far as the run has a due
+/// time. Returns the number of slots.
 ///
 /// Rebuilds the index first. The slots are in epoch 0: the earlier epochs are lost.
-/// *Errors*: a database fails.
-pub async fn restore_slots(
+async fn restore_lost(
     host: &Host,
     config: &Config,
     resumable: &[Resumable],
 ) -> Result<usize, DbError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    if !ledger.is_blank().await? {
-        return Ok(0);
-    }
     index.rebuild(host.state.clone()).await?;
     let open = resumable.iter().map(|run| (&run.resumption.row, SlotState::Running));
     let ended = index.runs_of_slots().await?;
     let ended = ended.iter().map(|row| (row, state_of(row.stop_reason)));
-    let slots = open.chain(ended).filter_map(|(row, state)| slot(row, state, config));
+    let slots = open.chain(ended).filter_map(|(row, state)| slot(row, (state, 0), config));
     let slots: Vec<Slot> = slots.collect();
     let count = slots.len();
     ledger.restore(slots, host.clock.now()).await?;
     Ok(count)
+}
+
+/// Adds the slots of runs that the ledger does not know; returns those that were missing.
+async fn fold_in(
+    host: &Host,
+    config: &Config,
+    resumable: &[Resumable],
+) -> Result<Vec<Slot>, DbError> {
+    let ledger = host.ledger.get().await?;
+    let known = ledger.read(|reader| {
+        // The slots of earlier runs were restored when the ledger was lost.
+        let since = reader.restored_at()?.map_or_else(String::new, first_id);
+        let mut ids = HashSet::new();
+        reader.each_record_end(&since, |id| {
+            ids.insert(id.to_owned());
+        })?;
+        Ok(KnownRuns { since, ids })
+    });
+    let (known, state) = (known.await?, host.state.clone());
+    let unreadable = |error| DbError::Unreadable { path: host.state.root().join("runs"), error };
+    let recorded = tokio::task::spawn_blocking(move || unknown_runs(&state, &known)).await;
+    let recorded = recorded.map_err(|error| unreadable(std::io::Error::other(error)))?;
+    let recorded = recorded.map_err(unreadable)?;
+    let open = resumable.iter().filter_map(|run| {
+        let epoch = run.spec.trigger.epoch.unwrap_or(0);
+        slot(&run.resumption.row, (SlotState::Running, epoch), config)
+    });
+    // The last attempt for a slot comes first, because it names the slot.
+    let ended = recorded
+        .iter()
+        .rev()
+        .filter_map(|run| slot(&run.row, (state_of(run.row.stop_reason), run.epoch), config));
+    let slots: Vec<Slot> = open.chain(ended).collect();
+    match slots.is_empty() {
+        true => Ok(slots),
+        false => ledger.fold_in(slots, host.clock.now()).await,
+    }
+}
+
+/// The runs whose record has an end in the ledger.
+struct KnownRuns {
+    /// Runs with a lower id do not count.
+    since: String,
+    ids: HashSet<String>,
+}
+
+/// A run that the ledger does not know.
+struct UnknownRun {
+    row: RunSummary,
+    epoch: i64,
+}
+
+/// Returns the ended runs that the ledger does not know, oldest first. Blocks.
+///
+/// *Errors*: a directory of runs cannot be read.
+fn unknown_runs(state: &StateDir, known: &KnownRuns) -> std::io::Result<Vec<UnknownRun>> {
+    let mut unknown = Vec::new();
+    state.each_run(|run| {
+        let id = run.run_id().as_str();
+        if id >= known.since.as_str() && !known.ids.contains(id) && !state.is_open(run.run_id()) {
+            unknown.extend(unknown_run(run));
+        }
+        true
+    })?;
+    Ok(unknown)
+}
+
+/// Returns a run by its transcript; `None`, with a warning, if the first line cannot be read.
+fn unknown_run(run: &RunDir) -> Option<UnknownRun> {
+    let run_id = run.run_id();
+    let lines: Vec<ReadLine> = match read_lines(&run.transcript()) {
+        Ok(lines) => lines.map_while(Result::ok).collect(),
+        Err(error) => {
+            tracing::warn!(%run_id, %error, "cannot read a record that the ledger does not know");
+            return None;
+        }
+    };
+    let (Some(Event::SessionStart(start)), Some(row)) =
+        (lines.first().and_then(known), RunSummary::fold(&lines))
+    else {
+        tracing::warn!(%run_id, "a record that the ledger does not know has no first line");
+        return None;
+    };
+    Some(UnknownRun { epoch: start.epoch.unwrap_or(0), row })
+}
+
+/// Returns the lowest id of a run that begins at `at`.
+fn first_id(at: DateTime<Utc>) -> String {
+    let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
+    ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
+}
+
+/// Returns the newest due time of each job.
+fn newest(slots: &[Slot]) -> BTreeMap<String, DateTime<Utc>> {
+    let mut newest = BTreeMap::new();
+    for slot in slots {
+        let of_job = newest.entry(slot.job.clone()).or_insert(slot.due_at);
+        *of_job = slot.due_at.max(*of_job);
+    }
+    newest
 }
 
 fn state_of(stop_reason: Option<StopReason>) -> SlotState {
@@ -42,7 +224,7 @@ fn state_of(stop_reason: Option<StopReason>) -> SlotState {
 }
 
 /// Returns the slot of a run; `None` if the run has no due time.
-fn slot(row: &RunSummary, state: SlotState, config: &Config) -> Option<Slot> {
+fn slot(row: &RunSummary, (state, epoch): (SlotState, i64), config: &Config) -> Option<Slot> {
     let due_at =
         DateTime::parse_from_rfc3339(row.scheduled_for.as_deref()?).ok()?.with_timezone(&Utc);
     let schedule = config.jobs.get(row.job.as_str()).and_then(|job| job.schedule.as_ref());
@@ -53,10 +235,10 @@ fn slot(row: &RunSummary, state: SlotState, config: &Config) -> Option<Slot> {
     };
     Some(Slot {
         job: row.job.clone(),
-        epoch: 0,
+        epoch,
         due_at,
         span: None,
-        is_backfill: false,
+        is_backfill: row.trigger == Trigger::Backfill,
         state,
         run_id: RunId::parse(&row.run_id).ok(),
         reason: format!("{ended}; restored from the record of its run"),

@@ -29,6 +29,8 @@ impl Crashed {
             Self { temp: tempfile::tempdir().unwrap(), run_id: RunId::parse(run_id).unwrap() };
         let state = crashed.state();
         state.create().unwrap();
+        // A daemon makes the ledger before the first record.
+        drop(crate::store::Ledger::open(crashed.temp.path(), None).unwrap());
         let began = chrono::DateTime::parse_from_rfc3339("2026-11-22T00:00:00Z").unwrap();
         let run = state.create_run(&crashed.run_id, began.to_utc()).unwrap();
         std::fs::write(run.transcript(), transcript).unwrap();

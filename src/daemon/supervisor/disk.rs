@@ -1,4 +1,5 @@
-//! Notices that the disk cannot be written, and finds out when it can be written again (STATE-4).
+//! Notices that the disk cannot be written or that the state was moved away, and finds out when runs
+//! may begin again (STATE-4, STATE-8).
 
 use std::time::Duration;
 
@@ -25,6 +26,20 @@ impl Supervisor {
         self.not_before = Some(Instant::now() + PAUSE);
     }
 
+    /// Tells whether the state directory and the ledger are those that the daemon opened. If not, no run
+    /// begins, as after a fault of the disk.
+    pub(super) fn is_in_place(&mut self) -> bool {
+        let Err(displaced) = self.parts.ledger.check_identity() else { return true };
+        let fault = format!("no run begins: {displaced}");
+        // Each tick finds it again.
+        if self.disk_fault.as_ref() != Some(&fault) {
+            tracing::error!(%displaced, "no run begins");
+            self.disk_fault = Some(fault);
+        }
+        self.not_before = Some(Instant::now() + PAUSE);
+        false
+    }
+
     /// Tells whether runs may begin. After a fault, writes to the state directory and to the ledger,
     /// at most once per [`PAUSE`].
     pub(super) async fn disk_is_writable(&mut self) -> bool {
@@ -32,6 +47,10 @@ impl Supervisor {
             return true;
         }
         if self.not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            return false;
+        }
+        // Do not write to a directory that replaced ours.
+        if !self.is_in_place() {
             return false;
         }
         let state = self.parts.host.state.clone();

@@ -52,6 +52,13 @@ impl Supervisor {
                 schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
             let down = self.without_row(&period, down).await?;
             if self.has_schedule(&period) {
+                let until = self.parts.recorded_until.get(&period.job).copied();
+                let is_recorded = |due_at: &DateTime<Utc>| until.is_some_and(|at| *due_at <= at);
+                let (before, down): (Vec<DateTime<Utc>>, Vec<DateTime<Utc>>) =
+                    down.into_iter().partition(is_recorded);
+                // A run of it would have a record; another run may have covered it.
+                let why = "the ledger is older than the records, and they have no run of it";
+                missed.extend(self.missed((&period, &schedule), &before, why));
                 let key = (epoch, period.job.clone());
                 for due_at in down {
                     match self.hold_until_start(&period.job, due_at, now) {

@@ -65,6 +65,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         degraded: Vec::new(),
         resumable: Vec::new(),
         unrecovered: BTreeMap::new(),
+        recorded_until: BTreeMap::new(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }

@@ -164,7 +164,7 @@ impl RunningServer {
                 Some(None) => {
                     warn(
                         "mcp_pin",
-                        "is new since its server was accepted; it is left out until you run `dutyd mcp accept`",
+                        "is not among the accepted tools of its server; it is left out until you run `dutyd mcp accept`",
                     );
                     continue;
                 }

@@ -1,0 +1,529 @@
+//! `guards.json`: a second copy of what restricts jobs (pauses, accepted MCP tools, spent and reserved
+//! amounts), for the case that the ledger is lost or older than the file.
+//!
+//! Triggers of the ledger count each change of these tables in `meta`. [`GuardsFile::follow`] writes
+//! the file before the transaction with such a change is committed, so the file is never older than
+//! the ledger. *Source*: `docs/design/architecture.md`, "Ledger and index".
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, Transaction, params};
+use serde::{Deserialize, Serialize};
+
+use super::cells::{ALL_SPENT, Cells};
+use super::db::set_aside;
+use super::files::write_atomic;
+use super::run_dir::StateDir;
+
+/// The version of the format.
+const VERSION: u32 = 1;
+
+/// The days of each daily budget that the file holds, newest first. A clock that is wrong for a moment
+/// adds a day, and today must stay.
+const DAYS: u32 = 8;
+
+/// The ledger before it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It goes on.
+    Continued,
+    /// It is the first one of a new state directory.
+    New,
+    /// An earlier one is lost.
+    Lost,
+}
+
+/// The source of the pauses, accepted MCP tools and amounts of an opened ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restrictions {
+    /// The ledger itself.
+    Own,
+    /// The ledger itself, without a `guards.json` to compare it with.
+    Unchecked,
+    /// `guards.json`, which was newer than the ledger.
+    Newer,
+    /// `guards.json`, because the ledger was lost.
+    Restored,
+    /// None: the ledger and `guards.json` were lost.
+    Gone,
+}
+
+/// The result of opening a ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerFound {
+    /// Where a damaged ledger was moved.
+    pub aside: Option<PathBuf>,
+    pub restrictions: Restrictions,
+}
+
+impl LedgerFound {
+    /// Tells whether an earlier ledger was lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self.restrictions, Restrictions::Restored | Restrictions::Gone)
+    }
+}
+
+/// Restrictions that were lost with the ledger and with the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Lost {
+    /// The pauses, until the daemon has paused every job.
+    Pauses,
+    /// The accepted MCP tools. A server without accepted tools then has none.
+    McpPins,
+}
+
+impl Lost {
+    const ALL: [Self; 2] = [Self::Pauses, Self::McpPins];
+
+    /// Returns the key in the table `meta`.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Pauses => "pauses_lost",
+            Self::McpPins => "mcp_pins_lost",
+        }
+    }
+
+    pub(super) fn is_marked(self, ledger: &Connection) -> rusqlite::Result<bool> {
+        ledger
+            .prepare_cached("SELECT EXISTS (SELECT 1 FROM meta WHERE name = ?1)")?
+            .query_row([self.key()], |row| row.get(0))
+    }
+
+    pub(super) fn mark(self, ledger: &Connection) -> rusqlite::Result<()> {
+        ledger.execute("INSERT OR IGNORE INTO meta VALUES (?1, 1)", [self.key()])?;
+        raise_revision(ledger)
+    }
+
+    pub(super) fn unmark(self, ledger: &Connection) -> rusqlite::Result<()> {
+        ledger.execute("DELETE FROM meta WHERE name = ?1", [self.key()])?;
+        raise_revision(ledger)
+    }
+}
+
+/// The content of the file.
+///
+/// *Shape*: `{"v":1,"revision":12,"lost":[],"pauses":[{"job":"backup","paused_at":1790000000000,"note":null}],
+/// "mcp_pins":{"files":"{\"read\":\"9f…\"}"},"budget_days":[{"scope":"","day":"2026-05-04","amount":5}],"reservations":[]}`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Guards {
+    v: u32,
+    /// The number of changes of these tables so far.
+    revision: i64,
+    lost: Vec<Lost>,
+    pauses: Vec<PauseRow>,
+    /// The JSON of the ledger by server.
+    mcp_pins: BTreeMap<String, String>,
+    /// The newest [`DAYS`] of each budget.
+    budget_days: Vec<DayRow>,
+    reservations: Vec<ReservationRow>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseRow {
+    job: String,
+    paused_at: i64,
+    note: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DayRow {
+    scope: String,
+    day: String,
+    /// In millionths of a US dollar.
+    amount: i64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReservationRow {
+    run_id: String,
+    scope: String,
+    day: String,
+    /// In millionths of a US dollar.
+    amount: i64,
+}
+
+impl Guards {
+    /// Reads the restrictions of the ledger. A row that cannot be read restricts at least as much here:
+    /// it must not keep the daemon from starting, which then ends what the row stands for.
+    fn read(ledger: &Connection) -> rusqlite::Result<Self> {
+        let mut lost = Vec::new();
+        for kind in Lost::ALL {
+            if kind.is_marked(ledger)? {
+                lost.push(kind);
+            }
+        }
+        let mut lose = |kind: Lost| {
+            if !lost.contains(&kind) {
+                lost.push(kind);
+            }
+        };
+        let mut pauses = Vec::new();
+        for row in rows(ledger, "SELECT job, paused_at, note FROM pauses ORDER BY job", [])? {
+            match row.text("job") {
+                Some(job) => pauses.push(PauseRow {
+                    job: job.to_owned(),
+                    paused_at: row.integer("paused_at").unwrap_or(0),
+                    note: row.text("note").map(str::to_owned),
+                }),
+                None => lose(Lost::Pauses),
+            }
+        }
+        let mut mcp_pins = BTreeMap::new();
+        for row in rows(ledger, "SELECT server, pins FROM mcp_pins", [])? {
+            match row.text("server").zip(row.text("pins")) {
+                Some((server, pins)) => drop(mcp_pins.insert(server.to_owned(), pins.to_owned())),
+                None => lose(Lost::McpPins),
+            }
+        }
+        let days = "SELECT scope, day, amount FROM
+             (SELECT *, row_number() OVER (PARTITION BY scope ORDER BY day DESC) AS age FROM budget_days)
+             WHERE age <= ?1 ORDER BY scope, day";
+        let budget_days = rows(ledger, days, [DAYS])?.into_iter().filter_map(|row| {
+            let (scope, day) = (row.text("scope")?.to_owned(), row.text("day")?.to_owned());
+            Some(DayRow { scope, day, amount: row.integer("amount").unwrap_or(ALL_SPENT) })
+        });
+        let reservations = "SELECT run_id, scope, day, amount FROM reservations";
+        let reservations = rows(ledger, reservations, [])?.into_iter().filter_map(|row| {
+            Some(ReservationRow {
+                run_id: row.text("run_id")?.to_owned(),
+                scope: row.text("scope")?.to_owned(),
+                day: row.text("day")?.to_owned(),
+                amount: row.integer("amount").unwrap_or(ALL_SPENT),
+            })
+        });
+        let (budget_days, reservations) = (budget_days.collect(), reservations.collect());
+        let revision = revision(ledger)?;
+        Ok(Self { v: VERSION, revision, lost, pauses, mcp_pins, budget_days, reservations })
+    }
+
+    /// Replaces the restrictions of the ledger. Earlier days of the budgets stay.
+    fn adopt(&self, ledger: &Connection) -> rusqlite::Result<()> {
+        ledger.execute("DELETE FROM pauses", [])?;
+        for pause in &self.pauses {
+            let row = params![pause.job, pause.paused_at, pause.note];
+            ledger.prepare_cached("INSERT INTO pauses VALUES (?1, ?2, ?3)")?.execute(row)?;
+        }
+        ledger.execute("DELETE FROM mcp_pins", [])?;
+        for (server, pins) in &self.mcp_pins {
+            ledger
+                .prepare_cached("INSERT INTO mcp_pins VALUES (?1, ?2)")?
+                .execute(params![server, pins])?;
+        }
+        for row in &self.budget_days {
+            ledger
+                .prepare_cached("INSERT OR REPLACE INTO budget_days VALUES (?1, ?2, ?3)")?
+                .execute(params![row.scope, row.day, row.amount])?;
+        }
+        ledger.execute("DELETE FROM reservations", [])?;
+        for row in &self.reservations {
+            ledger
+                .prepare_cached("INSERT INTO reservations VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![row.run_id, row.scope, row.day, row.amount])?;
+        }
+        for kind in Lost::ALL {
+            match self.lost.contains(&kind) {
+                true => kind.mark(ledger)?,
+                false => kind.unmark(ledger)?,
+            }
+        }
+        ledger
+            .execute("UPDATE meta SET value = ?1 WHERE name = 'guards_revision'", [self.revision])
+            .map(drop)
+    }
+}
+
+/// What the file holds.
+enum Stored {
+    Missing,
+    /// It cannot be read, for this reason.
+    Unreadable(String),
+    Whole(Guards),
+}
+
+/// The file `guards.json` of a state directory.
+#[derive(Debug, Clone)]
+pub(super) struct GuardsFile {
+    path: PathBuf,
+}
+
+impl GuardsFile {
+    pub(super) fn of(state: &Path) -> Self {
+        Self { path: state.join("guards.json") }
+    }
+
+    /// Compares the file with the ledger, in the transaction that opens the ledger, and brings the
+    /// older of both up to date.
+    ///
+    /// *Errors*: SQLite's; the file cannot be written.
+    pub(super) fn reconcile(
+        &self,
+        ledger: &Connection,
+        life: Life,
+    ) -> rusqlite::Result<Restrictions> {
+        ledger.execute("INSERT OR IGNORE INTO meta VALUES ('guards_revision', 0)", [])?;
+        let revision = revision(ledger)?;
+        let found = match (life, self.load()) {
+            (Life::Continued, Stored::Whole(guards)) if guards.revision > revision => {
+                guards.adopt(ledger)?;
+                // The file is one change ahead if the process died before it could commit.
+                if guards.revision == revision.saturating_add(1) {
+                    Restrictions::Own
+                } else {
+                    Restrictions::Newer
+                }
+            }
+            (Life::Continued, Stored::Whole(guards)) => {
+                if guards.revision < revision {
+                    self.write(ledger)?;
+                }
+                Restrictions::Own
+            }
+            (Life::Lost, Stored::Whole(guards)) => {
+                guards.adopt(ledger)?;
+                Restrictions::Restored
+            }
+            (life, stored) => {
+                self.move_unreadable(&stored);
+                if life == Life::Lost {
+                    for kind in Lost::ALL {
+                        kind.mark(ledger)?;
+                    }
+                }
+                self.write(ledger)?;
+                match life {
+                    Life::Continued => Restrictions::Unchecked,
+                    Life::New => Restrictions::Own,
+                    Life::Lost => Restrictions::Gone,
+                }
+            }
+        };
+        // An earlier start may have died before it could pause the jobs.
+        match Lost::Pauses.is_marked(ledger)? {
+            true => Ok(Restrictions::Gone),
+            false => Ok(found),
+        }
+    }
+
+    /// Does `work` in a transaction of the ledger. If it changes what restricts, writes the file before
+    /// the transaction is committed.
+    ///
+    /// *Errors*: those of `work`; the file cannot be written.
+    pub(super) fn follow<T>(
+        &self,
+        transaction: &Transaction<'_>,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let before = revision(transaction)?;
+        let value = work(transaction)?;
+        if revision(transaction)? != before {
+            self.write(transaction)?;
+        }
+        Ok(value)
+    }
+
+    fn load(&self) -> Stored {
+        let bytes = match std::fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Stored::Missing,
+            Err(error) => return Stored::Unreadable(error.to_string()),
+        };
+        match serde_json::from_slice::<Guards>(&bytes) {
+            Ok(guards) if guards.v == VERSION => Stored::Whole(guards),
+            Ok(guards) => Stored::Unreadable(format!("its version {} is unknown", guards.v)),
+            Err(error) => Stored::Unreadable(error.to_string()),
+        }
+    }
+
+    fn move_unreadable(&self, stored: &Stored) {
+        if let Stored::Unreadable(why) = stored {
+            let aside = set_aside(&self.path);
+            let (path, aside) = (self.path.display(), aside.display());
+            tracing::error!(%path, %aside, why, "moved a file that cannot be read");
+        }
+    }
+
+    fn write(&self, ledger: &Connection) -> rusqlite::Result<()> {
+        let other = rusqlite::Error::ToSqlConversionFailure;
+        let json =
+            serde_json::to_vec(&Guards::read(ledger)?).map_err(|error| other(error.into()))?;
+        write_atomic(&self.path, &json)
+            .map_err(|error| other(format!("cannot write {}: {error}", self.path.display()).into()))
+    }
+}
+
+/// Tells whether dutyd has worked in a state directory before: it has a `guards.json` or a run.
+///
+/// *Errors*: the directories of the runs cannot be read.
+pub(super) fn has_past(state: &Path) -> io::Result<bool> {
+    if std::fs::symlink_metadata(state.join("guards.json")).is_ok() {
+        return Ok(true);
+    }
+    let mut has_run = false;
+    StateDir::new(state).each_run(|_| {
+        has_run = true;
+        false
+    })?;
+    Ok(has_run)
+}
+
+/// Returns the rows of a query, whatever the types of their cells are.
+fn rows(
+    ledger: &Connection,
+    query: &str,
+    params: impl rusqlite::Params,
+) -> rusqlite::Result<Vec<Cells>> {
+    ledger.prepare_cached(query)?.query_map(params, Cells::of)?.collect()
+}
+
+fn revision(ledger: &Connection) -> rusqlite::Result<i64> {
+    ledger
+        .prepare_cached("SELECT value FROM meta WHERE name = 'guards_revision'")?
+        .query_row([], |row| row.get(0))
+}
+
+fn raise_revision(ledger: &Connection) -> rusqlite::Result<()> {
+    ledger.execute("UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'", []).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::{DateTime, NaiveDate, Utc};
+
+    use super::*;
+    use crate::domain::RunId;
+    use crate::store::{DayBudget, DbError, Ledger, Pause, StateDir};
+
+    fn now() -> DateTime<Utc> {
+        DateTime::from_timestamp(1_790_000_000, 0).unwrap()
+    }
+
+    fn pause(job: &str) -> Pause {
+        Pause { job: job.into(), paused_at: now(), note: Some("disk swap".into()) }
+    }
+
+    fn budget(limit: i64) -> Vec<DayBudget> {
+        let day = NaiveDate::from_ymd_opt(2026, 5, 4).unwrap();
+        vec![DayBudget { job: Some("a".into()), day, limit_micro_usd: Some(limit) }]
+    }
+
+    fn opened(root: &Path) -> (Ledger, LedgerFound) {
+        let lock = StateDir::new(root).lock().unwrap().unwrap();
+        Ledger::open(root, Some(&lock)).unwrap()
+    }
+
+    fn lose(root: &Path) {
+        for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
+            let _ = std::fs::remove_file(root.join(name));
+        }
+    }
+
+    async fn pauses(ledger: &Ledger) -> Vec<Pause> {
+        ledger.read(|reader| reader.pauses()).await.unwrap()
+    }
+
+    /// Makes a ledger with a pause, a pin and a reservation.
+    async fn restricted(root: &Path) {
+        let (ledger, found) = opened(root);
+        assert_eq!(found.restrictions, Restrictions::Own);
+        ledger.pause(pause("a")).await.unwrap();
+        let pins = BTreeMap::from([("read".to_owned(), "9f".to_owned())]);
+        ledger.keep_mcp_pins("files".into(), pins).await.unwrap();
+        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        assert_eq!(ledger.reserve(run_id, budget(50), 40).await.unwrap(), None);
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn what_restricts_outlives_the_ledger() {
+        let home = tempfile::tempdir().unwrap();
+        restricted(home.path()).await;
+        lose(home.path());
+        assert!(matches!(Ledger::open(home.path(), None), Err(DbError::Lost(_))));
+        let (ledger, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Restored);
+        assert_eq!(pauses(&ledger).await, [pause("a")]);
+        let pins = ledger.read(|reader| reader.mcp_pins("files")).await.unwrap();
+        assert_eq!(pins.unwrap().len(), 1);
+        assert!(ledger.shortage(budget(50), 11).await.unwrap().is_some());
+        assert_eq!(ledger.reserved().await.unwrap().len(), 1);
+        drop(ledger);
+        let (_, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Own, "the loss is settled");
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_loss_of_both_copies_is_kept_until_every_job_is_paused() {
+        for damage in [None, Some("{\"v\":1,")] {
+            let home = tempfile::tempdir().unwrap();
+            restricted(home.path()).await;
+            let file = home.path().join("guards.json");
+            std::fs::remove_file(&file).unwrap();
+            lose(home.path());
+            match damage {
+                Some(text) => std::fs::write(&file, text).unwrap(),
+                None => {
+                    let ledger = home.path().join("ledger.db");
+                    std::fs::write(ledger, "this is not a database ".repeat(900)).unwrap();
+                }
+            }
+            for _ in 0..2 {
+                let (_, found) = opened(home.path());
+                assert_eq!(found.restrictions, Restrictions::Gone);
+            }
+            let (ledger, _) = opened(home.path());
+            let pins = ledger.read(|reader| reader.mcp_pins("files")).await.unwrap();
+            assert_eq!(pins, Some(BTreeMap::new()), "no tool is accepted at first contact");
+            let jobs = vec!["a".to_owned(), "b".to_owned()];
+            ledger.pause_after_loss(jobs, "lost".into(), now()).await.unwrap();
+            drop(ledger);
+            // The second loss finds all of it in the file.
+            lose(home.path());
+            let (ledger, found) = opened(home.path());
+            assert_eq!(found.restrictions, Restrictions::Restored);
+            assert_eq!(pauses(&ledger).await.len(), 2);
+            let pins = ledger.read(|reader| reader.mcp_pins("files")).await.unwrap();
+            assert_eq!(pins, Some(BTreeMap::new()));
+            assert!(damage.is_none() || home.path().join("guards.damaged.1").exists());
+        }
+    }
+
+    // proves STATE-8
+    #[tokio::test]
+    async fn an_older_ledger_takes_newer_restrictions() {
+        let home = tempfile::tempdir().unwrap();
+        restricted(home.path()).await;
+        let copy = home.path().join("copy");
+        let (ledger, _) = opened(home.path());
+        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
+        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
+        drop(reader);
+        ledger.pause(pause("b")).await.unwrap();
+        ledger.unpause("a".into()).await.unwrap();
+        drop(ledger);
+        lose(home.path());
+        std::fs::rename(&copy, home.path().join("ledger.db")).unwrap();
+        let (ledger, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Newer);
+        assert_eq!(pauses(&ledger).await, [pause("b")]);
+    }
+
+    #[tokio::test]
+    async fn a_change_without_its_copy_does_not_happen() {
+        let home = tempfile::tempdir().unwrap();
+        let (ledger, _) = opened(home.path());
+        let file = home.path().join("guards.json");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::create_dir_all(file.join("in the way")).unwrap();
+        assert!(ledger.pause(pause("a")).await.is_err());
+        assert_eq!(pauses(&ledger).await, []);
+    }
+}
