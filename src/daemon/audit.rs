@@ -5,6 +5,7 @@
 //! settled up to a time if every due time until then has its row.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
@@ -93,10 +94,7 @@ pub fn audit(
         // jitter. It decides them in the next epoch.
         let stepped_at = epoch_starts.get(&(period.epoch + 1)).filter(|_| period.ended.is_some());
         let mut left = Vec::new();
-        for due_at in dues(audited) {
-            if rows.has((&period.job, period.epoch, due_at)) {
-                continue;
-            }
+        for due_at in rows.missing(audited) {
             match stepped_at.filter(|_| due_at > period.settled) {
                 Some(_) => left.push(due_at),
                 None => holes.push(AuditedSlot { job: period.job.clone(), due_at }),
@@ -168,6 +166,44 @@ impl<'a> Rows<'a> {
         is_of
     }
 
+    /// Returns the due times of a period without a row, up to its end or as far as it is settled.
+    fn missing(&mut self, Audited { period, schedule }: &'a Audited) -> Vec<DateTime<Utc>> {
+        let until = period.ended.unwrap_or(period.settled);
+        let mut missing = Vec::new();
+        let mut next = schedule.next_after(period.began);
+        while let Some(due_at) = next.filter(|due| *due <= until) {
+            let due = (period.job.as_str(), period.epoch, due_at);
+            let last = self.pass_span(due, schedule, until);
+            if last.is_none() && !self.has(due) {
+                missing.push(due_at);
+            }
+            next = schedule.next_after(last.unwrap_or(due_at));
+        }
+        missing
+    }
+
+    /// Finds all due times of the span that begins with `due` at once, if it ends by `until` and has as
+    /// many slots as the schedule has due times; returns the last. A span may cover years.
+    fn pass_span(
+        &mut self,
+        due: (&'a str, i64, DateTime<Utc>),
+        schedule: &Schedule,
+        until: DateTime<Utc>,
+    ) -> Option<DateTime<Utc>> {
+        let (job, epoch, first) = due;
+        let (slot, left) = *self.rows.get(&due)?;
+        let last = slot.until.filter(|last| (first..=until).contains(last))?;
+        let inside = (Bound::Excluded(due), Bound::Included((job, epoch, last)));
+        let is_exact = left == slot.count
+            && self.rows.range(inside).next().is_none()
+            && schedule.count(first - TimeDelta::milliseconds(1), last) == slot.count;
+        if !is_exact {
+            return None;
+        }
+        self.rows.insert(due, (slot, 0));
+        Some(last)
+    }
+
     /// Returns the rows with due times that were not found in any schedule. Leaves out the rows of
     /// backfills, which need no schedule.
     fn unexplained(&self) -> impl Iterator<Item = &'a SlotRow> {
@@ -204,12 +240,6 @@ fn undecided_of<'a>(
     let first_due_at = left.next()?;
     let count = 1 + left.take(COUNTED - 1).count();
     Some(Undecided { job: period.job.clone(), first_due_at, count })
-}
-
-/// Returns the due times of a period, up to its end or as far as it is settled.
-fn dues(Audited { period, schedule }: &Audited) -> impl Iterator<Item = DateTime<Utc>> {
-    let until = period.ended.unwrap_or(period.settled);
-    schedule.iter_after(period.began).take_while(move |due| *due <= until)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod audit;
 mod command;
 mod disposition;
+mod fold;
 mod recovery;
 mod signals;
 mod supervisor;

@@ -14,13 +14,13 @@ use std::panic::AssertUnwindSafe;
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
 
-use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
+use crate::domain::{Event, Outcome, Person, RunId, SessionEnd, StopReason};
 use crate::process::{HostWorkError, Orphans, end_orphans};
 use crate::run::{Ended, Host, Resumption, RunSpec, millionths, tools_used, unknown_effects};
 use crate::store::{
-    AppendError, DbError, EndFacts, EndedRuns, ReadLine, RecordEnd, RecordFacts, RunDir, RunLock,
-    RunSummary, SlotState, Transcript, TranscriptExtent, TranscriptFacts, known, last_line,
-    read_lines, verify,
+    AppendError, DbError, EndFacts, EndedRuns, GivenUp, ReadLine, RecordEnd, RecordFacts, RunDir,
+    RunLock, RunSummary, SlotState, Transcript, TranscriptExtent, TranscriptFacts, known,
+    last_line, read_lines, verify,
 };
 use crate::text::redact::Redactor;
 use lost::{foreign_locks, keep_clean_start, lock_lost, unreadable_rows};
@@ -85,6 +85,8 @@ struct RecoveryEnd {
     stop_reason: StopReason,
     /// What went wrong, for the operator.
     error: String,
+    /// The person who cancelled the run.
+    by: Option<Person>,
 }
 
 impl RecoveryEnd {
@@ -92,7 +94,12 @@ impl RecoveryEnd {
         Self {
             stop_reason: StopReason::Interrupted,
             error: format!("the run was cut off and does not continue: {why}"),
+            by: None,
         }
+    }
+
+    fn given_up(GivenUp { reason, stop_reason, by }: GivenUp) -> Self {
+        Self { stop_reason, by, ..Self::interrupted(&reason) }
     }
 }
 
@@ -227,6 +234,7 @@ pub(super) async fn end_panicked(
     let end = RecoveryEnd {
         stop_reason: StopReason::InternalError,
         error: "a bug in dutyd ended the run; see its log".to_owned(),
+        by: None,
     };
     let facts = KnownFacts { since: None, end: Some(end), is_alive: false };
     match recover_run(host, run_id, (lock, facts), redactor).await {
@@ -331,16 +339,17 @@ async fn recover_run(
     Ok(Found::Ended(recovered, lock))
 }
 
-/// Ends a run that was cancelled before it began, and forgets what the ledger has about it.
+/// Ends a run that was given up before it began, and forgets what the ledger has about it.
 async fn end_given_up(host: &Host, run_id: &RunId) -> Result<(), DbError> {
     let (id, ledger) = (run_id.clone(), host.ledger.get().await?);
-    if let Some(why) = ledger.read(move |reader| reader.given_up(id.as_str())).await? {
-        let ended = EndedRuns {
-            runs: vec![run_id.clone()],
-            state: SlotState::Skipped,
-            stop_reason: StopReason::Cancelled,
-            reason: format!("{why} before it began"),
+    let given_up = ledger.read(move |reader| reader.given_up(id.as_str())).await?;
+    if let Some(GivenUp { reason, stop_reason, .. }) = given_up {
+        let (state, reason) = if stop_reason == StopReason::Cancelled {
+            (SlotState::Skipped, format!("{reason} before it began"))
+        } else {
+            (SlotState::Missed, format!("the run did not begin: {reason}"))
         };
+        let ended = EndedRuns { runs: vec![run_id.clone()], state, stop_reason, reason };
         ledger.end_waiting(ended, host.clock.now()).await?;
     }
     ledger.forget_unbegun(run_id.clone()).await
@@ -487,6 +496,7 @@ fn session_end(row: &RunSummary, lines: &[ReadLine], end: &RecoveryEnd) -> Sessi
         cost_usd: row.cost_usd,
         duration_ms: u64::try_from(worked(lines, &DaemonTimes::default()).as_millis())
             .unwrap_or(u64::MAX),
+        by: end.by.clone(),
         ..Ended::interrupted_end(&end.error)
     }
 }

@@ -7,6 +7,7 @@ mod backfill;
 mod commands;
 mod decisions;
 mod disk;
+mod doubt;
 mod downtime;
 mod ends;
 mod notice;
@@ -14,6 +15,7 @@ mod pauses;
 mod queue;
 mod reload;
 mod request;
+mod requested;
 mod resumed;
 mod retention;
 mod retries;
@@ -40,8 +42,9 @@ use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
 use crate::domain::{RunId, Stop, StopReason};
 use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
-use crate::store::{Claim, EndedRuns, Ledger, SlotState};
+use crate::store::{Claim, EndedRuns, Ledger, SlotState, Span};
 use decisions::Decision;
+use doubt::Doubt;
 use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;
@@ -111,6 +114,8 @@ struct Held {
     job: String,
     /// The epoch in which the time came due.
     epoch: i64,
+    /// The due times that follow and are too late to run, like this one.
+    span: Option<Span>,
 }
 
 /// A run in progress.
@@ -158,6 +163,7 @@ pub struct Supervisor {
     /// The last clock reading of each earlier epoch.
     epoch_ends: BTreeMap<i64, DateTime<Utc>>,
     last_seen: DateTime<Utc>,
+    doubt: Doubt,
     /// The last clock reading that was saved to the ledger.
     last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
@@ -231,6 +237,7 @@ impl Supervisor {
             epoch_ends,
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
             last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
+            doubt: Doubt::default(),
             started_at: now,
             not_before: None,
             disk_fault: None,
@@ -252,6 +259,7 @@ impl Supervisor {
         let keeps_earlier = !supervisor.unrecovered.runs.is_empty();
         supervisor.parts.ledger.add_downtime((supervisor.last_seen, now), keeps_earlier).await?;
         supervisor.load_retries(now).await?;
+        supervisor.load_requested(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
@@ -288,17 +296,18 @@ impl Supervisor {
         }
         self.ticker.stop().await;
         self.write_again().await;
-        let _ = self
-            .parts
-            .ledger
-            .set_meta("last_seen", self.parts.host.clock.now().timestamp_millis())
-            .await;
+        let now = self.parts.host.clock.now();
+        let seen = if self.is_in_doubt(now) { self.last_seen } else { now };
+        let _ = self.parts.ledger.set_meta("last_seen", seen.timestamp_millis()).await;
     }
 
     /// Returns when to wake up if no message comes first.
     fn next_wake(&self) -> Instant {
         if let Some(deadline) = self.stopping {
             return deadline;
+        }
+        if self.doubt.is_open() {
+            return self.ticked_at + LOOK;
         }
         let now = self.parts.host.clock.now();
         let held = self.held.first().map(|held| held.starts_at);
@@ -326,13 +335,15 @@ impl Supervisor {
             return;
         }
         let now = self.parts.host.clock.now();
+        if self.is_in_doubt(now) {
+            return;
+        }
         if let Err(error) = self.look_at_clock(now).await {
             self.disk_failed(&format!("the ledger: {error}"));
             return;
         }
-        for due in self.ticker.take(now) {
-            self.hold(due);
-        }
+        self.ticker.trust(now + doubt::PLAUSIBLE);
+        self.take_due(now);
         let cause = match self.disk_fault {
             Some(_) => Cause::DiskUnwritable,
             None => Cause::MachineHeldUp,
@@ -351,13 +362,18 @@ impl Supervisor {
 
     /// Holds all due times up to a second after `now`.
     fn hold_due(&mut self, now: DateTime<Utc>) {
-        loop {
-            let due_times = self.ticker.take(now);
-            if due_times.is_empty() {
-                return;
-            }
-            due_times.into_iter().for_each(|due| self.hold(due));
-        }
+        while self.take_due(now) > 0 {}
+    }
+
+    /// Holds due times up to a second after `now`, those of a job together; returns their number. Those
+    /// that are too late to run count as one.
+    fn take_due(&mut self, now: DateTime<Utc>) -> usize {
+        let single = self.may_repeat_until(now);
+        self.ticker.fold(now, single, |job| self.too_late(job, now));
+        let due_times = self.ticker.take(now);
+        let count = due_times.len();
+        due_times.into_iter().for_each(|due| self.hold(due));
+        count
     }
 
     /// Holds a due time until its start time.
@@ -370,6 +386,7 @@ impl Supervisor {
                 due_at: due.due_at,
                 job: due.job,
                 epoch: self.epoch,
+                span: due.span,
             });
         }
     }
@@ -382,7 +399,7 @@ impl Supervisor {
             let Some(first) = self.held.pop_first() else { break };
             dues.entry((first.epoch, first.job.clone()))
                 .or_default()
-                .insert(first.due_at, DueFacts::default());
+                .insert(first.due_at, DueFacts { span: first.span, ..DueFacts::default() });
             held.push(first);
         }
         if dues.is_empty() {

@@ -25,8 +25,10 @@ use tokio_cron_scheduler::{
 };
 use uuid::Uuid;
 
+use super::fold::{Due, fold};
 use crate::clock::Clock;
 use crate::schedule::Schedule;
+use crate::store::Span;
 
 /// Due times are handed out up to this long in advance, because the scheduler looks only every half
 /// second.
@@ -46,10 +48,15 @@ const CHANNEL: usize = 64;
 pub(super) struct DueTime {
     pub(super) job: String,
     pub(super) due_at: DateTime<Utc>,
+    /// The due times that follow and are too late to run, like this one.
+    pub(super) span: Option<Span>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
+    /// A look later than this claims nothing, because the clock may be wrong; `None` if no time was
+    /// set.
+    trusted_until: Option<DateTime<Utc>>,
     /// The next due time of each job.
     due: BTreeSet<(DateTime<Utc>, String)>,
     schedules: BTreeMap<String, Schedule>,
@@ -76,10 +83,37 @@ impl Table {
         self.due.remove(&(first, job.to_owned()));
         let mut next = Some(first);
         while let Some(due_at) = next.filter(|at| *at <= horizon) {
-            self.due_times.push(DueTime { job: job.to_owned(), due_at });
+            self.due_times.push(DueTime { job: job.to_owned(), due_at, span: None });
             next = self.schedules.get(job).and_then(|schedule| schedule.next_after(due_at));
         }
         self.due.extend(next.map(|at| (at, job.to_owned())));
+    }
+
+    /// Claims the due times of each job that are too late to run, as one span if they are many.
+    /// `too_late` returns the time up to which those of a job are. Claims those up to `single` one by
+    /// one.
+    fn fold(
+        &mut self,
+        now: DateTime<Utc>,
+        single: Option<DateTime<Utc>>,
+        too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
+    ) {
+        if self.closed {
+            return;
+        }
+        while single.is_some_and(|until| self.claim_job(until)) {}
+        let due: Vec<(DateTime<Utc>, String)> =
+            self.due.range(..(now, String::new())).cloned().collect();
+        for (first, job) in due {
+            let Some(schedule) = self.schedules.get(&job) else { continue };
+            let before = first - TimeDelta::milliseconds(1);
+            let folded = too_late(&job).and_then(|until| fold(schedule, before, until));
+            let Some(Due { due_at, span: Some(span) }) = folded else { continue };
+            let next = schedule.next_after(span.until).map(|at| (at, job.clone()));
+            self.due.remove(&(first, job.clone()));
+            self.due.extend(next);
+            self.due_times.push(DueTime { job, due_at, span: Some(span) });
+        }
     }
 
     /// Claims the remaining due times of each job of which a look has claimed only some.
@@ -108,7 +142,7 @@ impl Table {
             {
                 self.due.insert((next, job.clone()));
             }
-            claimed.push(DueTime { job, due_at });
+            claimed.push(DueTime { job, due_at, span: None });
         }
         self.due_times.extend(claimed.iter().cloned());
         claimed
@@ -170,6 +204,22 @@ impl Ticker {
         table.due = due;
         table.schedules = schedules;
         table.due_times.clear();
+    }
+
+    /// Claims as spans the due times that are too late to run ([`Table::fold`]), after a suspend or a
+    /// step of the clock.
+    pub(super) fn fold(
+        &self,
+        now: DateTime<Utc>,
+        single: Option<DateTime<Utc>>,
+        too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
+    ) {
+        self.store.lock().fold(now, single, too_late);
+    }
+
+    /// Makes the scheduler claim nothing while the clock shows a time later than `until`.
+    pub(super) fn trust(&self, until: DateTime<Utc>) {
+        self.store.lock().trusted_until = Some(until);
     }
 
     /// Waits until something may be due.
@@ -241,8 +291,13 @@ impl DataStore<JobStoredData> for Store {
 
 impl MetaDataStorage for Store {
     fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
-        let horizon = self.clock.now() + LOOKAHEAD;
-        let claimed = self.lock().claim(horizon);
+        let now = self.clock.now();
+        let mut table = self.lock();
+        let claimed = match table.trusted_until.is_none_or(|until| now <= until) {
+            true => table.claim(now + LOOKAHEAD),
+            false => Vec::new(),
+        };
+        drop(table);
         // One entry is enough: it only wakes the supervisor, which takes everything that is due.
         answer(
             claimed

@@ -28,7 +28,7 @@ use crate::domain::{
 };
 use crate::process::{HostWork, HostWorkError, Spawner, landlock_abi};
 use crate::sinks::Observed;
-use crate::store::{EndFacts, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
+use crate::store::{EndFacts, GivenUp, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
 
@@ -400,7 +400,7 @@ async fn finish(
 /// Records that a run is over although its transcript has no end, so that it is not resumed.
 pub(super) async fn give_up(run_id: &RunId, host: &Host, reason: String) {
     let given_up = match host.ledger.get().await {
-        Ok(ledger) => ledger.give_up(run_id.clone(), reason).await,
+        Ok(ledger) => ledger.give_up(run_id.clone(), GivenUp::interrupted(reason)).await,
         Err(error) => Err(error),
     };
     if let Err(error) = given_up {

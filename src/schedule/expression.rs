@@ -1,6 +1,8 @@
 //! When a job is due: one or more cron expressions in a zone, or an interval counted from the Unix
 //! epoch.
 
+mod count;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use chrono_tz::Tz;
 use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
+
+pub use count::Folded;
 
 /// The name, the lowest and the highest value of each field of a seven-field expression.
 const FIELDS: [(&str, u32, u32); 7] = [

@@ -7,5 +7,5 @@
 mod expression;
 mod jitter;
 
-pub use expression::{Expression, Schedule, ScheduleError};
+pub use expression::{Expression, Folded, Schedule, ScheduleError};
 pub use jitter::jitter;

@@ -79,7 +79,7 @@ impl PartialEq<SlotState> for StateWord {
 }
 
 /// The slots of a span: consecutive due times of a job that share one row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// The last due time, inclusive.
     pub until: DateTime<Utc>,

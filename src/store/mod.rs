@@ -48,7 +48,7 @@ pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use lock::{DaemonAddress, LockHolder, StateLock};
 pub use pauses::{Pause, RunEnd};
 pub use plans::{Plans, UnreadablePlan};
-pub use queue::EndFacts;
+pub use queue::{EndFacts, GivenUp};
 pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
 pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};

@@ -14,7 +14,7 @@ use super::ledger::{Ledger, LedgerReader, optional_time};
 use super::run_summary::QueuedRun;
 use super::tables::word;
 use super::verify::RecordEnd;
-use crate::domain::{RunId, StopReason, Trigger};
+use crate::domain::{Person, RunId, StopReason, Trigger};
 
 /// The columns that [`queued`] reads, in its order.
 pub(super) const QUEUE_COLUMNS: &str = "run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request";
@@ -30,6 +30,31 @@ pub struct EndFacts {
     pub precheck: Option<(String, Option<String>)>,
     /// The cost in millionths of a US dollar; `None` if it is unknown.
     pub cost_micro_usd: Option<i64>,
+}
+
+/// Why a run is over although its transcript has no end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GivenUp {
+    /// The reason, for people.
+    pub reason: String,
+    /// `cancelled`, or `interrupted`.
+    pub stop_reason: StopReason,
+    /// The person who cancelled the run; `None` if no person did.
+    pub by: Option<Person>,
+}
+
+impl GivenUp {
+    /// Returns the reason of a run that nobody cancelled.
+    #[must_use]
+    pub fn interrupted(reason: String) -> Self {
+        Self { reason, stop_reason: StopReason::Interrupted, by: None }
+    }
+
+    /// Returns the reason of a run that a person cancelled or a newer run replaced.
+    #[must_use]
+    pub fn cancelled(reason: String, by: Option<Person>) -> Self {
+        Self { reason, stop_reason: StopReason::Cancelled, by }
+    }
 }
 
 impl Ledger {
@@ -57,10 +82,7 @@ impl Ledger {
                     .execute([job])?,
                 None => 0,
             };
-            transaction
-                .prepare_cached("DELETE FROM given_up WHERE run_id = ?1")?
-                .execute([run_id.as_str()])
-                .map(drop)
+            forget_given_up(transaction, &run_id)
         })
         .await
     }
@@ -69,15 +91,22 @@ impl Ledger {
     /// reason stays. Does nothing if the run has ended meanwhile.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn give_up(&self, run_id: RunId, reason: String) -> Result<(), DbError> {
+    pub async fn give_up(&self, run_id: RunId, given_up: GivenUp) -> Result<(), DbError> {
         self.write(move |transaction| {
-            transaction
+            let GivenUp { reason, stop_reason, by } = &given_up;
+            let written = transaction
                 .prepare_cached(
                     "INSERT OR IGNORE INTO given_up SELECT ?1, ?2
                      WHERE NOT EXISTS (SELECT 1 FROM record_ends WHERE run_id = ?1)",
                 )?
-                .execute(params![run_id.as_str(), reason])
-                .map(drop)
+                .execute(params![run_id.as_str(), reason])?;
+            if written == 1 && *stop_reason == StopReason::Cancelled {
+                let (uid, user) = by.as_ref().map(|by| (by.uid, by.user.as_str())).unzip();
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO cancelled_runs VALUES (?1, ?2, ?3)")?
+                    .execute(params![run_id.as_str(), uid, user])?;
+            }
+            Ok(())
         })
         .await
     }
@@ -89,10 +118,7 @@ impl Ledger {
     pub async fn forget_unbegun(&self, run_id: RunId) -> Result<(), DbError> {
         self.write(move |transaction| {
             release(transaction, run_id.as_str(), Some(0))?;
-            transaction
-                .prepare_cached("DELETE FROM given_up WHERE run_id = ?1")?
-                .execute([run_id.as_str()])
-                .map(drop)
+            forget_given_up(transaction, &run_id)
         })
         .await
     }
@@ -180,7 +206,8 @@ impl Ledger {
         .await
     }
 
-    /// Ends the queued runs that do not belong to an open slot, except for attempts that wait.
+    /// Ends the queued runs that do not belong to an open slot, except for attempts that wait and for
+    /// requested runs.
     ///
     /// *Errors*: [`DbError`]; no run is then ended.
     pub async fn end_without_slot(
@@ -190,7 +217,7 @@ impl Ledger {
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction.execute(
-                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND trigger <> 'retry' AND run_id NOT IN
+                "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND trigger NOT IN ('retry', 'manual') AND run_id NOT IN
                  (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL)",
                 params![now.timestamp_millis(), why.0.as_str(), why.1],
             )?;
@@ -198,6 +225,25 @@ impl Ledger {
         })
         .await
     }
+}
+
+fn forget_given_up(transaction: &Connection, run_id: &RunId) -> rusqlite::Result<()> {
+    for query in
+        ["DELETE FROM given_up WHERE run_id = ?1", "DELETE FROM cancelled_runs WHERE run_id = ?1"]
+    {
+        transaction.prepare_cached(query)?.execute([run_id.as_str()])?;
+    }
+    Ok(())
+}
+
+fn given_up(row: &Row<'_>) -> rusqlite::Result<GivenUp> {
+    let reason: String = row.get(0)?;
+    let is_cancelled: bool = row.get(1)?;
+    if !is_cancelled {
+        return Ok(GivenUp::interrupted(reason));
+    }
+    let (uid, user): (Option<u32>, Option<String>) = (row.get(2)?, row.get(3)?);
+    Ok(GivenUp::cancelled(reason, uid.zip(user).map(|(uid, user)| Person { uid, user })))
 }
 
 /// Removes the rows of runs that ended while they were queued, except for the newest.
@@ -235,10 +281,13 @@ impl LedgerReader<'_> {
     /// Returns why a run is over although its transcript has no end; `None` if it is not.
     ///
     /// *Errors*: SQLite's.
-    pub fn given_up(&self, run_id: &str) -> rusqlite::Result<Option<String>> {
-        let mut query =
-            self.connection().prepare_cached("SELECT reason FROM given_up WHERE run_id = ?1")?;
-        query.query_row([run_id], |row| row.get(0)).optional()
+    pub fn given_up(&self, run_id: &str) -> rusqlite::Result<Option<GivenUp>> {
+        let mut query = self.connection().prepare_cached(
+            "SELECT reason, cancelled.run_id IS NOT NULL, uid, user
+             FROM given_up LEFT JOIN cancelled_runs AS cancelled ON cancelled.run_id = given_up.run_id
+             WHERE given_up.run_id = ?1",
+        )?;
+        query.query_row([run_id], given_up).optional()
     }
 
     /// Calls `take` with the id of each run whose record has an end in the ledger, in the order of

@@ -76,7 +76,7 @@ pub struct QueuedRun {
     pub scheduled_for: Option<DateTime<Utc>>,
     /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// When the attempt begins, if it waits for its time.
+    /// When the attempt begins, if it waits for its time; of a requested run, when it was requested.
     pub not_before: Option<DateTime<Utc>>,
     /// The request that the run repeats, as JSON, if any.
     pub request: Option<String>,

@@ -75,6 +75,8 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TRIGGER day_removed AFTER DELETE ON budget_days BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
         CREATE TRIGGER reservation_added AFTER INSERT ON reservations BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
         CREATE TRIGGER reservation_removed AFTER DELETE ON reservations BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+    ", "
+        CREATE TABLE cancelled_runs (run_id TEXT PRIMARY KEY, uid INTEGER, user TEXT) WITHOUT ROWID;
     "],
 };
 

@@ -12,7 +12,7 @@ use crate::config::{Config, FileSet, Mode, RecordedFiles, SecretsMode, Trust, lo
 use crate::domain::{Event, RunId, SessionStart, Trigger};
 use crate::process::{HostWork, HostWorkError};
 use crate::run::{Host, RunSpec, TriggerFacts};
-use crate::store::{LedgerReader, ReadLine, known};
+use crate::store::{GivenUp, LedgerReader, ReadLine, known};
 
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
@@ -52,18 +52,18 @@ pub(super) async fn decide(
     let ledger = host.ledger.get().await?;
     let (id, slot) = (run_id.clone(), slot_of(lines));
     let facts = ledger.read(move |reader| {
-        let end_reason = match (reader.given_up(id.as_str())?, &slot) {
+        let known_end = match (reader.given_up(id.as_str())?, &slot) {
             (None, Some((job, epoch, due_at)))
                 if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
             {
-                Some("its slot was decided in the meantime".to_owned())
+                Some(RecoveryEnd::interrupted("its slot was decided in the meantime"))
             }
-            (given_up, _) => given_up,
+            (given_up, _) => given_up.map(RecoveryEnd::given_up),
         };
-        Ok((DaemonTimes::read(reader)?, end_reason))
+        Ok((DaemonTimes::read(reader)?, known_end))
     });
-    let (times, end_reason) = facts.await?;
-    if let Some(end) = end.or(end_reason.map(|why| RecoveryEnd::interrupted(&why))) {
+    let (times, known_end) = facts.await?;
+    if let Some(end) = end.or(known_end) {
         return Ok(Err(end));
     }
     match resumable(host, run_id, lines, &times).await? {
@@ -75,7 +75,7 @@ pub(super) async fn decide(
         }
         Err(why) => {
             // Otherwise, a warning that is written without the end would hide how old the run is.
-            ledger.give_up(run_id.clone(), why.clone()).await?;
+            ledger.give_up(run_id.clone(), GivenUp::interrupted(why.clone())).await?;
             Ok(Err(RecoveryEnd::interrupted(&why)))
         }
     }

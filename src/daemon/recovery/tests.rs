@@ -265,7 +265,8 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
         ended: None,
     };
     ledger.enqueue(queued).await.unwrap();
-    ledger.give_up(run_id.clone(), "ann had cancelled it".to_owned()).await.unwrap();
+    let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
+    ledger.give_up(run_id.clone(), cancelled).await.unwrap();
     let recovered = recover(&host, &Redactor::default()).await.unwrap().ended;
     assert!(!recovered[0].began);
     let id = run_id.clone();
@@ -277,6 +278,34 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
     assert_eq!((slots[0].state.as_str(), slots[0].reason.as_str()), ("skipped", reason));
     assert_eq!(queue[0].ended.as_ref().map(|(_, why, _)| *why), Some(StopReason::Cancelled));
     assert_eq!(given_up, None);
+}
+
+// proves STATE-1
+#[tokio::test]
+async fn a_run_that_was_cancelled_before_the_crash_ends_as_cancelled_by_its_person() {
+    let path = &recorded()[0];
+    let begun: String =
+        std::fs::read_to_string(path).unwrap().split_inclusive('\n').take(4).collect();
+    let person = Person { uid: 7, user: "ann".to_owned() };
+    let given_up = |by: Option<&Person>| GivenUp::cancelled("it was cancelled".into(), by.cloned());
+    let failed = GivenUp::interrupted("the disk was full".into());
+    for (first, second, outcome, by) in [
+        (given_up(Some(&person)), failed.clone(), "cancelled", serde_json::json!(person)),
+        (given_up(None), given_up(Some(&person)), "cancelled", Value::Null),
+        (failed, given_up(Some(&person)), "interrupted", Value::Null),
+    ] {
+        let crashed = Crashed::new(path, begun.as_bytes());
+        let host = crashed.host();
+        for each in [first, second] {
+            let ledger = host.ledger.get().await.unwrap();
+            ledger.give_up(crashed.run_id.clone(), each).await.unwrap();
+        }
+        crashed.recover().await;
+        let end = values(&crashed.transcript()).pop().unwrap();
+        let outcome = serde_json::json!(outcome);
+        assert_eq!((&end["outcome"], &end["stop_reason"]), (&outcome, &outcome));
+        assert_eq!(end["by"], by, "the first reason counts");
+    }
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ impl Supervisor {
         if count == 0 {
             return Ok(0);
         }
-        let facts = DueFacts { left: None, is_backfill: true, by };
+        let facts = DueFacts { is_backfill: true, by, ..DueFacts::default() };
         let of_job = open.into_iter().map(|due_at| (due_at, facts.clone())).collect();
         let mut dues = Dues::from([((self.epoch, job), of_job)]);
         let settled = self.settle(&mut dues, Cause::DaemonDown, now).await;

@@ -8,10 +8,10 @@ use super::queue::{Waiting, WaitsFor};
 use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::SandboxMode;
 use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns};
-use crate::domain::{Person, RunId, Stop, StopReason, Trigger};
+use crate::domain::{Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::{TriggerFacts, why_runs_cannot_begin};
-use crate::store::{EndedRuns, SlotState};
+use crate::store::{EndedRuns, QueuedRun, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -64,7 +64,7 @@ impl Supervisor {
                 }
             }
             Command::WatchFailure(why) => self.watch_failure = why,
-            Command::Stop => self.begin_stop().await,
+            Command::Stop => self.begin_stop(),
         }
     }
 
@@ -121,7 +121,10 @@ impl Supervisor {
             resumed: None,
             arrival: None,
         };
-        let kept = self.parts.ledger.enqueue(waiting.as_queued()).await;
+        // The next start of the daemon tells by this time whether the run is too late.
+        let requested_at = Some(self.parts.host.clock.now());
+        let queued = QueuedRun { not_before: requested_at, ..waiting.as_queued() };
+        let kept = self.parts.ledger.enqueue(queued).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         self.queue.push(waiting);
@@ -208,8 +211,9 @@ impl Supervisor {
     async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
         let why = why_cancelled(by.as_ref());
-        active.stop.send_replace(Some(Stop { by, ..StopReason::Cancelled.into() }));
-        self.give_up(vec![run_id.clone()], &why).await;
+        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
+        active.stop.send_replace(Some(stop));
+        self.keep_cancelled(vec![run_id.clone()], by.as_ref(), &why).await;
         true
     }
 
@@ -236,7 +240,7 @@ impl Supervisor {
         ended.map_err(|error| CommandError::NotCancelled(error.to_string()))
     }
 
-    pub(super) async fn begin_stop(&mut self) {
+    pub(super) fn begin_stop(&mut self) {
         if self.stopping.is_some() {
             tracing::info!("second stop request: stopping all runs now");
             self.stop_all(StopReason::Interrupted);
@@ -252,22 +256,8 @@ impl Supervisor {
         );
         let _ = sd_notify::notify(&[NotifyState::Stopping]);
         self.stopping = Some(Instant::now() + grace);
-        let now = self.parts.host.clock.now();
-        // The slots stay queued: the next start of the daemon decides them again. The runs that
-        // have not continued yet stay open, and the waiting attempts stay queued.
-        let is_requested = |waiting: &Waiting| {
-            let has_not_begun =
-                waiting.resumed.is_none() && waiting.facts.trigger != Trigger::Retry;
-            !waiting.is_slot() && has_not_begun
-        };
-        let requested = self.queue.take(None, is_requested);
-        let ended = EndedRuns {
-            runs: requested.into_iter().map(|run| run.run_id).collect(),
-            state: SlotState::Missed,
-            stop_reason: StopReason::Interrupted,
-            reason: "the daemon was stopped before its run began".to_owned(),
-        };
-        self.end_waiting(ended, now).await;
+        // Slots, requested runs and waiting attempts stay queued: the next start of the daemon decides
+        // them again. The runs that have not continued yet stay open.
     }
 
     pub(super) fn stop_all(&mut self, reason: StopReason) {

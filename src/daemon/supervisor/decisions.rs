@@ -4,8 +4,8 @@
 use chrono::{DateTime, Utc};
 
 use super::Supervisor;
-use crate::domain::RunId;
-use crate::store::{EndedRuns, Pause, QueuedRun, RunEnd};
+use crate::domain::{Person, RunId};
+use crate::store::{EndedRuns, GivenUp, Pause, QueuedRun, RunEnd};
 
 /// The error of a command that must wait for unwritten decisions.
 pub(super) const EARLIER_UNWRITTEN: &str = "dutyd could not write earlier decisions yet";
@@ -16,7 +16,7 @@ pub(super) enum Decision {
     /// The runs did not begin, or did not run to their ends.
     EndWaiting(EndedRuns, DateTime<Utc>),
     /// The run must not be resumed, for this reason.
-    GiveUp(RunId, String),
+    GiveUp(RunId, GivenUp),
     Retry(Box<NextAttempt>, DateTime<Utc>),
 }
 
@@ -61,8 +61,8 @@ impl Supervisor {
             Decision::EndWaiting(ended, at) => {
                 ledger.end_waiting(ended.clone(), *at).await.map(|()| None)
             }
-            Decision::GiveUp(run_id, why) => {
-                ledger.give_up(run_id.clone(), why.clone()).await.map(|()| None)
+            Decision::GiveUp(run_id, given_up) => {
+                ledger.give_up(run_id.clone(), given_up.clone()).await.map(|()| None)
             }
             Decision::Retry(next, at) => {
                 let NextAttempt { failed, queued, reason } = &**next;
@@ -96,7 +96,22 @@ impl Supervisor {
     /// Records in the ledger that these runs must not be resumed after a crash.
     pub(super) async fn give_up(&mut self, runs: Vec<RunId>, why: &str) {
         for run_id in runs {
-            self.decide(Decision::GiveUp(run_id, why.to_owned())).await;
+            let given_up = GivenUp::interrupted(why.to_owned());
+            self.decide(Decision::GiveUp(run_id, given_up)).await;
+        }
+    }
+
+    /// Records in the ledger that these runs were cancelled, so that they end as such also after a
+    /// crash. `by` is the person, if one cancelled them.
+    pub(super) async fn keep_cancelled(
+        &mut self,
+        runs: Vec<RunId>,
+        by: Option<&Person>,
+        why: &str,
+    ) {
+        for run_id in runs {
+            let given_up = GivenUp::cancelled(why.to_owned(), by.cloned());
+            self.decide(Decision::GiveUp(run_id, given_up)).await;
         }
     }
 

@@ -12,6 +12,7 @@ use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
 use crate::config::Config;
 use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::Cause;
+use crate::daemon::fold::{Due, fold};
 use crate::daemon::views::starts_at;
 use crate::domain::{Event, Outcome, Person, RunId, SessionStart, StopReason, Trigger};
 use crate::run::TriggerFacts;
@@ -31,7 +32,7 @@ impl Supervisor {
         for slot in self.left_open(now).await? {
             let left_run = run_of(&slot);
             let by = left_run.as_ref().and_then(|run_id| people.get(run_id)).cloned();
-            let left_slot = DueFacts { left: left_run, is_backfill: true, by };
+            let left_slot = DueFacts { left: left_run, is_backfill: true, by, span: None };
             match slot.is_backfill && has_due(&self.config.borrow(), &slot.job, slot.due_at) {
                 true => drop(
                     dues.entry((slot.epoch, slot.job)).or_default().insert(slot.due_at, left_slot),
@@ -42,31 +43,33 @@ impl Supervisor {
         let epoch = self.epoch;
         let mut missed: Vec<Slot> = Vec::new();
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
-        for period in
+        for mut period in
             periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
         {
             let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
                 continue;
             };
-            let down: Vec<DateTime<Utc>> =
-                schedule.iter_after(period.settled).take_while(|due| *due <= now).collect();
-            let down = self.without_row(&period, down).await?;
-            if self.has_schedule(&period) {
-                let until = self.parts.recorded_until.get(&period.job).copied();
-                let is_recorded = |due_at: &DateTime<Utc>| until.is_some_and(|at| *due_at <= at);
-                let (before, down): (Vec<DateTime<Utc>>, Vec<DateTime<Utc>>) =
-                    down.into_iter().partition(is_recorded);
+            let is_configured = self.has_schedule(&period);
+            let recorded = self.parts.recorded_until.get(&period.job).copied();
+            if let Some(until) = recorded.filter(|at| is_configured && *at > period.settled) {
                 // A run of it would have a record; another run may have covered it.
                 let why = "the ledger is older than the records, and they have no run of it";
+                let until = until.min(now);
+                let before = self.undecided((&period, &schedule), Some(until), until).await?;
                 missed.extend(self.missed((&period, &schedule), &before, why));
+                period.settled = until;
+            }
+            let too_late = match is_configured {
+                true => self.too_late(&period.job, now),
+                false => Some(now),
+            };
+            let down = self.undecided((&period, &schedule), too_late, now).await?;
+            if is_configured {
                 let key = (epoch, period.job.clone());
-                for due_at in down {
-                    match self.hold_until_start(&period.job, due_at, now) {
-                        true => {}
-                        false => {
-                            let of = dues.entry(key.clone()).or_default();
-                            of.insert(due_at, DueFacts::default());
-                        }
+                for Due { due_at, span } in down {
+                    if span.is_some() || !self.hold_until_start(&period.job, due_at, now) {
+                        let of = dues.entry(key.clone()).or_default();
+                        of.insert(due_at, DueFacts { span, ..DueFacts::default() });
                     }
                 }
                 // An open slot may lie in an earlier epoch.
@@ -111,9 +114,7 @@ impl Supervisor {
             let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
                 continue;
             };
-            let dues: Vec<DateTime<Utc>> =
-                schedule.iter_after(period.settled).take_while(|due| *due <= ended).collect();
-            let dues = self.without_row(&period, dues).await?;
+            let dues = self.undecided((&period, &schedule), Some(ended), ended).await?;
             let why = "the daemon stopped before it decided, and the clock was set back";
             missed.extend(self.missed((&period, &schedule), &dues, why));
             self.claim_missed(missed, CLAIM_BATCH, now).await?;
@@ -125,12 +126,13 @@ impl Supervisor {
     fn missed(
         &self,
         (period, schedule): (&Period, &Schedule),
-        dues: &[DateTime<Utc>],
+        dues: &[Due],
         why: &str,
     ) -> Vec<Slot> {
-        let slots = dues.iter().map(|due_at| {
+        let slots = dues.iter().map(|due| {
             let missed = (SlotState::Missed, why.to_owned(), None);
-            self.row((&period.job, period.epoch), *due_at, missed, &period.zone)
+            let row = self.row((&period.job, period.epoch), due.due_at, missed, &period.zone);
+            Slot { span: due.span, ..row }
         });
         merge(slots.collect(), schedule)
     }
@@ -152,19 +154,24 @@ impl Supervisor {
     fn hold_until_start(&mut self, job: &str, due_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
         let config = self.config.borrow().clone();
         let starts_at = config.jobs.get(job).map_or(due_at, |job| starts_at(job, due_at));
-        let held = Held { starts_at, due_at, job: job.to_owned(), epoch: self.epoch };
+        let (job, epoch) = (job.to_owned(), self.epoch);
+        let held = Held { starts_at, due_at, job, epoch, span: None };
         starts_at > now && self.held.insert(held)
     }
 
-    /// Removes from the due times of a period those that have a row: a daemon decided them while it
-    /// held an earlier one for its jitter.
-    async fn without_row(
+    /// Returns the due times of a period up to `until` that have no row. Folds those up to `too_late`
+    /// into a span if they are many, because none of them runs.
+    ///
+    /// A few due times after the settled time may have a row: a daemon decided them while it held an
+    /// earlier one for its jitter.
+    async fn undecided(
         &self,
-        period: &Period,
-        mut dues: Vec<DateTime<Utc>>,
-    ) -> Result<Vec<DateTime<Utc>>, DbError> {
-        if dues.is_empty() {
-            return Ok(dues);
+        (period, schedule): (&Period, &Schedule),
+        too_late: Option<DateTime<Utc>>,
+        until: DateTime<Utc>,
+    ) -> Result<Vec<Due>, DbError> {
+        if schedule.next_after(period.settled).is_none_or(|due| due > until) {
+            return Ok(Vec::new());
         }
         let (job, since, epoch) = (period.job.clone(), period.settled, period.epoch);
         let slots = self
@@ -174,7 +181,22 @@ impl Supervisor {
             .await?;
         let of_period = slots.into_iter().filter(|slot| slot.epoch == epoch);
         let decided: Vec<SlotRow> = of_period.collect();
-        remove_decided(&mut dues, &decided);
+        let last = decided.iter().map(|row| row.until.unwrap_or(row.due_at)).max();
+        let single = |after: DateTime<Utc>, until: DateTime<Utc>| {
+            schedule.iter_after(after).take_while(move |due| *due <= until)
+        };
+        // After this time, no due time has a row, and none is a repeated one.
+        let known = last.into_iter().chain(self.may_repeat_until(until));
+        let mut from = known.fold(since, std::cmp::max).min(until);
+        let mut before: Vec<DateTime<Utc>> = single(since, from).collect();
+        remove_decided(&mut before, &decided);
+        let mut dues: Vec<Due> = before.into_iter().map(Due::single).collect();
+        let late = |from| fold(schedule, from, too_late?.min(until));
+        while let Some(due) = late(from) {
+            from = due.span.map_or(due.due_at, |span| span.until);
+            dues.push(due);
+        }
+        dues.extend(single(from, until).map(Due::single));
         Ok(dues)
     }
 

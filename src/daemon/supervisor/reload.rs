@@ -118,6 +118,14 @@ impl Supervisor {
         if let Some(error) = missing_settings_file(&old_config, &config) {
             return self.reject(vec![error]);
         }
+        if self.is_in_doubt(now) {
+            self.reject(vec![
+                "the clock was set far forward; dutyd loads the files once that has lasted for a minute"
+                    .to_owned(),
+            ]);
+            self.reloads.must_retry = true;
+            return;
+        }
         // Due times up to now belong to the old schedules.
         self.hold_due(now);
         let (old, new) = (schedules(&old_config), schedules(&config));
@@ -134,7 +142,9 @@ impl Supervisor {
         let slots = self.held.iter().filter(superseded).map(|held| {
             let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
             let zone = old.get(&held.job).map(|schedule| schedule.zone().name());
-            self.row((&held.job, held.epoch), held.due_at, state, zone.unwrap_or_default())
+            let row =
+                self.row((&held.job, held.epoch), held.due_at, state, zone.unwrap_or_default());
+            Slot { span: held.span, ..row }
         });
         let slots: Vec<Slot> = slots.collect();
         let settled = self.settled_by(&slots);

@@ -82,7 +82,7 @@ impl Supervisor {
         }
         let Some(run) = self.queue.remove(run_id) else { return false };
         self.queue.started(&run);
-        self.give_up(vec![run_id.clone()], why).await;
+        self.keep_cancelled(vec![run_id.clone()], stop.by.as_ref(), why).await;
         self.start_again(run, Some(stop.clone())).await;
         true
     }

@@ -201,7 +201,7 @@ impl Supervisor {
 
     /// Tells why an attempt that should have begun at `begins_at` is too late; `None` if it
     /// is not, or if its job is not configured.
-    fn is_too_late(
+    pub(super) fn is_too_late(
         &self,
         job: &str,
         begins_at: DateTime<Utc>,

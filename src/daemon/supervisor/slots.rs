@@ -14,7 +14,7 @@ use crate::daemon::views::starts_at;
 use crate::domain::{Person, RunId, StopReason, Trigger};
 use crate::run::TriggerFacts;
 use crate::schedule::Schedule;
-use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState};
+use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState, Span};
 
 /// A schedule as the ledger stores it: job, schedule as JSON, zone.
 type Kept = (String, String, String);
@@ -28,6 +28,8 @@ pub(super) struct DueFacts {
     pub(super) is_backfill: bool,
     /// That person, if known.
     pub(super) by: Option<Person>,
+    /// The due times that follow and are decided like this one, because all are too late to run.
+    pub(super) span: Option<Span>,
 }
 
 /// Due times to decide, by epoch and job.
@@ -176,7 +178,7 @@ impl Supervisor {
                 self.row((name, epoch), *due_at, (state, reason, run_id), schedule.zone().name());
             let queued = run.as_ref().map(Waiting::as_queued);
             let (left, is_backfill) = (left.clone(), facts.is_backfill);
-            decided.slots.push(Slot { left, is_backfill, queued, ..row });
+            decided.slots.push(Slot { left, is_backfill, queued, span: facts.span, ..row });
             decided.runs.extend(run);
         }
         decided.slots.reverse();
@@ -221,7 +223,7 @@ impl Supervisor {
                 })
                 .collect();
             let why = "a newer run took its place";
-            self.give_up(own, why).await;
+            self.keep_cancelled(own, None, why).await;
             let resumed = self.queue.of_job(job);
             let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_replaceable());
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();

@@ -1,43 +1,72 @@
 //! Merges the slots of a long downtime, so that the ledger does not grow with its length.
 
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::{REPEAT_WINDOW, Supervisor};
+use crate::config::Catchup;
+use crate::daemon::disposition::ON_TIME;
+use crate::daemon::fold::MOST_SINGLE;
 use crate::schedule::Schedule;
 use crate::store::{Slot, Span};
 
-/// Consecutive slots with the same disposition become a span if there are more than this.
-const MOST_SINGLE: usize = 100;
+impl Supervisor {
+    /// Returns the time up to which every due time of a job is too late to run, whatever its jitter, and
+    /// none is a repeated one unless [`Self::may_repeat_until`] says so; `None` if no such time is known.
+    pub(super) fn too_late(&self, job: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        let config = self.config.borrow();
+        let job = config.jobs.get(job)?;
+        let window = match job.catchup {
+            Catchup::None => ON_TIME,
+            Catchup::Latest | Catchup::All => job.catchup_window.max(ON_TIME),
+        };
+        let back = TimeDelta::from_std(window.saturating_add(job.jitter)).ok()?;
+        let until = now.checked_sub_signed(back.checked_add(&TimeDelta::seconds(1))?)?;
+        let ends = self.epoch_ends.values().filter(|ended| **ended >= now);
+        Some(ends.map(|ended| *ended - REPEAT_WINDOW).fold(until, std::cmp::min))
+    }
+
+    /// Returns the time up to which a due time may be a repeated one: the end of the epoch that ended
+    /// last before `now`.
+    pub(super) fn may_repeat_until(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.epoch_ends.values().copied().filter(|ended| *ended < now).max()
+    }
+}
 
 /// Merges consecutive slots of a job that have the same disposition into spans. `slots` is sorted by
 /// due time; all of them are of one job and one epoch.
 pub(super) fn merge(slots: Vec<Slot>, schedule: &Schedule) -> Vec<Slot> {
-    if slots.len() <= MOST_SINGLE {
+    if slots.iter().map(count_of).sum::<usize>() <= MOST_SINGLE {
         return slots;
     }
-    let follows = |one: &Slot, next: &Slot| schedule.next_after(one.due_at) == Some(next.due_at);
+    let last_of = |slot: &Slot| slot.span.map_or(slot.due_at, |span| span.until);
+    let follows = |one: &Slot, next: &Slot| schedule.next_after(last_of(one)) == Some(next.due_at);
     let mut merged = Vec::new();
     for alike in slots.chunk_by(is_alike) {
-        if alike.len() <= MOST_SINGLE {
+        if alike.iter().map(count_of).sum::<usize>() <= MOST_SINGLE {
             merged.extend_from_slice(alike);
             continue;
         }
         for consecutive in alike.chunk_by(follows) {
-            match consecutive {
-                [first, .., last] if consecutive.len() > MOST_SINGLE => {
-                    let count = u32::try_from(consecutive.len()).unwrap_or(u32::MAX);
-                    let span = Some(Span { until: last.due_at, count });
+            let count = consecutive.iter().map(count_of).sum::<usize>();
+            match (consecutive, u32::try_from(count)) {
+                ([first, .., last], Ok(of_span)) if count > MOST_SINGLE => {
+                    let span = Some(Span { until: last_of(last), count: of_span });
                     merged.push(Slot { span, ..first.clone() });
                 }
-                few => merged.extend_from_slice(few),
+                (few, _) => merged.extend_from_slice(few),
             }
         }
     }
     merged
 }
 
+fn count_of(slot: &Slot) -> usize {
+    slot.span.map_or(1, |span| span.count as usize)
+}
+
 /// Tells whether two slots may be in one span.
 fn is_alike(one: &Slot, next: &Slot) -> bool {
-    let may_merge = |slot: &Slot| {
-        !slot.is_backfill && slot.left.is_none() && slot.queued.is_none() && slot.span.is_none()
-    };
+    let may_merge = |slot: &Slot| !slot.is_backfill && slot.left.is_none() && slot.queued.is_none();
     may_merge(one) && may_merge(next) && one.state == next.state && one.run_id == next.run_id
 }
 

@@ -88,9 +88,7 @@ impl Bench {
         *self.clock.0.lock().unwrap() = at(now);
         let now = at(now);
         self.supervisor.look_at_clock(now).await.unwrap();
-        for due in self.supervisor.ticker.take(now) {
-            self.supervisor.hold(due);
-        }
+        self.supervisor.take_due(now);
         self.supervisor.begin_due(Cause::MachineHeldUp, now).await;
     }
 
@@ -722,10 +720,100 @@ async fn a_long_downtime_becomes_spans() {
     assert!(third.is_sound().await);
 }
 
+// proves CRON-8
+#[tokio::test]
+async fn a_year_of_minutes_takes_no_longer_than_an_hour_of_them() {
+    const CLOCK: [&str; 2] = ["2026-01-01T00:00:30Z", "2027-01-01T00:00:30Z"];
+    let job = |n| {
+        format!("  - {{name: j{n}, schedule: '* * * * *', timezone: Europe/Berlin, prompt: x}}\n")
+    };
+    let jobs = "version: 1\njobs:\n".to_owned() + &(0..5).map(job).collect::<String>();
+    let check = async |bench: &Bench, began: Instant| {
+        let ledger = &bench.supervisor.parts.ledger;
+        let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.count).sum::<u64>(), 5 * 365 * 24 * 60);
+        // The last hour is within the catch-up window.
+        assert_eq!(rows.len(), 5 * (1 + 60));
+        assert_eq!(rows[0].state, SlotState::Missed);
+        assert!(bench.is_sound().await);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    };
+    let temp_dir = temp();
+    let mut down = bench(&jobs, CLOCK[0], temp_dir.clone()).await;
+    down.claims(CLOCK[0]).await;
+    drop(down);
+    let began = Instant::now();
+    check(&bench(&jobs, CLOCK[1], temp_dir).await, began).await;
+    let mut asleep = bench(&jobs, CLOCK[0], temp()).await;
+    let began = Instant::now();
+    asleep.claims(CLOCK[1]).await;
+    check(&asleep, began).await;
+}
+
+// proves CRON-8
+#[tokio::test]
+async fn a_clock_that_is_wrong_for_a_moment_decides_nothing() {
+    let mut bench = bench(HOURLY, "2026-05-04T00:30:00Z", temp()).await;
+    bench.starts_nothing();
+    for now in ["2026-05-04T00:31:00Z", "2038-05-04T00:31:00Z", "2026-05-04T00:32:00Z"] {
+        *bench.clock.0.lock().unwrap() = at(now);
+        bench.supervisor.tick().await;
+        assert_eq!(bench.slots().await, []);
+    }
+    assert_eq!(bench.supervisor.epoch, 0);
+    assert_eq!(bench.supervisor.last_seen, at("2026-05-04T00:32:00Z"));
+    bench.claims("2026-05-04T01:00:00Z").await;
+    assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "queued")]));
+    assert!(bench.is_sound().await);
+}
+
 async fn backfilled(bench: &mut Bench, from: &str, to: &str) -> Result<usize, CommandError> {
     let (from, to) = (at(from), at(to));
     let request = crate::daemon::BackfillRequest { job: "hourly".into(), from, to, by: None };
     bench.supervisor.backfill(request).await
+}
+
+// proves STATE-1
+#[tokio::test]
+async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_read() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T11:10:00Z", temp.clone()).await;
+    first.starts_nothing();
+    let by = Some(crate::domain::Person { uid: 7, user: "ann".to_owned() });
+    let mut run_ids = Vec::new();
+    for prompt in ["first", "second", "damaged"] {
+        let (job, prompt, by) = ("hourly".to_owned(), Some(prompt.to_owned()), by.clone());
+        let request = RunRequest { job, prompt, plan: true, by, ..RunRequest::default() };
+        run_ids.push(first.supervisor.enqueue(request).await.unwrap().run_id);
+    }
+    let damaged = run_ids.pop().unwrap();
+    run_ids.sort();
+    drop(first);
+    let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
+    let cut = "UPDATE queue SET request = substr(request, 1, 9) WHERE run_id = ?1";
+    other.execute(cut, [damaged.as_str()]).unwrap();
+    drop(other);
+    let mut second = bench(HOURLY, "2026-05-04T11:20:00Z", temp.clone()).await;
+    let waiting: Vec<_> = second.supervisor.queue.iter().collect();
+    assert_eq!(waiting.iter().map(|run| run.run_id.clone()).collect::<Vec<_>>(), run_ids);
+    assert!(waiting.iter().all(|run| run.request.plan && run.request.prompt.is_some()));
+    assert!(waiting.iter().all(|run| run.facts.by == by && run.facts.trigger == Trigger::Manual));
+    let why = async |bench: &Bench, run_id: &RunId| {
+        let queue = bench.supervisor.parts.ledger.read(|reader| reader.queue()).await.unwrap();
+        let run = queue.into_iter().find(|run| run.run_id == *run_id).unwrap();
+        run.ended.map(|(_, _, reason)| reason).unwrap_or_default()
+    };
+    assert!(why(&second, &damaged).await.contains("cannot be read"));
+    // A stop leaves them in the queue too.
+    second.supervisor.begin_stop();
+    drop(second);
+    let third = bench(HOURLY, "2026-05-04T12:30:00Z", temp).await;
+    assert!(third.supervisor.queue.iter().all(Waiting::is_slot));
+    for run_id in run_ids {
+        assert!(why(&third, &run_id).await.contains("outside the catch-up window"));
+    }
+    assert!(third.is_sound().await);
 }
 
 // proves CRON-1
@@ -857,7 +945,8 @@ jobs:
     assert_eq!(order(&mut first), ["z", "a", "hand"]);
     drop(first);
     let mut second = bench(jobs, "2026-05-04T11:00:05Z", temp).await;
-    assert_eq!(order(&mut second), ["z", "a"]);
+    // The runs that people requested enter the queue before the slots are decided.
+    assert_eq!(order(&mut second), ["hand", "z", "a"]);
 }
 
 #[test]
@@ -948,7 +1037,7 @@ async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "ran")]));
     let ledger = &bench.supervisor.parts.ledger;
     let given_up = ledger.read(move |reader| reader.given_up(manual.as_str())).await.unwrap();
-    assert_eq!(given_up.as_deref(), Some("a person had cancelled it"));
+    assert_eq!(given_up.unwrap().reason, "a person had cancelled it");
 }
 
 // proves STATE-3

@@ -161,7 +161,7 @@ impl Supervisor {
         let Some(run) = run else { return false };
         run.stop = Some(stop.clone());
         run.after = Instant::now();
-        self.give_up(vec![run_id.clone()], why).await;
+        self.keep_cancelled(vec![run_id.clone()], stop.by.as_ref(), why).await;
         true
     }
 

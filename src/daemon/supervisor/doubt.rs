@@ -1,0 +1,81 @@
+//! Doubts a clock that was set far forward until that has lasted (CRON-8).
+//!
+//! Otherwise, a clock that is wrong for some seconds would decide the due times of years as missed. At
+//! the start of the daemon, a step cannot be told from a downtime, so it is believed.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::Instant;
+
+use super::Supervisor;
+
+/// A longer step forward is not believed at once. Few machines sleep for longer.
+pub(super) const PLAUSIBLE: TimeDelta = TimeDelta::days(30);
+
+/// How long such a step must last.
+const LASTING: Duration = Duration::from_mins(1);
+
+/// A step of the clock that is not believed yet.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    began: Instant,
+    /// What the clock showed first.
+    shown: DateTime<Utc>,
+}
+
+/// The doubt about the clock, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Doubt(Option<Step>);
+
+impl Doubt {
+    /// Tells whether `now` is in doubt: the clock was set forward by more than [`PLAUSIBLE`] since
+    /// `last_seen`, and has not shown the new time for [`LASTING`]. `at` is the moment of the reading.
+    fn holds(&mut self, now: DateTime<Utc>, last_seen: DateTime<Utc>, at: Instant) -> bool {
+        if now - last_seen <= PLAUSIBLE {
+            self.0 = None;
+            return false;
+        }
+        let same = self.0.filter(|step| (now - step.shown).abs() <= PLAUSIBLE);
+        let step = same.unwrap_or_else(|| {
+            tracing::warn!(before = %last_seen, %now, "the clock was set far forward; no slot is decided until that has lasted for a minute");
+            Step { began: at, shown: now }
+        });
+        self.0 = (at.duration_since(step.began) < LASTING).then_some(step);
+        self.is_open()
+    }
+
+    /// Tells whether the last reading was in doubt.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Supervisor {
+    /// Tells whether the clock may be wrong, so that the daemon must not act on it.
+    pub(super) fn is_in_doubt(&mut self, now: DateTime<Utc>) -> bool {
+        self.doubt.holds(now, self.last_seen, Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves CRON-8
+    #[tokio::test(start_paused = true)]
+    async fn a_step_by_years_is_believed_once_it_has_lasted() {
+        let (mut doubt, begun) = (Doubt::default(), Instant::now());
+        let day = |day| DateTime::<Utc>::UNIX_EPOCH + TimeDelta::days(day);
+        let second = |second| begun + Duration::from_secs(second);
+        assert!(!doubt.holds(day(30), day(0), begun), "the machine may have slept");
+        assert!(doubt.holds(day(4000), day(0), second(1)));
+        assert!(doubt.holds(day(4000), day(0), second(60)));
+        assert!(!doubt.holds(day(0), day(0), second(61)), "the clock is right again");
+        assert!(doubt.holds(day(4000), day(0), second(62)));
+        assert!(doubt.holds(day(9000), day(0), second(100)), "another step");
+        assert!(doubt.holds(day(9000), day(0), second(159)));
+        assert!(!doubt.holds(day(9000), day(0), second(160)), "it has lasted");
+        assert!(!doubt.is_open());
+    }
+}
