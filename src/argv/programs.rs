@@ -1,8 +1,9 @@
 //! Programs that run other programs or code, and the arguments that name them.
 //!
 //! One table lists shells, interpreters, wrappers, and programs that take a command in an option.
-//! The template check (ARG-13) and the bash classifier (SH-4) read it. We assume that a program
-//! outside the table does not run other programs or code.
+//! The template check (ARG-13) and the bash classifier (SH-4) read it. The template check assumes
+//! that a program outside the table does not run other programs or code; the classifier judges such
+//! a program by the form of its arguments (`gate/bash/unknown.rs`).
 //!
 //! *Source*: the manual pages of the programs.
 

@@ -7,6 +7,7 @@
 //! file. Only this folder reads the process environment; other code asks [`Environment`].
 
 mod builtin;
+mod command_rule;
 mod dirs;
 mod document;
 mod environment;

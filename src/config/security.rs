@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::raw::{RawSandbox, RawSecurity, RawToolSandbox};
 use super::web::hosts;
-use super::{AllowedHost, Environment};
+use super::{AllowedHost, Environment, command_rule};
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::text::suggest::nearest;
 
@@ -175,12 +175,10 @@ impl Security {
         let denied_paths = denied_paths.filter(|path| known.insert(path.clone())).collect();
         let mut commands = |key: &str, texts: Option<&Vec<String>>| {
             let texts = texts.cloned().unwrap_or_default();
-            for (at, _) in texts.iter().enumerate().filter(|(_, text)| text.trim().is_empty()) {
-                diagnostics.error(
-                    &format!("/security/{key}/{at}"),
-                    "a command must not be empty".to_owned(),
-                );
-            }
+            let problems = texts.iter().enumerate().filter_map(|(at, text)| {
+                command_rule::problem(&format!("/security/{key}/{at}"), text)
+            });
+            diagnostics.errors.extend(problems);
             texts
         };
         let blocked_commands =
@@ -253,7 +251,8 @@ impl ToolSandbox {
     }
 }
 
-/// Returns the valid paths, and an error for each path that is not absolute or contains `..`.
+/// Returns the valid paths, and an error for each path that is not absolute, contains `..`, or is a
+/// pattern.
 pub(crate) fn paths(
     pointer: &str,
     texts: Option<&Vec<String>>,
@@ -266,6 +265,9 @@ pub(crate) fn paths(
             "must be absolute, or begin with `~/`"
         } else if path.components().any(|part| part == std::path::Component::ParentDir) {
             "must not contain `..`"
+        } else if text.contains(['*', '?', '[']) && path.symlink_metadata().is_err() {
+            // A path is not a pattern, so this one would match nothing (POL-11).
+            "does not exist, and a pattern matches nothing here: name the directory"
         } else {
             return Some(path);
         };

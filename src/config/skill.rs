@@ -53,7 +53,7 @@ impl Skill {
     /// Parses the text of a `SKILL.md`.
     ///
     /// *Errors*: the frontmatter is missing or cannot be read, lacks a description, or has an
-    /// `allowed-tools` that is neither a string nor a list.
+    /// `allowed-tools` that is neither a string nor a list, or has an entry that is not a name.
     pub fn parse(directory: &str, text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
         let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
@@ -87,7 +87,7 @@ impl Skill {
                 problems.push("metadata values are not all strings".to_owned());
             }
         }
-        let allowed_tools = match fields.get("allowed-tools") {
+        let allowed_tools: Option<BTreeSet<String>> = match fields.get("allowed-tools") {
             None => None,
             Some(Value::String(names)) => Some(
                 names.split([' ', ',']).filter(|name| !name.is_empty()).map(own_name).collect(),
@@ -99,6 +99,11 @@ impl Skill {
             }
             Some(_) => return Err("its `allowed-tools` is neither a string nor a list".to_owned()),
         };
+        if let Some(name) = allowed_tools.iter().flatten().find(|name| is_pattern(name)) {
+            return Err(format!(
+                "`{name}` in its `allowed-tools` is not the name of a tool: write the name without a pattern or arguments, such as `Bash`"
+            ));
+        }
         let body = body.trim_start_matches('\n').to_owned();
         Ok(Self {
             directory: directory.to_owned(),
@@ -129,10 +134,14 @@ fn name_problems(directory: &str, name: Option<&str>) -> Vec<String> {
     problems
 }
 
-/// Returns our name of a tool; an unknown name stays as it is. Drops a restriction such as
-/// `(git:*)` in `Bash(git:*)`, which we do not support.
+/// Tells whether an entry is not a name, but a pattern or a name with arguments, as `Bash(git:*)`.
+/// We cannot keep such a restriction: dropping it would allow more than the skill means (POL-11).
+fn is_pattern(name: &str) -> bool {
+    name.contains(['(', ')', '*', '?', '[', ']'])
+}
+
+/// Returns our name of a tool; an unknown name stays as it is.
 fn own_name(name: &str) -> String {
-    let name = name.split('(').next().unwrap_or(name);
     let lower = name.to_lowercase();
     let known =
         OTHER_NAMES.iter().find(|(own, others)| *own == lower || others.contains(&lower.as_str()));
@@ -182,9 +191,13 @@ mod tests {
 
     #[test]
     fn tools_are_known_by_other_names() {
-        let text = "---\nname: a\ndescription: b\nallowed-tools: Bash(git:*) Read own_tool\n---\n";
+        let text = "---\nname: a\ndescription: b\nallowed-tools: Bash Read own_tool\n---\n";
         let allowed = Skill::parse("a", text).unwrap().allowed_tools.unwrap();
         assert_eq!(allowed, ["bash", "own_tool", "read_file"].map(str::to_owned).into());
+        for wrong in ["Bash(git:*)", "Read, Bash(git add:*)", "[Bash(ls)]", "github__*"] {
+            let text = format!("---\nname: a\ndescription: b\nallowed-tools: {wrong}\n---\n");
+            assert!(Skill::parse("a", &text).unwrap_err().contains("allowed-tools"), "{wrong}");
+        }
         for wrong in [
             "",
             "---\n",

@@ -3,6 +3,7 @@
 //!
 //! *Source*: `docs/design/architecture.md`, "Crash".
 
+mod index;
 mod lost;
 mod restored;
 mod resumable;
@@ -23,6 +24,7 @@ use crate::store::{
     last_line, read_lines, verify,
 };
 use crate::text::redact::Redactor;
+pub use index::repair_index;
 use lost::{foreign_locks, keep_clean_start, lock_lost, unreadable_rows};
 pub use restored::{Restored, restore_ledger};
 use resumable::{DaemonTimes, decide, resumptions, worked};
@@ -430,30 +432,6 @@ async fn interrupt_unverified(
         }
     };
     Ok(host.index.get().await?.take(row).await?)
-}
-
-/// Adds the runs that the ledger knows and the index lacks. Returns their number.
-///
-/// *Errors*: a database fails.
-pub async fn repair_index(host: &Host) -> Result<usize, DbError> {
-    let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    let ended = ledger.read(|reader| {
-        let mut ids = Vec::new();
-        reader.each_record_end("", |id| ids.push(id.to_owned()))?;
-        Ok(ids)
-    });
-    let (ended, indexed) = (ended.await?, index.ids().await?);
-    let missing = ended.into_iter().filter(|id| !indexed.contains(id));
-    let missing: Vec<RunId> = missing.filter_map(|id| RunId::parse(&id).ok()).collect();
-    let mut added = 0;
-    for run_id in missing {
-        // A run that was removed has no row either.
-        if let Some(run) = host.state.find_run(&run_id) {
-            index.refresh(host.state.clone(), run).await?;
-            added += 1;
-        }
-    }
-    Ok(added)
 }
 
 /// Writes the lines that the run could not write: a warning about a torn line, a warning for each

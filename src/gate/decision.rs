@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::bash::{Classification, CommandRules, Severity};
 use super::domain::DomainRules;
-use super::path::{Access, PathRefusal, PathRules};
+use super::path::{Access, PathRefusal, PathRules, shown};
 use crate::argv::ArgumentConditions;
 use crate::config::{Autonomy, Listed, Policy, Rate, ReadPolicy};
 use crate::domain::{Category, DecisionKind};
@@ -353,7 +353,12 @@ fn effective_category(
             commands.iter().filter(|found| found.severity == Severity::Destructive);
         destructive.find_map(|found| found.reason.clone())
     };
-    let raised = by_arguments().or_else(by_command);
+    let by_write = || {
+        let mut written = commands.iter().flat_map(|found| &found.writes);
+        let path = written.find_map(|path| rules.paths.system_target(path))?;
+        Some(format!("`{}` is a system path", shown(path.as_os_str())))
+    };
+    let raised = by_arguments().or_else(by_command).or_else(by_write);
     match raised.or_else(|| facts.resources.iter().find_map(by_resource)) {
         Some(why) => (Category::Admin, Some(why)),
         None => (facts.category, None),
@@ -617,6 +622,40 @@ mod tests {
         check(Category::Write, "/etc/app/x", Write, ("category", Category::Admin));
         // A denied path is refused before the category rule applies.
         check(Category::Admin, "/app/keys/k", Write, ("denied_path", Category::Admin));
+    }
+
+    #[test]
+    fn a_command_that_writes_to_the_system_is_an_admin_call() {
+        let check = |command: &str, expected| {
+            let resources = [Resource::Command(command.to_owned())];
+            let facts = CallFacts { resources: &resources, ..facts("scale", Category::Write) };
+            check(&policy(), facts, json!({}), expected);
+        };
+        for command in [
+            "echo x > /etc/cron.d/x",
+            "echo x >> \"/etc/cron.d/$name\"",
+            "echo x | tee -a /etc/app/x",
+            "cp a /usr/local/bin/a",
+            "cp -t /etc/app a b",
+            "install -m 644 a /etc/app/a",
+            "ln -s a /etc/app/b",
+            "sed -i 's/a/b/' /etc/app/x",
+            "curl -so /etc/app/x http://h/x",
+            "tar -xf a.tar -C /etc/app",
+            "cd /etc && echo x > cron.d/x",
+            "echo x > ../etc/app/x",
+            "bash -c 'touch /etc/app/x'",
+        ] {
+            check(command, ("category", Category::Admin));
+        }
+        for command in [
+            "echo x > a; echo x > /app/a 2> /dev/null; echo x > /tmp/a",
+            "cp /etc/app/x .; tar -czf a.tgz /etc/app; cat < /etc/app/x",
+            "sed -n 1p /etc/app/x; sed -i '/etc/d' a; curl -s http://h/x",
+            "cd /app && touch a",
+        ] {
+            check(command, ("allowed", Category::Write));
+        }
     }
 
     #[test]

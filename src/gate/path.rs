@@ -162,6 +162,22 @@ impl PathRules {
         !path.starts_with(&self.working_dir) && SYSTEM.iter().any(|root| path.starts_with(root))
     }
 
+    /// Returns the absolute path of a file that a command line writes, if writing this file is an
+    /// admin call. Follows `..`, as the shell does. `gate/bash/devices.rs` judges devices.
+    #[must_use]
+    pub fn system_target(&self, text: &str) -> Option<PathBuf> {
+        let mut path = PathBuf::new();
+        for part in self.working_dir.join(text).components() {
+            if part == Component::ParentDir {
+                path.pop();
+            } else {
+                path.push(part);
+            }
+        }
+        let is_device = ["/dev", "/proc"].iter().any(|tree| path.starts_with(tree));
+        (!is_device && self.is_system(&path)).then_some(path)
+    }
+
     /// Returns the first writable tree that contains a closed tree, and that closed tree. The
     /// sandbox cannot close a part of a tree that a process may write.
     #[must_use]

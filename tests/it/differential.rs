@@ -161,7 +161,7 @@ impl Generator {
     }
 
     fn name(&mut self) -> &'static str {
-        self.one(&["x", "y", "a", "n"])
+        self.one(&["x", "y", "a", "n", "x", "y", "a", "n", "RANDOM", "OPTIND"])
     }
 
     /// Returns text that runs the marker if bash takes the text for code.

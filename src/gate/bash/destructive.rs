@@ -1,7 +1,8 @@
 //! Programs that are destructive, always or with certain arguments. *Source*: threat model, SH-5.
 
 use super::devices::{READERS, changes_smart, is_kernel_tree, may_name_device};
-use super::options::{has, has_shortened};
+use super::options::has;
+use super::subcommands;
 use super::word::Word;
 use crate::argv::programs::{Words, is_listed, words};
 
@@ -18,79 +19,13 @@ static ALWAYS: Words = Words::new(|| {
     debugfs badblocks update-grub grub-install add-apt-repository aptitude synaptic microdnf dnf5 \
     rpm-ostree apt-mark zypper flatpak emerge portage dpkg-reconfigure debconf-set-selections \
     update-rc.d chkconfig alternatives update-alternatives srm wipe fstrim pivot_root switch_root \
-    fusermount fusermount3 lvm udisksctl eject rtcwake ipmitool multipath pfctl ifdown ifup dropdb dropuser",
+    fusermount fusermount3 lvm udisksctl eject rtcwake ipmitool multipath pfctl ifdown ifup dropdb dropuser \
+    nsupdate ldapdelete",
     )
 });
 
 const DNF: &[&str] =
     &["list", "info", "check-update", "repolist", "search", "history", "provides", "--version"];
-
-/// Subcommands that destroy or change something, of programs that otherwise mostly read or create.
-/// Any argument that is not an option may be the subcommand.
-const WORDS: &[(&str, &str)] = &[
-    ("kubectl", "delete drain evict"),
-    ("oc", "delete drain evict"),
-    ("docker", CONTAINERS),
-    ("podman", CONTAINERS),
-    ("nerdctl", CONTAINERS),
-    ("docker-compose", "down rm kill stop"),
-    ("crictl", "rm rmi rmp stop stopp"),
-    ("helm", "uninstall delete rollback"),
-    ("terraform", "destroy apply"),
-    ("tofu", "destroy apply"),
-    ("pulumi", "destroy up"),
-    ("aws", "rm rb delete terminate"),
-    ("gcloud", "delete reset stop"),
-    ("az", "delete purge stop deallocate"),
-    ("gsutil", "rm rb"),
-    ("gh", "delete"),
-    ("glab", "delete"),
-    ("virsh", "destroy undefine shutdown reset managedsave-remove"),
-    ("redis-cli", "flushall flushdb shutdown del unlink"),
-    ("etcdctl", "del remove"),
-    ("rabbitmqctl", "reset force_reset stop stop_app delete_vhost delete_user purge_queue"),
-    ("vault", "delete destroy seal revoke"),
-    ("consul", "delete force-leave leave"),
-    ("nomad", "stop purge drain"),
-    ("rclone", "purge delete deletefile rmdir rmdirs sync move cleanup"),
-    ("mc", "rm rb"),
-    ("btrfs", "delete"),
-    ("supervisorctl", "stop shutdown remove"),
-    ("machinectl", "poweroff reboot terminate kill remove"),
-    ("monit", "stop unmonitor quit"),
-    ("pm2", "stop delete kill"),
-    ("pip", "install uninstall"),
-    ("gem", "install uninstall"),
-    ("brew", "install uninstall remove"),
-    ("npm", "uninstall unpublish"),
-    ("ip", "set del delete flush add replace change"),
-    ("tc", "add del change replace"),
-    ("nmcli", "delete down up modify off"),
-    ("ifconfig", "down up"),
-    ("timedatectl", "set"),
-    ("hostnamectl", "set hostname"),
-    ("localectl", "set"),
-    ("busctl", "call set-property"),
-];
-
-const CONTAINERS: &str = "rm rmi stop kill prune down";
-
-/// Options that destroy or change something, of programs that otherwise mostly read or create.
-const OPTIONS: &[(&str, &[&str])] = &[
-    ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
-    ("logrotate", &["-f", "--force"]),
-    ("dmesg", &["-C", "-c", "--clear", "--read-clear"]),
-    ("systemd-tmpfiles", &["--remove", "--clean", "--purge"]),
-    ("sysctl", &["-w", "--write", "-p", "--load", "--system"]),
-    ("date", &["-s", "--set"]),
-    ("conntrack", &["-F", "-D", "--flush", "--delete"]),
-    ("tar", &["--remove-files"]),
-    ("zip", &["-m", "--move"]),
-    ("curl", &["--unix-socket", "--abstract-unix-socket"]),
-    ("fuser", &["-k", "--kill"]),
-    ("setfacl", &["-R", "--recursive"]),
-    ("dbus-send", &["--system"]),
-];
 
 /// Programs that are destructive, except with one of these first arguments, with which they only
 /// read.
@@ -205,6 +140,21 @@ pub(super) fn is_program(name: &str) -> bool {
         || name.starts_with("mkfs")
 }
 
+/// Tells whether a program is destructive, always or except with certain arguments.
+pub(super) fn is_listed_program(name: &str) -> bool {
+    ALWAYS.contains(name)
+        || BUT_FOR.iter().any(|(known, _)| *known == name)
+        || name.starts_with("mkfs")
+}
+
+/// Tells whether the rules for this program decide about all of its arguments: a verb among them
+/// has no further meaning.
+pub(super) fn judges_all(program: &str) -> bool {
+    const RULED: &str = "systemctl loginctl service rc-service invoke-rc.d kill chmod chown chgrp find fd fdfind \
+        git rsync 7z 7za 7zr";
+    is_listed(RULED, program) || is_listed_program(program)
+}
+
 /// Returns why a command is destructive; `None` if it is not.
 pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let said = |what: &str| Some(format!("`{program}` {what}"));
@@ -223,7 +173,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
             said("changes the system")
         };
     }
-    if let Some(said) = verbs(program, arguments) {
+    if let Some(said) = subcommands::reason(program, arguments) {
         return Some(said);
     }
     match program {
@@ -238,6 +188,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         {
             said("asks a server to change something")
         }
+        "date" if sets_clock(arguments) => said("sets the clock"),
         "7z" | "7za" | "7zr" if arguments.iter().any(|word| word.known() == Some("-sdel")) => {
             said("removes the files that it packs")
         }
@@ -282,6 +233,9 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     let changes = |text: &str| {
         text == ";" || ["--pipe", "--exec", "--no-"].iter().any(|option| text.starts_with(option))
     };
+    if arguments.iter().any(|word| takes_code(program, word)) {
+        return false;
+    }
     if arguments.iter().filter_map(Word::known).any(changes)
         || program == "mount" && arguments.len() > 1
     {
@@ -299,32 +253,68 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     }
 }
 
-/// Returns why a command is destructive, if one of its arguments is in [`OPTIONS`] or [`WORDS`].
-fn verbs(program: &str, arguments: &[Word]) -> Option<String> {
-    let stem = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
-    if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
-        && (has(arguments, options) || has_shortened(arguments, options))
-    {
-        return Some(format!("`{program}` is told to remove or change something"));
+/// Tells whether an argument of `nft` or `rpm` may hold further commands or name a file of them.
+/// `nft` joins its arguments and reads them as a script; `rpm` runs commands in macros.
+fn takes_code(program: &str, word: &Word) -> bool {
+    const MACROS: [&str; 8] = [
+        "--eval",
+        "--define",
+        "--undefine",
+        "--predefine",
+        "--load",
+        "--macros",
+        "--rcfile",
+        "--specfile",
+    ];
+    let text = word.beginning();
+    let is_bundle = text.starts_with('-') && !text.starts_with("--");
+    match program {
+        "nft" => {
+            word.known().is_none()
+                || text.contains([';', '\n'])
+                || text.starts_with("--")
+                || is_bundle && text.contains(['f', 'i', 'I', 'D'])
+        }
+        "rpm" => {
+            MACROS.iter().any(|option| text.starts_with(option))
+                || is_bundle && text.contains(['E', 'D'])
+        }
+        _ => false,
     }
-    let (_, verbs) = WORDS.iter().find(|(name, _)| *name == stem || *name == program)?;
-    let is_option = |word: &&Word| word.known().is_some_and(|text| text.starts_with('-'));
-    let mut first = arguments.iter().filter(|word| !is_option(word)).peekable();
-    if first.peek().is_some_and(|word| word.known().is_none() && !word.begins_known()) {
-        return Some(format!("`{program}` is given a word that is computed at run time"));
-    }
-    let destroys = |word: &Word| {
-        let text = word.known()?.to_lowercase();
-        // In `terminate-instances` or `set-time`, the verb is the part before the dash.
-        let head = text.split('-').next().unwrap_or_default();
-        let is_one = |verb: &str| {
-            verb == text
-                || (verb == head
-                    && is_listed("aws gcloud az timedatectl hostnamectl localectl", stem))
+}
+
+/// Tells whether `date` sets the clock: with `-s`, or with a time that has no `+` before it.
+fn sets_clock(arguments: &[Word]) -> bool {
+    let mut words = arguments.iter().map(Word::known);
+    while let Some(word) = words.next() {
+        let Some(text) = word else { continue };
+        if text.len() > 2 && text.starts_with("--") {
+            let name = text.split('=').next().unwrap_or(text);
+            if name.len() > 2 && "--set".starts_with(name) {
+                return true;
+            }
+            if !text.contains('=') && is_listed("--date --file --reference", text) {
+                words.next();
+            }
+            continue;
+        }
+        let Some(bundle) = text.strip_prefix('-') else {
+            if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+                return true;
+            }
+            continue;
         };
-        verbs.split_ascii_whitespace().any(is_one).then_some(text)
-    };
-    first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
+        // The rest of the word is the value of these options.
+        let end = bundle.find(['I', 'd', 'f', 'r']).unwrap_or(bundle.len());
+        let (flags, value) = bundle.split_at_checked(end).unwrap_or_default();
+        if flags.contains('s') {
+            return true;
+        }
+        if value.len() == 1 && value != "I" {
+            words.next();
+        }
+    }
+    false
 }
 
 /// Tells whether the arguments of an HTTP client select a method that changes something: as a word
@@ -463,7 +453,7 @@ fn find(arguments: &[Word]) -> Option<String> {
     }
     for word in arguments {
         match word.known() {
-            None if !word.begins_known() => {
+            None if !word.begins_known() && !word.inert => {
                 return Some("`find` is given words that are computed at run time".to_owned());
             }
             Some("-delete") => return Some("`find -delete` removes files".to_owned()),

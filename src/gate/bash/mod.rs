@@ -6,8 +6,9 @@
 //! that could make the command destructive, such as the name of the program. The classifier catches
 //! accidents, not adversaries: the sandbox is the security boundary (SH-1).
 //!
-//! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-5.
+//! *Source*: `docs/design/gate.md`, "Commands (bash)"; threat model, SH-1 to SH-6.
 
+mod abbreviated;
 mod awk;
 mod bracket;
 mod builtins;
@@ -19,11 +20,15 @@ mod inner;
 mod lexical;
 mod options;
 mod sed;
+mod sql;
+mod subcommands;
 mod syntax;
 mod tree;
+mod unknown;
 mod variables;
 mod word;
 mod wrapper;
+mod writers;
 
 use std::collections::HashSet;
 
@@ -75,6 +80,9 @@ pub struct Classification {
     pub reason: Option<String>,
     /// Why the command must never run; `None` if it is not blocked.
     pub blocked: Option<String>,
+    /// The files that the command writes, as far as its text names them: a redirection, or an
+    /// argument of a well-known program. Of a computed name, only the known beginning.
+    pub writes: Vec<String>,
 }
 
 /// Commands that the operator adds to the built-in lists.
@@ -93,6 +101,7 @@ impl CommandRules {
             found: Classification::default(),
             commands: 0,
             functions: Vec::new(),
+            directory: String::new(),
             counts: false,
             holds_code: false,
         };
@@ -101,6 +110,15 @@ impl CommandRules {
             classifier.destructive("cannot be read: bash may run code in a text that it evaluates");
         }
         classifier.found
+    }
+
+    /// Tells whether an entry of the operator begins with this word.
+    fn begin_with(&self, word: &str) -> bool {
+        let mut entries = self.blocked.iter().chain(&self.destructive);
+        entries.any(|entry| {
+            let first = entry.split_whitespace().next();
+            first.is_some_and(|first| first.eq_ignore_ascii_case(word))
+        })
     }
 }
 
@@ -111,6 +129,8 @@ struct Classifier<'a> {
     commands: usize,
     /// Names of the functions that the text defines.
     functions: Vec<String>,
+    /// The directory of the last `cd`; empty before the first.
+    directory: String,
     /// Whether bash evaluates an expression (arithmetic, a test or a subscript), and so runs code
     /// in the values of its variables.
     counts: bool,
@@ -198,6 +218,13 @@ impl Classifier<'_> {
         if let Some(reason) = destructive::reason(&program, arguments) {
             self.destructive(reason);
         }
+        let is_fed = command.piped || command.input.is_some();
+        let rules = self.rules;
+        let is_ruled = |word: &str| rules.begin_with(word);
+        if let Some(reason) = unknown::reason(&program, arguments, is_fed, &is_ruled) {
+            self.destructive(reason);
+        }
+        self.record_writes(&program, arguments);
         self.unwrap(&program, arguments, command, depth);
     }
 
@@ -228,7 +255,8 @@ impl Classifier<'_> {
         self.counts |= builtins::evaluates(program, arguments);
     }
 
-    /// Checks whether setting a variable changes which program runs or what it loads.
+    /// Checks whether setting a variable changes which program runs or what it loads, or evaluates
+    /// the value.
     fn assigned(&mut self, name: &str) {
         const EXECUTION: &[&str] = &[
             "PATH",
@@ -255,6 +283,8 @@ impl Classifier<'_> {
             "XDG_CONFIG_HOME",
             "npm_config_script_shell",
         ];
+        // bash evaluates the value as arithmetic, which can run a command.
+        self.counts |= variables::is_integer(name);
         // git reads many of its settings from `GIT_…` variables. The variables of the author and
         // the committer cannot make it run a program.
         let is_git = name.starts_with("GIT_")
@@ -271,8 +301,36 @@ impl Classifier<'_> {
         }
     }
 
+    /// Records the files that a well-known program writes, and where `cd` goes.
+    fn record_writes(&mut self, program: &str, arguments: &[Word]) {
+        for word in writers::written(program, arguments) {
+            self.record_write(writers::path(word));
+        }
+        if matches!(program, "cd" | "pushd") {
+            let mut directories = arguments.iter().map(Word::beginning);
+            let directory = directories.find(|text| !text.starts_with('-')).unwrap_or_default();
+            self.directory = self.resolve(directory);
+        }
+    }
+
+    fn record_write(&mut self, path: &str) {
+        if !path.is_empty() {
+            let path = self.resolve(path);
+            self.found.writes.push(path);
+        }
+    }
+
+    /// Returns a path from the directory of the last `cd` on.
+    fn resolve(&self, path: &str) -> String {
+        if path.starts_with('/') || self.directory.is_empty() {
+            return path.to_owned();
+        }
+        format!("{}/{path}", self.directory)
+    }
+
     /// Checks a file that a redirection writes.
     fn written(&mut self, target: &Word) {
+        self.record_write(target.beginning());
         match target.known() {
             Some(path) if is_device(path) || target.may_become("/dev/") => {
                 self.destructive(format!("`{path}` is a device"));
@@ -320,21 +378,25 @@ fn made_and_run(commands: &[Simple]) -> Option<String> {
 }
 
 /// Tells whether the first word of `entry` is the program and the other words of `entry` are among
-/// the arguments. `mkfs` also stands for `mkfs.ext4` and the like, and a mode of `chmod` for
-/// equivalent modes.
+/// the arguments, without regard to case. `mkfs` also stands for `mkfs.ext4` and the like, and a
+/// mode of `chmod` for equivalent modes.
 fn is_meant(entry: &str, program: &str, arguments: &[Word]) -> bool {
     // Most entries are about another program.
-    if !entry.trim_start().starts_with(program.get(..1).unwrap_or(program)) {
+    let initial = |text: &str| text.chars().next().map(|c| c.to_ascii_lowercase());
+    if initial(entry.trim_start()) != initial(program) {
         return false;
     }
     let mut words = entry.split_whitespace();
     let Some(name) = words.next() else { return false };
-    let is_program = name == program || (name == "mkfs" && program.starts_with("mkfs."));
+    let is_program =
+        name.eq_ignore_ascii_case(program) || (name == "mkfs" && program.starts_with("mkfs."));
     is_program
         && words.all(|word| {
             arguments.iter().any(|argument| match argument.known() {
                 Some(known) if name == "chmod" => destructive::same_mode(word, known),
-                Some(known) => known == word,
+                // Options differ by case.
+                Some(known) if word.starts_with('-') => known == word,
+                Some(known) => known.eq_ignore_ascii_case(word),
                 None => false,
             })
         })

@@ -478,11 +478,18 @@ impl<'a> Reader<'a> {
         } else {
             Context { behind: &behind, ..*ctx }
         };
-        if !outer.writes.is_empty() {
-            self.script.commands.push(Simple { writes: outer.writes, ..Simple::default() });
-        }
+        let written = (!outer.writes.is_empty())
+            .then(|| Simple { writes: outer.writes, ..Simple::default() });
+        // In `cd d && a > f`, the redirection belongs to the last command of the list, which runs after
+        // the others.
+        let (before, after) = match body.is_some_and(|body| body.kind == "list") {
+            true => (None, written),
+            false => (written, None),
+        };
+        self.script.commands.extend(before);
         for child in node.children.iter().filter(|child| !is_redirect(child)) {
             self.node(child, &inner);
         }
+        self.script.commands.extend(after);
     }
 }

@@ -574,6 +574,246 @@ fn what_bash_runs_in_odd_places_is_destructive() {
     );
 }
 
+// proves SH-6
+#[test]
+fn a_program_that_destroys_is_known_by_its_words() {
+    check(
+        &[
+            "kubectl scale deploy/web --replicas=0",
+            "kubectl scale --replicas 0 deploy web",
+            "kubectl replace --force -f x.yaml",
+            "kubectl apply --prune -f x.yaml -l a=b",
+            "kubectl taint nodes n k=v:NoExecute",
+            "k3s kubectl delete pod x",
+            "microk8s kubectl drain n",
+            "minikube kubectl -- delete pod x",
+            "aws s3 sync a s3://b --delete",
+            "aws ec2 stop-instances --instance-ids i",
+            "aws ecs update-service --service s --desired-count 0",
+            "docker swarm leave -f",
+            "docker service scale web=0",
+            "docker compose up -d --scale web=0",
+            "podman system reset",
+            "mysqladmin -f drop shop",
+            "pg_ctl -D /data stop -m fast",
+            "terragrunt destroy",
+            "terragrunt run-all apply",
+            "lxc delete x",
+            "kind delete cluster",
+            "heroku apps:destroy x",
+            "kafka-topics.sh --bootstrap-server h:9092 --delete --topic x",
+            "mongorestore --drop dump",
+            "ceph osd purge 3",
+            "restic forget --keep-last 3",
+            "cqlsh -e 'DROP KEYSPACE shop'",
+            "echo FLUSHALL | redis-cli -h db",
+            "sv stop web",
+            "./deploy.sh destroy",
+            "python3 manage.py drop",
+            "make drop-db",
+            "npm run stop",
+            "./stop.sh",
+            "unheard-of --purge-all",
+            "unheard-of Terminate x",
+            "unheard-of shutdown",
+            "unheard-of --eval x",
+            "env unheard-of delete x",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "echo stop; printf '%s\\n' delete; grep -r stop .; cat kill; ls -- drop; rg purge src",
+            "journalctl -u stop; systemctl status reset; git log --grep delete; git diff drop",
+            "git branch --list prune; git fetch --prune; git commit -m 'delete x'",
+            "kubectl get pods stop; kubectl describe pod kill; kubectl logs purge",
+            "kubectl scale deploy/web --replicas=3; kubectl exec web-1 -- grep stop x",
+            "kubectl wait --for=condition=Ready pod/x; kubectl rollout restart deploy/web",
+            "docker ps; docker logs web; docker compose up -d; docker inspect web",
+            "docker compose up -d --scale web=2; docker stats --no-stream",
+            "curl -s http://h/delete; curl -sX GET http://h/stop; jq .stop x; dig stop.example",
+            "k3s kubectl get pods; minikube kubectl -- get pods; minikube status",
+            "make -j4 test; make clean; ./run.sh --verbose; python3 script.py start; npm run build",
+            "pg_ctl -D /data status; mysqladmin status; terragrunt plan; heroku ps",
+            "test x = stop; [ \"$1\" = delete ]; case $1 in stop) echo a ;; esac",
+            "redis-cli -h db info; redis-cli get stop; aws s3 sync a s3://b; aws ec2 describe-instances",
+            "apt-cache policy bash; pgrep -f stop; man kill; which rm; cargo test; timeout 5 echo stop",
+            "ssh web1 journalctl -u stop; xargs grep stop < list; unheard-of --stop-at 5 --no-delete",
+            "unheard-of --delete=false; unheard-of start; cp stop start; tar -tf drop",
+        ],
+        "plain",
+    );
+}
+
+// proves SH-6
+#[test]
+fn an_abbreviated_verb_is_the_verb() {
+    check(
+        &[
+            "ip r d default",
+            "ip l s eth0 down",
+            "ip li se eth0 mtu 9000",
+            "ip a a 10.0.0.1/8 dev eth0",
+            "ip -4 -n blue ro del default",
+            "ip -f inet r fl table main",
+            "ip -fam inet r d default",
+            "ip xfrm state fl",
+            "ip net e blue ls",
+            "ip \"$x\" d",
+            "ip route $x",
+            "ip -b f",
+            "ip -force -batch - < f",
+            "bridge fdb d x",
+            "tc q d dev eth0 root",
+            "tc -b f",
+            "tc qdisc r dev eth0",
+            "nmcli c d x",
+            "nmcli -w 5 con mod x ipv4.method auto",
+            "nmcli n of",
+            "btrfs sub d x",
+            "btrfs fi resi 1g /",
+            "nft -f rules",
+            "nft list ruleset ';flush ruleset'",
+            "nft list 'ruleset\nflush ruleset'",
+            "nft list ruleset -f x",
+            "rpm -q --eval '%(ls)'",
+            "rpm -q -E '%(ls)'",
+            "rpm -q --specfile x.spec",
+            "ss -K dst 10.0.0.1",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "ip a; ip a s; ip a s eth0; ip r; ip r s; ip -s l; ip -br a; ip l sh; ip l l; ip -r n",
+            "ip r g 10.0.0.1; ip -n blue r; ip -f inet a; ip mon; ip netns; ip netns list; ip ru l",
+            "tc q; tc q s dev eth0; tc -s qdisc show; tc q ls; bridge link; bridge fdb show",
+            "nmcli; nmcli g; nmcli c s; nmcli -f NAME,UUID c; nmcli d w; nmcli n connectivity",
+            "btrfs sub l /; btrfs fi df /; btrfs fi us /; btrfs fi show; btrfs scrub status /",
+            "nft list ruleset; nft list table inet filter; rpm -qa --queryformat '%{NAME}'; ss -tlnp",
+        ],
+        "plain",
+    );
+}
+
+// proves SH-6
+#[test]
+fn a_launcher_is_known_by_its_form() {
+    check(
+        &[
+            "op run -- kubectl apply -f x",
+            "op run --env-file=f -- ls",
+            "unheard-of -- ls",
+            "unheard-of -- \"$x\"",
+            "doppler run bash",
+            "aws-vault exec prod -- aws s3 ls",
+            "aws-vault exec prod",
+            "sops exec-env f 'touch x'",
+            "proot -r root systemctl restart x",
+            "proot /bin/bash",
+            "asdf exec ruby x.rb",
+            "toolbox run kubectl get pods",
+            "toolbox run rm x",
+            "distrobox enter x -- ls",
+            "chamber exec svc -- env",
+            "unheard-of 'kubectl get pods'",
+            "srun -n 4 python3 x.py",
+            "unheard-of env --exec ls",
+        ],
+        "destructive",
+    );
+    check(&["op run -- rm x", "unheard-of -a b -- sudo ls"], "blocked");
+    check(
+        &[
+            "grep -- -x f; cargo test -- --nocapture; unheard-of -- --flag; git log -- src/bash",
+            "unheard-of completion bash; unheard-of test x; unheard-of get node; unheard-of init",
+            "apt-cache policy bash; dpkg -S bash; which python3; pgrep -a ssh; systemctl status ssh",
+            "docker logs mysql; kubectl get pods -l app=bash; pip show ruff; cp /etc/cron.d/git x",
+            "pytest -k bash; unheard-of /srv/git; unheard-of ls; unheard-of --shell=bash list",
+        ],
+        "plain",
+    );
+}
+
+#[test]
+fn words_that_can_be_read_raise_no_alarm() {
+    check(
+        &[
+            "date -Is; date -Iseconds; date -uIs; date -d '1 day ago' +%F; date -ds; date --date=now",
+            "kubectl -n \"$ns\" get pods; kubectl --context \"$c\" -n \"$ns\" logs web; helm -n \"$ns\" list",
+            "find \"$dir\" -name x; find \"${dir}\"; find \"$dir/sub\" -type f; find \"$dir\"/x",
+            "dir=/srv/x; find \"$dir\" -mtime +3; dir='a b'; find \"$dir\"",
+            "psql -c 'select 1'; psql -Atc \"select count(*) from t where a = 'x'\"; psql --command='show all;'",
+            "mysql -e 'show processlist'; mysql -NBe 'select 1' db; echo x | psql -c 'select now()'",
+        ],
+        "plain",
+    );
+    check(
+        &[
+            "date -s '2020-01-01'",
+            "date -us x",
+            "date --se=x",
+            "date 112510302026",
+            "date -d \"$x\" 1125",
+            "kubectl -n \"$ns\" \"$verb\" pods",
+            "kubectl -n $ns get pods",
+            "kubectl -n \"$ns\" delete pod x",
+            "dir=-delete; find \"$dir\"",
+            "read dir; find \"$dir\"",
+            "dir=$x; find \"$dir\"",
+            "dir=-delete bash -c 'find \"$dir\"'",
+            "f() { local dir=\"$1\"; find \"$dir\"; }; f x",
+            "find \"$1\"",
+            "find \"$@\"",
+            "find $dir",
+            "for f in a; do read f; find \"$f\"; done",
+            "psql -c 'select pg_terminate_backend(1)'",
+            "psql -c 'select 1; drop table x'",
+            "psql -c 'select 1 into t'",
+            "psql -c 'select nextval (1)'",
+            "psql -c \"$q\"",
+            "psql -c 'select 1' -c '\\! ls'",
+            "psql -c 'select 1' -f x.sql",
+            "psql -c 'select 1' -o '|ls'",
+            "psql -c 'explain analyze delete from t'",
+            "mysql -e 'select 1 into outfile x'",
+            "mysql -e '\\! ls'",
+            "echo 'drop table x' | psql",
+        ],
+        "destructive",
+    );
+}
+
+// proves SH-6
+#[test]
+fn a_value_of_an_integer_variable_of_bash_is_arithmetic() {
+    check(
+        &[
+            "RANDOM='a[$(ls x)]'",
+            "SRANDOM='a[`ls x`]'; ls",
+            "OPTIND='a[$(ls x)]' true",
+            "export HISTCMD='a[$(ls x)]'",
+            "read RANDOM <<< 'a[$(ls x)]'",
+            "read -r a RANDOM <<'E'\n1 a[$(ls x)]\nE",
+            "for RANDOM in 'a[$(ls x)]'; do :; done",
+            "printf -v OPTIND %s 'a[$(ls x)]'",
+            "mapfile RANDOM <<< 'a[$(ls x)]'",
+            "x='a[$(ls y)]'; RANDOM=x",
+            "time RANDOM='a[$(ls x)]'",
+            ": ${RANDOM:='a[$(ls x)]'}",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "SECONDS=0; make; echo \"it took $SECONDS s\"; awk '{print $1}' f",
+            "OPTIND=1; RANDOM=42; echo \"$RANDOM\" '$5'",
+            "x='$5'; echo \"$x $RANDOM\"",
+        ],
+        "plain",
+    );
+}
+
 // proves SH-2, SH-3
 #[test]
 fn what_is_blocked_stays_blocked_beside_what_cannot_be_read() {
@@ -641,6 +881,9 @@ fn the_operator_adds_to_the_lists() {
     assert_eq!(found("kubectl -n shop delete pod x").severity, Severity::Destructive);
     assert_eq!(found("kubectl get pods").severity, Severity::Plain);
     assert_eq!(found("env helm list").severity, Severity::Destructive);
+    assert_eq!(found("unheard-of helm").severity, Severity::Destructive);
+    let capital = CommandRules { blocked: vec!["Flyctl Deploy".into()], ..CommandRules::default() };
+    assert!(capital.classify("flyctl deploy --now").blocked.is_some());
 }
 
 proptest! {

@@ -6,14 +6,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::Node;
 use super::word::Word;
+use crate::argv::programs::is_listed;
 
 /// The maximum number of loop values to classify one by one, inclusive; if there are more, they
 /// count as unknown.
 const MAX_VALUES: usize = 50;
 
 /// Variables that bash sets by itself.
-const OF_BASH: [&str; 10] =
-    ["_", "COPROC", "LINENO", "MAPFILE", "OPTARG", "OPTIND", "RANDOM", "REPLY", "SECONDS", "SHLVL"];
+const OF_BASH: [&str; 12] = [
+    "_", "COPROC", "HISTCMD", "LINENO", "MAPFILE", "OPTARG", "OPTIND", "RANDOM", "REPLY",
+    "SECONDS", "SHLVL", "SRANDOM",
+];
+
+/// Variables of bash whose values are integers, in some versions or in all: whatever sets one of
+/// them evaluates the value as arithmetic. *Source*: bash(1), "Shell Variables"; `declare -pi`.
+const INTEGERS: &str = "\
+    BASHPID BASH_MONOSECONDS BASH_SUBSHELL EPOCHSECONDS EUID HISTCMD LINENO OPTIND PPID RANDOM \
+    SECONDS SRANDOM UID";
+
+/// Tells whether bash evaluates a value of this variable as arithmetic.
+pub(super) fn is_integer(name: &str) -> bool {
+    is_listed(INTEGERS, name)
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Variables<'t> {
@@ -22,6 +36,8 @@ pub(super) struct Variables<'t> {
     loops: BTreeMap<&'t str, Option<Vec<String>>>,
     /// Variables that are set in any other way, as far as their names are known.
     others: BTreeSet<Cow<'t, str>>,
+    /// Those of `others` that may be set to a value that begins with a dash.
+    changed: BTreeSet<Cow<'t, str>>,
     /// Whether a caller of the script may have set any variable.
     may_inherit: bool,
     /// The variables of the loops around the current position of the walk.
@@ -38,6 +54,10 @@ impl<'t> Variables<'t> {
         let name = || node.field("name").map_or("", |name| name.text(text));
         match node.kind {
             "variable_assignment" => {
+                let value = node.field("value").map_or("", |value| value.text(text));
+                if parent.ends_with("command") || name().contains('[') || !begins_plain(value) {
+                    self.changed.insert(name().split('[').next().unwrap_or_default().into());
+                }
                 let name = name().split('[').next().unwrap_or_default();
                 self.others.insert(name.into());
             }
@@ -56,12 +76,15 @@ impl<'t> Variables<'t> {
             | "translated_string" | "concatenation"
                 if parent.ends_with("command") =>
             {
-                self.others.extend(set_by_word(node.text(text)));
+                let set = set_by_word(node.text(text));
+                self.changed.extend(set.clone());
+                self.others.extend(set);
             }
             "expansion" => {
                 let sets = node.field("operator").map(|operator| operator.text(text));
                 let name = node.named().next().map(|name| name.text(text));
                 let set = name.filter(|_| matches!(sets, Some("=" | ":=")));
+                self.changed.extend(set.map(Cow::from));
                 self.others.extend(set.map(Cow::from));
             }
             _ => {}
@@ -93,6 +116,21 @@ impl<'t> Variables<'t> {
         }
     }
 
+    /// Tells whether the value of `$NAME` or `${NAME}`, if it is quoted, is certainly not an option:
+    /// a value of the environment, which the operator chooses, or one that this text sets.
+    pub(super) fn is_inert(&self, expansion: &str) -> bool {
+        let name = expansion.trim_start_matches('$');
+        let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
+        let is_name = !name.is_empty()
+            && !name.starts_with(|c: char| c.is_ascii_digit())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_name
+            && !self.may_inherit
+            && !self.loops.contains_key(name)
+            && !self.changed.contains(name)
+            && !OF_BASH.contains(&name)
+    }
+
     /// Tells whether an expansion may become several words, because the text, its caller or bash
     /// sets its variable to a value that we do not know.
     pub(super) fn may_split(&self, expansion: &str) -> bool {
@@ -119,6 +157,13 @@ fn plain(kind: &str, text: &str) -> Option<String> {
     };
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:@%+".contains(&b);
     (!inner.is_empty() && inner.bytes().all(is_plain)).then(|| inner.to_owned())
+}
+
+/// Tells whether the value of an assignment begins with a literal character that no option begins
+/// with.
+fn begins_plain(value: &str) -> bool {
+    let value = value.strip_prefix(['"', '\'']).unwrap_or(value);
+    value.starts_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_'))
 }
 
 /// Returns the variable that a builtin would set if it were given this word: `f`, `"f"`, `f=1`,

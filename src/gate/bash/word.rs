@@ -15,6 +15,9 @@ pub(super) struct Word {
     /// Whether bash may expand it to several words or none, apart from file name patterns. In a word
     /// such as `web$n`, a variable that nothing sets counts as empty.
     pub(super) many: bool,
+    /// Whether it is one quoted word that is certainly not an option, although its value is
+    /// unknown: the text sets its variable only to values that begin otherwise, or not at all.
+    pub(super) inert: bool,
     /// Whether a literal in it may hold code that something runs later.
     pub(super) holds_code: bool,
     /// Whether the grammar reads the word as an assignment; `text` is then the name.
@@ -40,6 +43,7 @@ impl Word {
             pattern: false,
             splits: false,
             many: false,
+            inert: false,
             holds_code: false,
             is_assignment: false,
             values: None,

@@ -4,7 +4,7 @@ use super::inner::Inner;
 use super::options::{has, has_shortened, operands, runs_value};
 use super::syntax::Simple;
 use super::word::Word;
-use super::{builtins, code};
+use super::{builtins, code, sql, unknown};
 use crate::argv::programs::{self, BLANK, Kind, Reader, Stdin, is_listed};
 
 /// The maximum number of words to try as the subcommand of a program, inclusive.
@@ -24,6 +24,7 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         "git" => return super::git::inner(arguments),
         // `destructive.rs` covers every use of `crontab` that changes something.
         "crontab" => return Vec::new(),
+        "psql" | "mysql" | "mariadb" => return database(program, arguments, outer),
         "sftp" if outer.piped => return unknown("executes the commands that it reads"),
         "rename" | "prename" | "file-rename" => {
             let is_code =
@@ -62,7 +63,17 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     if let Some(reader) = programs::reader(program) {
         found.extend(read(program, reader, arguments, outer));
     }
+    found.extend(unknown::launched(program, arguments));
     found
+}
+
+/// Returns what a database client runs, apart from statements that only read.
+fn database(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
+    let Some(reader) = programs::reader(program) else { return Vec::new() };
+    let remaining = sql::without_reading(program, arguments);
+    let unfed = Simple::default();
+    let outer = if remaining.had_statement { &unfed } else { outer };
+    read(program, reader, &remaining.words, outer)
 }
 
 /// Returns what `program` runs; `reader` describes how the program reads its arguments.

@@ -2,17 +2,19 @@
 
 use super::super::lexical::may_hold_code;
 use super::super::tree::Node;
+use super::super::variables::is_integer;
 use super::super::word::{Word, bare, unescape_ansi, unescape_quoted};
 use super::{Reader, Simple};
 
 impl Reader<'_> {
     /// Returns the name that an assignment sets; `None` for a pager variable whose value only shows
-    /// text.
+    /// text, and for an integer variable of bash that is set to a number.
     pub(super) fn name_of(&self, assignment: &Node) -> Option<String> {
         let value = assignment.field("value").map_or("", |value| self.of(value));
         let name = self.of(assignment.field("name")?);
         let shows = name.ends_with("PAGER") && matches!(value, "" | "''" | "\"\"" | "cat");
-        (!shows).then(|| name.split('[').next().unwrap_or_default().to_owned())
+        let is_number = is_integer(name) && value.bytes().all(|byte| byte.is_ascii_digit());
+        (!shows && !is_number).then(|| name.split('[').next().unwrap_or_default().to_owned())
     }
 
     /// Adds a redirection to the command and returns the words after the redirection. These words
@@ -72,7 +74,8 @@ impl Reader<'_> {
                     && only.end - only.start + 2 == text.len()
                 {
                     let value = self.variables.value(self.of(only));
-                    return Word { many: self.of(only) == "$@", ..value };
+                    let inert = self.variables.is_inert(self.of(only));
+                    return Word { many: self.of(only) == "$@", inert, ..value };
                 }
                 match node.named().all(|child| child.kind == "string_content") {
                     true => holding(Word::literal(&unescape_quoted(inner(1)))),
@@ -96,6 +99,7 @@ impl Reader<'_> {
     /// Returns a word that consists of several parts.
     fn parts(&self, node: &Node) -> Word {
         let mut out = Word::literal("");
+        let mut is_first = true;
         for child in node.children {
             let part = match child.kind {
                 "\"" => continue,
@@ -121,6 +125,12 @@ impl Reader<'_> {
                 _ if is_expansion => self.variables.may_split(expanded),
                 _ => part.splits,
             };
+            if std::mem::take(&mut is_first) {
+                out.inert = match node.kind {
+                    "string" => is_expansion && self.variables.is_inert(expanded),
+                    _ => part.inert,
+                };
+            }
             out.splits |= splits;
             out.many |= splits
                 || match child.kind {
@@ -139,6 +149,7 @@ impl Reader<'_> {
             out.many = true;
             out.text.truncate(out.text.find('{').unwrap_or(out.text.len()));
         }
+        out.inert &= !out.many && !out.splits;
         out
     }
 }

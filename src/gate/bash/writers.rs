@@ -1,0 +1,89 @@
+//! The files that well-known programs write, as far as their arguments name them. The gate raises a
+//! command that writes to a system path, as it does for the file tools.
+
+use super::options::has;
+use super::word::Word;
+
+/// Returns the arguments that name a file or directory that the program writes.
+pub(super) fn written<'a>(program: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
+    let operands = || {
+        let is_option = |word: &&Word| word.beginning().starts_with('-');
+        arguments.iter().filter(move |word| !is_option(word))
+    };
+    match program {
+        "tee" | "touch" | "truncate" | "mkdir" | "mkfifo" | "mknod" | "sponge" | "mv" | "chmod"
+        | "chown" | "chgrp" | "setfacl" => operands().collect(),
+        "rsync" | "scp" => operands().next_back().into_iter().collect(),
+        "cp" | "install" | "ln" => {
+            let target = values(arguments, 't', "--target-directory");
+            if target.is_empty() { operands().next_back().into_iter().collect() } else { target }
+        }
+        "sed" | "gsed" if has(arguments, &["-i", "--in-place"]) => {
+            // The first operand is usually the script.
+            let is_script = !has(arguments, &["-e", "--expression", "-f", "--file"]);
+            operands().skip(usize::from(is_script)).collect()
+        }
+        "patch" => operands().collect(),
+        "sort" => values(arguments, 'o', "--output"),
+        "curl" => values(arguments, 'o', "--output"),
+        "wget" => {
+            let mut found = values(arguments, 'O', "--output-document");
+            found.extend(values(arguments, 'P', "--directory-prefix"));
+            found
+        }
+        "unzip" => values(arguments, 'd', "--directory"),
+        "tar" | "bsdtar" | "gtar" => archive(arguments),
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the directory into which `tar` extracts, or the archive that it creates.
+fn archive(arguments: &[Word]) -> Vec<&Word> {
+    let is_mode = |letter: char, long: &str| {
+        let is_bundle = |(at, word): (usize, &Word)| {
+            let text = word.beginning();
+            (at == 0 || text.starts_with('-')) && !text.starts_with("--") && text.contains(letter)
+        };
+        has(arguments, &[long]) || arguments.iter().enumerate().any(is_bundle)
+    };
+    if is_mode('x', "--extract") {
+        return values(arguments, 'C', "--directory");
+    }
+    if !is_mode('c', "--create") {
+        return Vec::new();
+    }
+    let mut found = values(arguments, 'f', "--file");
+    // The first argument is a bundle even without a dash.
+    let is_bare = arguments
+        .first()
+        .is_some_and(|word| !word.beginning().starts_with('-') && word.beginning().ends_with('f'));
+    found.extend(arguments.get(1).filter(|_| is_bare));
+    found
+}
+
+/// Returns the values of an option: in the next word, or attached to its own. An attached value is
+/// the whole word, whose path begins at its first slash.
+fn values<'a>(arguments: &'a [Word], letter: char, long: &str) -> Vec<&'a Word> {
+    let mut found = Vec::new();
+    for (at, word) in arguments.iter().enumerate() {
+        let text = word.beginning();
+        let is_bundle = text.starts_with('-') && !text.starts_with("--");
+        let is_long = text.split('=').next() == Some(long);
+        if (is_bundle && text.ends_with(letter)) || text == long {
+            found.extend(arguments.get(at + 1));
+        } else if is_long || is_bundle && text.contains(letter) && text.contains('/') {
+            found.push(word);
+        }
+    }
+    found
+}
+
+/// Returns the known beginning of the path in a word: the whole word, or what follows the option to
+/// which it is attached.
+pub(super) fn path(word: &Word) -> &str {
+    let text = word.beginning();
+    match text.starts_with('-') {
+        true => text.find('/').and_then(|at| text.get(at..)).unwrap_or_default(),
+        false => text,
+    }
+}
