@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::domain::{CallId, Category, PreflightItem};
+use crate::domain::{Binding, CallId, Category, PreflightItem};
 
 /// A call that waits for approval. We build the request from the call that would run, never from a
 /// model's words (WEB-7).
@@ -29,6 +29,8 @@ pub struct ApprovalRequest {
     pub argv: Vec<String>,
     /// The directory in which the program starts.
     pub working_dir: String,
+    #[serde(flatten)]
+    pub binding: Binding,
     /// Why the call needs approval.
     pub reason: String,
     /// The moment after which an answer no longer counts.

@@ -37,7 +37,9 @@ pub use session::{ModelInUse, Session, SessionParts, SessionResult, last_model};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};
-pub use tool::{AgentTool, CallContext, CallOutput, PreparedCall, ToolRunner, ToolSpec, Toolbox};
+pub use tool::{
+    AgentTool, CallContext, CallOutput, CallState, PreparedCall, ToolRunner, ToolSpec, Toolbox,
+};
 pub use untrusted::{Marker, unwrap as unmarked};
 
 #[cfg(test)]

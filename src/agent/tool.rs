@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::shown::{ShownAs, ToolDefinition};
 use crate::argv::ArgumentConditions;
-use crate::domain::{CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
+use crate::domain::{Binding, CallEnd, CallError, CallId, Category, ErrorKind, Image, Truncated};
 use crate::gate::Resource;
 
 /// A validated and rendered call. The gate judges, the transcript records and the tool runs this
@@ -38,17 +38,27 @@ impl PreparedCall {
     /// Returns the SHA-256 (hex) of everything that identifies the call. `state` comes from
     /// [`ToolRunner::state`].
     #[must_use]
-    pub fn digest(&self, name: &str, state: &str) -> String {
+    pub fn digest(&self, name: &str, state: &CallState) -> String {
         let whole = serde_json::json!([
             name,
             self.arguments,
             self.argv,
             self.working_dir,
             self.stdin,
-            state
+            state.identity,
+            state.binding.files
         ]);
         hex::encode(Sha256::digest(whole.to_string()))
     }
+}
+
+/// The state of everything besides its arguments on which a call depends.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CallState {
+    /// Identifies the tool's rights and the values of its variables. The text may hold secrets, so
+    /// only its digest may leave the process.
+    pub identity: String,
+    pub binding: Binding,
 }
 
 /// The id and the cancellation of a running call.
@@ -194,12 +204,12 @@ pub trait ToolSpec: Send + Sync {
 /// How a tool runs the calls that its [`ToolSpec`] prepared.
 #[async_trait]
 pub trait ToolRunner: Send + Sync {
-    /// Returns a text that identifies the current state on which the call depends: its program, and
-    /// the files that it would change.
+    /// Returns the current state on which the call depends: its program and its files, its
+    /// environment and its rights.
     ///
     /// *Errors*: the program or the files cannot be read.
-    async fn state(&self, _call: &PreparedCall) -> Result<String, CallError> {
-        Ok(String::new())
+    async fn state(&self, _call: &PreparedCall) -> Result<CallState, CallError> {
+        Ok(CallState::default())
     }
 
     /// Runs the call that [`ToolSpec::dry_run_of`] returned, with the rights of a read tool.

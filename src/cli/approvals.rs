@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Utc};
 use rustix::termios::{QueueSelector, tcflush};
 use serde_json::json;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
-use super::args::{AnswerArgs, DenyArgs};
+use super::args::{AnswerArgs, ApprovalsArgs, DenyArgs};
+use super::call_view::{CallView, Extent};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
@@ -21,13 +22,14 @@ use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
 use crate::domain::PreflightItem;
 use crate::text::escape::{for_terminal, one_line};
 
-/// Characters shown of one argument; a longer argument is folded in the middle (WEB-7).
-const SHOWN: usize = 400;
-
-pub(crate) async fn approvals(context: &Context) -> Result<ExitCode, CliError> {
+pub(crate) async fn approvals(
+    context: &Context,
+    args: &ApprovalsArgs,
+) -> Result<ExitCode, CliError> {
     let waiting: Vec<ApprovalRequest> = Client::require(context)?.list("/approvals", &()).await?;
+    let extent = Extent::of_flag(args.full);
     output::value(context.form, &waiting, || {
-        let texts: Vec<String> = waiting.iter().map(described).collect();
+        let texts: Vec<String> = waiting.iter().map(|one| described(one, extent)).collect();
         if texts.is_empty() { "no waiting approvals\n".to_owned() } else { texts.join("\n") }
     })?;
     Ok(ExitCode::SUCCESS)
@@ -58,40 +60,24 @@ async fn answer(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Renders an approval request with the argv of the call, or with its arguments if it starts no
-/// program.
-fn described(request: &ApprovalRequest) -> String {
-    let mut text = format!(
-        "{}\n  job {}, tool {} ({}): {}\n",
-        request.approval_id, request.job, request.tool, request.category, request.reason
-    );
-    for (at, word) in request.argv.iter().enumerate() {
-        text.push_str(&format!("  argv[{at}] {}\n", folded(word)));
-    }
-    if request.argv.is_empty() {
-        for (name, value) in &request.arguments {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            text.push_str(&format!("  {} = {}\n", one_line(name), folded(&value)));
-        }
-    }
-    text.push_str(&format!(
-        "  in {}, until {}\n",
-        request.working_dir,
-        request.expires_at.to_rfc3339_opts(SecondsFormat::Secs, true)
-    ));
-    for_terminal(&text)
-}
-
-fn folded(text: &str) -> String {
-    let text = one_line(text).to_string();
-    let count = text.chars().count();
-    if count <= SHOWN {
-        return text;
-    }
-    let half = SHOWN / 2;
-    let head: String = text.chars().take(half).collect();
-    let tail: String = text.chars().skip(count - half).collect();
-    format!("{head} [… {} characters …] {tail}", count - 2 * half)
+/// Renders an approval request.
+fn described(request: &ApprovalRequest, extent: Extent) -> String {
+    let view = CallView {
+        argv: &request.argv,
+        arguments: &request.arguments,
+        working_dir: &request.working_dir,
+        binding: &request.binding,
+    };
+    format!(
+        "{}\n  job {}, tool {} ({}): {}\n{}  until {}\n",
+        request.approval_id,
+        request.job,
+        request.tool,
+        request.category,
+        one_line(&request.reason),
+        view.render(extent),
+        request.expires_at.format("%Y-%m-%d %H:%M:%S UTC")
+    )
 }
 
 /// Asks on stderr and reads the answers from standard input.
@@ -115,16 +101,28 @@ impl Terminal {
 
     /// Asks a yes-or-no question. The end of the input counts as no.
     pub(crate) async fn yes(&self, question: &str) -> bool {
+        self.ask_about(question, None).await
+    }
+
+    /// Asks a yes-or-no question; the answer `f` shows the text `full` and asks again. The end of
+    /// the input counts as no.
+    pub(crate) async fn yes_about(&self, question: &str, full: &str) -> bool {
+        self.ask_about(question, Some(full)).await
+    }
+
+    async fn ask_about(&self, question: &str, full: Option<&str>) -> bool {
+        let choices = if full.is_some() { "y/N, f shows all of it" } else { "y/N" };
         let mut lines = self.lines.lock().await;
         // Discard what was typed before the question, in the kernel and in the channel.
         let _ = tcflush(std::io::stdin(), QueueSelector::IFlush);
         while lines.try_recv().is_ok() {}
         loop {
-            let _ = write!(std::io::stderr(), "{question} [y/N] ");
+            let _ = write!(std::io::stderr(), "{question} [{choices}] ");
             let Some(answer) = lines.recv().await else { return false };
-            match answer.trim().to_ascii_lowercase().as_str() {
-                "y" | "yes" => return true,
-                "" | "n" | "no" => return false,
+            match (answer.trim().to_ascii_lowercase().as_str(), full) {
+                ("y" | "yes", _) => return true,
+                ("" | "n" | "no", _) => return false,
+                ("f" | "full", Some(full)) => output::note(full),
                 _ => output::note("please answer y or n"),
             }
         }
@@ -149,8 +147,9 @@ impl Approver for Terminal {
     }
 
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
-        output::note(&format!("\n{}", described(&request)));
-        let approved = self.yes("Run this?").await;
+        output::note(&format!("\n{}", described(&request, Extent::Folded)));
+        let full = described(&request, Extent::Full);
+        let approved = self.yes_about("Run this?", &full).await;
         ApprovalAnswer { approved, by: "terminal".to_owned(), reason: None }
     }
 
@@ -226,10 +225,11 @@ mod tests {
                 long,
             ],
             working_dir: "/srv".to_owned(),
+            binding: Default::default(),
             reason: "because".to_owned(),
             expires_at: DateTime::UNIX_EPOCH,
         };
-        let told = described(&request);
+        let told = described(&request, Extent::Folded);
         assert!(told.contains("argv[0] /bin/rm\n"), "{told}");
         assert!(!told.contains(['\u{1b}', '\u{202e}']), "{told}");
         assert_eq!(told.lines().filter(|line| line.starts_with("  argv[2]")).count(), 1, "{told}");

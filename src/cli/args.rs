@@ -95,7 +95,7 @@ pub(crate) enum Verb {
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
     /// List the calls that are waiting for approval
-    Approvals,
+    Approvals(ApprovalsArgs),
     /// Approve a waiting call
     Approve(AnswerArgs),
     /// Deny a waiting call
@@ -105,7 +105,7 @@ pub(crate) enum Verb {
     /// List the change plans
     Plans,
     /// Show a change plan
-    Plan(PlanArgs),
+    Plan(ShowPlanArgs),
     /// Apply a change plan if nothing has changed since it was made
     Apply(ApplyArgs),
     /// Discard a change plan
@@ -383,6 +383,22 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ShowPlanArgs {
+    /// Plan: an id or a unique prefix, or `last`
+    pub(crate) plan: String,
+    /// Show long values whole, and all variables
+    #[arg(long)]
+    pub(crate) full: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ApprovalsArgs {
+    /// Show long values whole, and all variables
+    #[arg(long)]
+    pub(crate) full: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ApplyArgs {
     /// Plan: an id or a unique prefix, or `last`
     pub(crate) plan: String,
@@ -392,6 +408,9 @@ pub(crate) struct ApplyArgs {
     /// Apply without asking at the terminal
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Show long values whole, and all variables, before asking
+    #[arg(long)]
+    pub(crate) full: bool,
 }
 
 #[derive(Debug, Args)]

@@ -247,8 +247,8 @@ const JOB_COLUMNS: usize = 14;
 /// Prints the events of all runs as they happen, each line prefixed with the name of its job.
 async fn show(mut events: Receiver<Observed>, color: bool) {
     let width = terminal_width().map(|width| width.saturating_sub(JOB_COLUMNS + 1));
-    let renderer = Renderer::new(color, width);
     let mut jobs = std::collections::BTreeMap::new();
+    let mut renderers = std::collections::BTreeMap::new();
     loop {
         match events.recv().await {
             Ok(Observed::Line { run_id, line, .. }) => {
@@ -262,6 +262,9 @@ async fn show(mut events: Receiver<Observed>, color: bool) {
                     continue;
                 }
                 let job = jobs.get(&run_id).map(String::as_str).unwrap_or_default();
+                // The runs are interleaved, and a renderer takes the lines of one run.
+                let renderer =
+                    renderers.entry(run_id.clone()).or_insert_with(|| Renderer::new(color, width));
                 let told: String = renderer
                     .event(&line)
                     .lines()

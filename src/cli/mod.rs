@@ -5,6 +5,7 @@ mod access;
 mod approvals;
 mod args;
 mod call;
+mod call_view;
 mod cancel;
 mod check;
 mod client;
@@ -40,6 +41,7 @@ mod tools;
 mod validate;
 mod verify;
 mod wrap;
+mod yaml;
 
 use std::process::ExitCode;
 
@@ -105,7 +107,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,
-        Verb::Approvals => context.block_on(approvals::approvals(&context))?,
+        Verb::Approvals(args) => context.block_on(approvals::approvals(&context, &args))?,
         Verb::Approve(args) => context.block_on(approvals::approve(&context, &args))?,
         Verb::Deny(args) => context.block_on(approvals::deny(&context, &args))?,
         Verb::Check(args) => context.block_on(check::check(&context, &args))?,

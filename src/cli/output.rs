@@ -101,8 +101,7 @@ pub(crate) fn value<T: Serialize>(
             }
         }
         OutputForm::Yaml => {
-            let yaml = serde_yaml::to_string(value).map_err(|error| failed(error.to_string()))?;
-            raw(yaml.as_bytes());
+            raw(super::yaml::render(value).map_err(failed)?.as_bytes());
         }
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use tokio::sync::watch;
 
 use super::approvals::Terminal;
-use super::args::{ApplyArgs, PlanArgs};
+use super::args::{ApplyArgs, PlanArgs, ShowPlanArgs};
+use super::call_view::{CallView, Extent};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
@@ -15,6 +16,7 @@ use crate::domain::{Plan, PlanState, Stop, StopReason, Trigger};
 use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger, UnreadablePlan};
+use crate::text::escape::one_line;
 
 /// The exit code if a plan was not applied, or not completely.
 const NOT_DONE: u8 = 1;
@@ -24,7 +26,7 @@ pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
     let plans = all(&source).await?;
     output::value(context.form, &plans, || {
         output::table(
-            &["plan", "job", "made at", "state", "steps"],
+            &["plan", "job", "made at (UTC)", "state", "steps"],
             plans.iter().map(|plan| {
                 let names: Vec<&str> =
                     plan.steps.iter().map(|kept| kept.step.name.as_str()).collect();
@@ -42,10 +44,10 @@ pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) async fn plan(context: &Context, args: &PlanArgs) -> Result<ExitCode, CliError> {
+pub(crate) async fn plan(context: &Context, args: &ShowPlanArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Record).await?;
     let plan = find(&source, &args.plan).await?;
-    output::value(context.form, &plan, || described(&plan))?;
+    output::value(context.form, &plan, || described(&plan, Extent::of_flag(args.full)))?;
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
@@ -78,8 +80,9 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         return Err(CliError::not_found(format!("the plan has no step {only}")));
     }
     if !args.yes && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        output::text(&described(&plan));
-        if !Terminal::new().yes("Apply this?").await {
+        output::text(&described(&plan, Extent::of_flag(args.full)));
+        let full = described(&plan, Extent::Full);
+        if !Terminal::new().yes_about("Apply this?", &full).await {
             output::note("nothing was done");
             return Ok(ExitCode::from(NOT_DONE));
         }
@@ -109,12 +112,15 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     let applied = apply_plan(spec, context.host(Observers::default()), plan, args.only, stop).await;
     signals.abort();
     let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
-    output::value(context.form, &applied.plan, || described(&applied.plan))?;
+    output::value(context.form, &applied.plan, || {
+        described(&applied.plan, Extent::of_flag(args.full))
+    })?;
     let error = applied.refused.as_ref().or(applied.ended.end.error.as_ref());
     if let Some(error) = error {
         let what =
             if applied.refused.is_some() { "nothing was done" } else { "only partly applied" };
-        output::note(&format!("{what}: {error}"));
+        // The error of a step contains what its program printed.
+        output::note(&format!("{what}: {}", one_line(error)));
     }
     output::note(&format!("run {}: dutyd show {}", applied.ended.run_id, applied.ended.run_id));
     Ok(if error.is_some() { ExitCode::from(NOT_DONE) } else { ExitCode::SUCCESS })
@@ -163,28 +169,30 @@ async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
     first.ok_or_else(|| CliError::not_found(format!("there is no plan `{wanted}`")))
 }
 
-fn described(plan: &Plan) -> String {
+fn described(plan: &Plan, extent: Extent) -> String {
     let mut text = format!("plan {} of {}: {}\n", plan.plan_id, plan.job, plan.state.as_str());
     for kept in &plan.steps {
         let step = &kept.step;
-        let call = if step.argv.is_empty() {
-            serde_json::Value::from(step.arguments.clone()).to_string()
-        } else {
-            serde_json::json!(step.argv).to_string()
+        let view = CallView {
+            argv: &step.argv,
+            arguments: &step.arguments,
+            working_dir: &step.working_dir,
+            binding: &step.binding,
         };
         text.push_str(&format!(
-            "\n{}. {} ({}, {})\n   {call}\n   in {}\n   rests on {} reads, digest {}\n",
+            "\n{}. {} ({}, {})\n{}  rests on {}, digest {}\n",
             step.step,
             step.name,
             step.category,
             kept.state.as_str(),
-            step.working_dir,
-            step.rests_on.len(),
-            step.digest.get(..16).unwrap_or_default(),
+            view.render(extent),
+            output::counted(step.rests_on.len(), "read"),
+            step.digest.get(..16).unwrap_or(&step.digest),
         ));
-        for line in step.dry_run_output.iter().flat_map(|output| output.lines()) {
-            text.push_str(&format!("   | {line}\n"));
+        if let Some(output) = &step.dry_run_output {
+            text.push_str("  dry run\n");
+            text.extend(output.lines().map(|line| format!("    | {}\n", one_line(line))));
         }
     }
-    crate::text::escape::for_terminal(&text)
+    text
 }

@@ -3,21 +3,24 @@
 //! Text from models and tools is escaped. A long text is folded: a mark in its middle tells how
 //! many lines or characters are hidden there.
 
+mod words;
+
 use std::fmt::Write as _;
 
+use chrono::{DateTime, Utc};
 use owo_colors::OwoColorize as _;
 use serde_json::Value;
 
+use self::words::{argv, ending, fold, fold_line, moment, span, start};
 use super::output::counted;
 use super::wrap::Wrap;
 use crate::store::RawLine;
 use crate::text::escape::{for_terminal, one_line};
 
-/// Lines shown of a text. A longer text is folded and shows half as many at each end.
-const SHOWN_LINES: usize = 24;
+pub(crate) use self::words::is_shown_whole;
 
-/// Characters shown of a folded line. A line that is at most a quarter longer is not folded.
-const SHOWN_CHARACTERS: usize = 240;
+/// Milliseconds between the time of a run and its time of work from which on both are shown.
+const GAP_MS: i64 = 1000;
 
 /// Columns to the left of the bar (`|`) that begins each line of a text.
 const TEXT_BAR: usize = 16;
@@ -30,6 +33,20 @@ pub(crate) struct Renderer {
     /// Columns of a line; `None` disables wrapping.
     width: Option<usize>,
     pub(crate) with_system_prompt: bool,
+    seen: Seen,
+}
+
+/// What the lines before said.
+#[derive(Default)]
+struct Seen {
+    /// The day of the last heading.
+    day: String,
+    began: Option<DateTime<Utc>>,
+    last: Option<DateTime<Utc>>,
+    /// Whether the last line says that the daemon stopped.
+    is_suspended: bool,
+    /// The last text of the model.
+    answer: String,
 }
 
 /// The style of a label.
@@ -45,7 +62,7 @@ enum Tone {
 impl Renderer {
     /// Creates a renderer that wraps lines at `width` columns; `None` disables wrapping.
     pub(crate) fn new(color: bool, width: Option<usize>) -> Self {
-        Self { color, width, with_system_prompt: false }
+        Self { color, width, with_system_prompt: false, seen: Seen::default() }
     }
 
     /// Returns the prefix of each line of a text.
@@ -58,8 +75,33 @@ impl Renderer {
         Wrap::new(self.width, self.margin(), TEXT_BAR + 2)
     }
 
-    /// Renders an event; empty if the event is not shown.
-    pub(crate) fn event(&self, line: &RawLine) -> String {
+    /// Renders an event, after a heading if it is the first of its day; empty if the event is not
+    /// shown. Takes the lines of one run, in order.
+    pub(crate) fn event(&mut self, line: &RawLine) -> String {
+        let mut shown = self.rendered(line);
+        let day = line.ts.get(..10).unwrap_or(&line.ts);
+        if !shown.is_empty() && day != self.seen.day {
+            let heading = self.paint(&format!("{} (UTC)", one_line(day)), Tone::Faint);
+            shown.insert_str(0, &format!("{heading}\n"));
+            day.clone_into(&mut self.seen.day);
+        }
+        self.seen.note(line);
+        shown
+    }
+
+    /// Tells whether a text is that of the reply before.
+    pub(crate) fn repeats(&self, text: &str) -> bool {
+        !text.trim().is_empty() && text == self.seen.answer
+    }
+
+    /// Renders the rest of a reply whose text is on the screen already: its tool calls.
+    pub(crate) fn rest_of_reply(&mut self, line: &RawLine) -> String {
+        let shown = self.calls(line);
+        self.seen.note(line);
+        shown
+    }
+
+    fn rendered(&self, line: &RawLine) -> String {
         let event = &line.event;
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
         let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
@@ -68,9 +110,9 @@ impl Renderer {
             "system_prompt" if self.with_system_prompt => {
                 self.block(line, "system", Tone::Faint, "", text("text"))
             }
-            "user_input" => {
-                self.block(line, "task", Tone::Plain, source(text("source")), text("text"))
-            }
+            "session_suspended" => self.entry(line, "stopped", Tone::Odd, text("reason")),
+            "session_resumed" => self.entry(line, "resumed", Tone::Odd, &self.resumption(line)),
+            "user_input" => self.input(line),
             "assistant_text_end" => self.answer(line),
             "policy_decision" if text("decision") == "allow" => String::new(),
             "policy_decision" => {
@@ -93,7 +135,8 @@ impl Renderer {
                 self.entry(line, "run", Tone::Plain, &format!("$ {}", argv(event)))
             }
             "approval_requested" => {
-                let what = format!("{} until {}", text("approval_id"), text("expires_at"));
+                let until = moment(text("expires_at"));
+                let what = format!("{} until {until}", text("approval_id"));
                 self.entry(line, "waits", Tone::Odd, &what)
             }
             "approval_resolved" => self.resolved(line),
@@ -102,7 +145,8 @@ impl Renderer {
                     argv if argv.is_empty() => text("name").to_owned(),
                     argv => format!("$ {argv}"),
                 };
-                self.entry(line, "planned", Tone::Odd, &format!("step {}: {what}", number("step")))
+                let what = format!("step {}: {what}", number("step"));
+                self.block(line, "planned", Tone::Odd, &what, text("stdin"))
             }
             "tool_call_end" => self.call_end(line),
             "steering_injected" => {
@@ -141,15 +185,31 @@ impl Renderer {
                 line,
                 "end",
                 if text("outcome") == "succeeded" { Tone::Good } else { Tone::Bad },
-                &ending(event),
+                &self.ending(line),
             ),
             "system_prompt" | "processing_end" => String::new(),
             other => self.entry(line, other, Tone::Faint, ""),
         }
     }
 
-    /// Renders the outcome with the result, which `show` prints first and `run` prints last.
+    /// Renders the outcome with the result, which `show` prints first and `run` prints last. Each
+    /// line of the result is marked: it comes from a model and could look like an entry (LOG-4).
     pub(crate) fn result(&self, end: &Value) -> String {
+        let mut out = self.outcome(end);
+        let text = match end.get("result") {
+            Some(Value::String(text)) => text.trim_end().to_owned(),
+            Some(Value::Null) | None => return out,
+            Some(object) => {
+                serde_json::to_string_pretty(object).unwrap_or_else(|_| object.to_string())
+            }
+        };
+        out.push('\n');
+        out.push_str(&self.marked(&text));
+        out
+    }
+
+    /// Renders the outcome without the result.
+    pub(crate) fn outcome(&self, end: &Value) -> String {
         let text = |field: &str| end.get(field).and_then(Value::as_str).unwrap_or_default();
         let outcome = text("outcome");
         let tone = if outcome == "succeeded" { Tone::Good } else { Tone::Bad };
@@ -158,24 +218,71 @@ impl Renderer {
             let _ = write!(out, ", verdict {}", one_line(verdict));
         }
         out.push('\n');
+        // The error of a step of a plan contains what its program printed.
         if let Some(error) = end.get("error").and_then(Value::as_str) {
-            let error = Wrap::new(self.width, String::new(), 0).push(&for_terminal(error));
-            let _ = writeln!(out, "{}", self.paint(&error, Tone::Bad));
-        }
-        match end.get("result") {
-            Some(Value::String(text)) => {
-                let _ = writeln!(out, "\n{}", for_terminal(text.trim_end()));
-            }
-            Some(Value::Null) | None => {}
-            Some(object) => {
-                let _ = writeln!(
-                    out,
-                    "\n{}",
-                    for_terminal(&serde_json::to_string_pretty(object).unwrap_or_default())
-                );
-            }
+            out.push_str(&self.marked(error));
         }
         out
+    }
+
+    /// Returns `text` with a mark before each line.
+    fn marked(&self, text: &str) -> String {
+        let mark = format!("{} ", self.paint("|", Tone::Faint));
+        let line = |line: &str| {
+            let wrapped = Wrap::new(self.width, mark.clone(), 2).push(&for_terminal(line));
+            format!("{mark}{wrapped}\n")
+        };
+        text.lines().map(line).collect()
+    }
+
+    /// Renders a user turn. The loop's own question is not a person's task.
+    fn input(&self, line: &RawLine) -> String {
+        let text = |field: &str| line.event.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (word, tone, what) = match text("source") {
+            "confirmation" => {
+                let what = "dutyd asks the model to check its answer";
+                return self.entry(line, "confirm", Tone::Faint, what);
+            }
+            "correction" => ("correct", Tone::Odd, ""),
+            "repository" => ("project", Tone::Faint, ""),
+            "job" => ("task", Tone::Plain, ""),
+            other => ("task", Tone::Plain, other),
+        };
+        self.block(line, word, tone, what, text("text"))
+    }
+
+    /// Describes why a run continues, and after how long.
+    fn resumption(&self, line: &RawLine) -> String {
+        let number =
+            |field: &str| line.event.get(field).and_then(Value::as_u64).unwrap_or_default();
+        let cause = match self.seen.is_suspended {
+            true => "the daemon was stopped",
+            false => "the daemon died",
+        };
+        let mut what = cause.to_owned();
+        if let Some((last, now)) = self.seen.last.zip(time(line)) {
+            let _ = write!(what, "; the line before is {} old", span((now - last).num_seconds()));
+        }
+        if number("killed") > 0 {
+            let _ = write!(what, ", killed {}", counted(number("killed"), "orphaned tool"));
+        }
+        if number("count") > 1 {
+            let _ = write!(what, ", resumption {}", number("count"));
+        }
+        what
+    }
+
+    /// Describes how a run ended. If time passed in which the run did not work, adds the whole time.
+    fn ending(&self, line: &RawLine) -> String {
+        let mut what = ending(&line.event);
+        let worked = line.event.get("duration_ms").and_then(Value::as_i64);
+        let whole = self.seen.began.zip(time(line)).map(|(began, now)| now - began);
+        if let Some((worked, whole)) = worked.zip(whole)
+            && whole.num_milliseconds() - worked >= GAP_MS
+        {
+            let _ = write!(what, " of work within {}", span(whole.num_seconds()));
+        }
+        what
     }
 
     fn resolved(&self, line: &RawLine) -> String {
@@ -201,14 +308,18 @@ impl Renderer {
         let calls = self.calls(line);
         let mut out = String::new();
         if !text.trim().is_empty() || calls.is_empty() {
-            let text = if text.trim().is_empty() { "(nothing)" } else { text };
-            out.push_str(&self.block(line, "answer", Tone::Plain, "", text));
+            let (what, text) = match text.trim() {
+                "" => ("", "(nothing)"),
+                _ if self.repeats(text) => ("unchanged", ""),
+                _ => ("", text),
+            };
+            out.push_str(&self.block(line, "answer", Tone::Plain, what, text));
         }
         out + &calls
     }
 
     /// Renders the tool calls of an answer; empty if it has none.
-    pub(crate) fn calls(&self, line: &RawLine) -> String {
+    fn calls(&self, line: &RawLine) -> String {
         let calls = line.event.get("tool_calls").and_then(Value::as_array);
         calls
             .into_iter()
@@ -322,98 +433,24 @@ impl Renderer {
     }
 }
 
+impl Seen {
+    fn note(&mut self, line: &RawLine) {
+        let text = |field: &str| line.event.get(field).and_then(Value::as_str).unwrap_or_default();
+        let at = time(line);
+        self.began = self.began.or(at);
+        self.last = at.or(self.last);
+        self.is_suspended = text("type") == "session_suspended";
+        if text("type") == "assistant_text_end" {
+            text("text").clone_into(&mut self.answer);
+        }
+    }
+}
+
+/// Returns the time of day of a line; the heading above has the day and the zone.
 fn clock(line: &RawLine) -> String {
     line.ts.get(11..23).unwrap_or(&line.ts).to_owned()
 }
 
-fn start(event: &Value) -> String {
-    let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
-    let slot = event
-        .get("scheduled_for")
-        .and_then(Value::as_str)
-        .map(|due| format!(" for {due}"))
-        .unwrap_or_default();
-    let tools = event.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
-    format!(
-        "{} by {}{slot}, model {} ({}), {}, on {}",
-        text("job"),
-        text("trigger"),
-        text("model"),
-        text("provider"),
-        counted(tools, "tool"),
-        text("host")
-    )
-}
-
-fn ending(event: &Value) -> String {
-    let number = |field: &str| event.get(field).and_then(Value::as_u64).unwrap_or_default();
-    let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
-    let tokens = event.get("usage").map_or(0, |usage| {
-        let number = |field: &str| usage.get(field).and_then(Value::as_u64).unwrap_or_default();
-        number("input_tokens") + number("output_tokens")
-    });
-    let cost = match event.get("cost_usd").and_then(Value::as_f64) {
-        Some(cost) if cost > 0.0 => format!(", {cost:.4} USD"),
-        Some(_) => String::new(),
-        None => ", cost unknown".to_owned(),
-    };
-    format!(
-        "{} ({}) after {}, {}, {}{cost}, {} ms",
-        text("outcome"),
-        text("stop_reason"),
-        counted(number("iterations"), "iteration"),
-        counted(number("tool_calls"), "call"),
-        counted(tokens, "token"),
-        number("duration_ms")
-    )
-}
-
-fn source(word: &str) -> &str {
-    match word {
-        "job" => "",
-        other => other,
-    }
-}
-
-fn argv(event: &Value) -> String {
-    let words: Vec<String> = event
-        .get("argv")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .map(|word| {
-            let plain = !word.is_empty()
-                && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_./=:,@%+".contains(&b));
-            if plain { word.to_owned() } else { Value::from(word).to_string() }
-        })
-        .collect();
-    fold_line(&words.join(" "))
-}
-
-fn fold(text: &str) -> Vec<String> {
-    let lines: Vec<&str> = text.trim_end().lines().collect();
-    let shown = |lines: &[&str]| lines.iter().map(|line| fold_line(line)).collect::<Vec<_>>();
-    if lines.len() <= SHOWN_LINES {
-        return shown(&lines);
-    }
-    let half = SHOWN_LINES / 2;
-    let (head, rest) = lines.split_at(half);
-    let (middle, tail) = rest.split_at(rest.len() - half);
-    let mut out = shown(head);
-    out.push(format!("… {} lines …", middle.len()));
-    out.extend(shown(tail));
-    out
-}
-
-fn fold_line(line: &str) -> String {
-    let line = one_line(line);
-    let count = line.chars().count();
-    if count <= SHOWN_CHARACTERS + SHOWN_CHARACTERS / 4 {
-        return line;
-    }
-    let half = SHOWN_CHARACTERS / 2;
-    let head: String = line.chars().take(half).collect();
-    let tail: String = line.chars().skip(count - half).collect();
-    format!("{head} … {} characters … {tail}", count - 2 * half)
+fn time(line: &RawLine) -> Option<DateTime<Utc>> {
+    DateTime::parse_from_rfc3339(&line.ts).ok().map(|at| at.to_utc())
 }

@@ -26,6 +26,7 @@ use crate::domain::{Event, Outcome, Person, SessionEnd, Stop, StopReason};
 use crate::run::{Ended, RunSpec, TriggerFacts, execute};
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadEvent, ReadLine, RunSummary};
+use crate::text::escape::one_line;
 
 /// The exit code of a cancelled run or call.
 pub(crate) const CANCELLED: u8 = 130;
@@ -73,10 +74,11 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     }
     let ended = execute(spec, host, stopped).await;
     drop(observers);
-    let _ = watcher.await;
+    // If the watcher failed, print the whole result.
+    let on_screen = watcher.await.unwrap_or(None);
     signals.abort();
     let ended = ended.map_err(|error| CliError::failed(error.to_string()))?;
-    conclude(context, &ended)
+    conclude(context, &ended, on_screen.as_deref())
 }
 
 /// Starts the run in the daemon and, unless `--detach` is given, prints its events until it ends.
@@ -133,11 +135,14 @@ async fn run_in_daemon(
                 "lost the connection to the daemon; `dutyd show {run_id}` shows the run"
             )));
         };
-        output::note(&format!("{outcome}: {error}"));
+        output::note(&format!("{outcome}: {}", one_line(&error)));
         return Ok(ExitCode::from(exit_code(outcome, stop_reason)));
     };
     match context.form {
-        OutputForm::Table => output::raw(told(context, &end).as_bytes()),
+        OutputForm::Table => {
+            let on_screen = shown.into_answer();
+            output::raw(told(context, &end, on_screen.as_deref()).as_bytes());
+        }
         OutputForm::Jsonl => {}
         form => output::value(form, &row().await?, String::new)?,
     }
@@ -177,9 +182,16 @@ pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(context: &Context, end: &SessionEnd) -> String {
+/// Returns the outcome with the result, or without it if the result is on the screen.
+fn told(context: &Context, end: &SessionEnd, on_screen: Option<&str>) -> String {
     let value = serde_json::to_value(end).unwrap_or_default();
-    format!("\n{}", Renderer::new(context.color, terminal_width()).result(&value))
+    let renderer = Renderer::new(context.color, terminal_width());
+    let is_shown = on_screen.is_some_and(|text| match &end.result {
+        Some(Value::String(result)) => result.trim() == text.trim(),
+        Some(result) => serde_json::from_str::<Value>(text).is_ok_and(|value| value == *result),
+        None => false,
+    });
+    format!("\n{}", if is_shown { renderer.outcome(&value) } else { renderer.result(&value) })
 }
 
 /// Tells how to show and apply the plan of a run that ended as `planned`.
@@ -204,11 +216,15 @@ pub(super) fn path_segment(name: &str) -> String {
         .collect()
 }
 
-fn conclude(context: &Context, ended: &Ended) -> Result<ExitCode, CliError> {
+fn conclude(
+    context: &Context,
+    ended: &Ended,
+    on_screen: Option<&str>,
+) -> Result<ExitCode, CliError> {
     let (end, run_id) = (&ended.end, &ended.run_id);
     match context.form {
         OutputForm::Table => {
-            output::raw(told(context, end).as_bytes());
+            output::raw(told(context, end, on_screen).as_bytes());
             output::note(&format!("\nrun {run_id}: dutyd show {run_id}"));
         }
         OutputForm::Jsonl => {}
@@ -281,8 +297,13 @@ async fn stop_on_signal(stop: watch::Sender<Option<Stop>>) {
     std::future::pending::<()>().await;
 }
 
-/// Prints events until all senders are dropped.
-pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, color: bool) {
+/// Prints events until all senders are dropped. Returns the text of the last reply, if all of it is
+/// on the screen.
+async fn watch_run(
+    mut events: Receiver<Observed>,
+    form: OutputForm,
+    color: bool,
+) -> Option<String> {
     let mut shown = LivePrinter::new(form, color);
     loop {
         match events.recv().await {
@@ -293,7 +314,7 @@ pub(crate) async fn watch_run(mut events: Receiver<Observed>, form: OutputForm, 
             Err(RecvError::Lagged(missed)) => output::note(&format!(
                 "skipped {missed} events that came too fast; the transcript has them"
             )),
-            Err(RecvError::Closed) => return,
+            Err(RecvError::Closed) => return shown.into_answer(),
         }
     }
 }

@@ -141,5 +141,8 @@ fn outcome(row: &RunSummary) -> String {
     if let Some(verdict) = &row.verdict {
         let _ = write!(out, ", {verdict}");
     }
+    if row.refused_calls > 0 {
+        let _ = write!(out, ", {} refused", row.refused_calls);
+    }
     out
 }

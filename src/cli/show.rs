@@ -106,7 +106,7 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
 }
 
 fn people(context: &Context, record: &Record) -> Result<String, CliError> {
-    let renderer = Renderer::new(context.color, terminal_width());
+    let mut renderer = Renderer::new(context.color, terminal_width());
     let lines: Vec<ReadLine> = parsed(record)?;
     let raw: Vec<RawLine> = parsed(record)?;
     let mut out = format!("run {}\n", record.run_id);

@@ -79,7 +79,7 @@ pub(crate) async fn beside_daemon(context: &Context) -> Result<Context, CliError
             output::note(&format!("warning: {why}"));
         }
         if let Some(path) = &daemon.report.search_path {
-            own.environment = own.environment.with("PATH", path);
+            own.environment = own.environment.with("PATH", Some(path));
         }
     }
     Ok(own)

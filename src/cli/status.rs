@@ -11,7 +11,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
     let report = Client::require(context)?.status().await?;
     output::value(context.form, &report, || {
         let mut out = format!(
-            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} with a failed last run\nsandbox        {}\n",
+            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} paused, {} with a failed last run\nsandbox        {}\n",
             report.version,
             report.pid,
             report.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
@@ -20,9 +20,16 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.runs.active,
             report.runs.queued,
             report.jobs.total,
+            report.jobs.paused,
             report.jobs.failing,
             report.sandbox,
         );
+        if let Some(waiting) = report.approvals.filter(|waiting| *waiting > 0) {
+            out.push_str(&format!(
+                "approvals      {} waiting: `dutyd approvals` shows them\n",
+                output::counted(waiting, "call")
+            ));
+        }
         match &report.config.disk_digest {
             Some(disk) if *disk == report.config.digest => {}
             Some(_) => {

@@ -31,12 +31,14 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns a copy in which `name` has this value.
+    /// Returns this snapshot with another value of `name`, or without this variable.
     #[must_use]
-    pub fn with(&self, name: &str, value: &str) -> Self {
-        let mut variables = self.0.clone();
-        variables.insert(name.to_owned(), value.to_owned());
-        Self(variables)
+    pub fn with(mut self, name: &str, value: Option<&str>) -> Self {
+        match value {
+            Some(value) => drop(self.0.insert(name.to_owned(), value.to_owned())),
+            None => drop(self.0.remove(name)),
+        }
+        self
     }
 
     /// Returns the absolute entries of `PATH`; `None` if it has none (ENV-2). Empty and relative

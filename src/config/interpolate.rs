@@ -45,6 +45,12 @@ const SHOWN: &[&str] = &[
 const SECRET_ENDINGS: &[&str] =
     &["_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_PASS", "_CREDENTIAL", "_CREDENTIALS"];
 
+/// Tells whether the name of a variable suggests that its value is a secret.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    SECRET_ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
 /// A reference to a secret that this process cannot read, although the daemon may be able to read
 /// it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,8 +148,7 @@ impl Walk<'_> {
         let tool_env = matches!(segments.as_slice(), ["tools" | "mcp_servers", _, "env", _]);
         let key = segments.last().copied().unwrap_or_default();
         let mut out = String::with_capacity(text.len());
-        let mut secret = self.is_secret_field(&segments)
-            || (tool_env && SECRET_ENDINGS.iter().any(|ending| key.ends_with(ending)));
+        let mut secret = self.is_secret_field(&segments) || (tool_env && is_secret_name(key));
         let mut name = key.to_owned();
         let mut is_unread = false;
         let mut rest = text;

@@ -42,7 +42,7 @@ pub use error::{ConfigError, Report};
 pub use execution_target::ExecutionTarget;
 pub use expect::Expect;
 pub use files::{FileSet, Trust};
-pub use interpolate::{SecretsMode, Unread};
+pub use interpolate::{SecretsMode, Unread, is_secret_name};
 pub use job::{
     Approval, Autonomy, Catchup, DailyBudgets, Job, Limits, Listed, Mode, Overlap, Policy,
     Precheck, Rate, ReadPolicy, Retry, RunWhen,

@@ -116,6 +116,9 @@ pub struct StatusReport {
     pub cannot_begin: Option<String>,
     /// Known problems, one sentence each.
     pub degraded: Vec<String>,
+    /// Number of calls that wait for a person; null if the report does not come from the socket,
+    /// which knows them.
+    pub approvals: Option<usize>,
 }
 
 impl StatusReport {

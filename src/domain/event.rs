@@ -5,6 +5,8 @@
 //! `store/` creates lines.
 //! *Source*: `docs/design/transcript.md`.
 
+mod facts;
+
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -421,21 +423,6 @@ pub enum Event {
 }
 
 impl Event {
-    /// Tells whether the event is the start of a write or admin call.
-    #[must_use]
-    pub fn starts_change(&self) -> bool {
-        matches!(self, Self::ToolCallStart(start) if start.category != Category::Read)
-    }
-
-    /// Returns the answer of the precheck, if the event is its end ([`CallEnd::precheck_answer`]).
-    #[must_use]
-    pub fn precheck_answer(&self) -> Option<String> {
-        match self {
-            Self::ToolCallEnd(end) => end.precheck_answer(),
-            _ => None,
-        }
-    }
-
     /// The values of `type` that this version knows.
     pub const TYPES: &'static [&'static str] = &[
         "session_start",

@@ -3,6 +3,7 @@
 //! Plain data without I/O, clock or async. Every name and shape here is a contract with readers of
 //! transcripts. This module depends on no other part of the program.
 
+mod binding;
 mod call;
 mod category;
 mod event;
@@ -13,6 +14,7 @@ mod session_end;
 mod session_start;
 mod turn;
 
+pub use binding::{Binding, SetBy, Variable};
 pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
 pub use event::{

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::binding::Binding;
 use super::category::Category;
 use super::ids::CallId;
 
@@ -24,9 +25,12 @@ pub struct PlanStep {
     pub arguments: Map<String, Value>,
     /// The directory in which the program starts.
     pub working_dir: String,
-    /// SHA-256 (hex) of everything that identifies the call: tool, arguments, argv, directory,
-    /// standard input, program, and the files that the call would change.
+    /// SHA-256 (hex) of everything that identifies the call: tool, rights, arguments, argv,
+    /// directory, standard input, variables, and the files of `binding`.
     pub digest: String,
+    /// Empty in plans of earlier versions.
+    #[serde(flatten)]
+    pub binding: Binding,
     /// The output of the call's dry run; null if there was none.
     pub dry_run_output: Option<String>,
     /// The ids of the reads whose results the model had seen before it requested this step.

@@ -2,7 +2,9 @@
 //! makes exactly the planned calls.
 //!
 //! Applying is a run of its own, with a transcript but without a model. Every call passes the gate,
-//! under the rules that are now in effect.
+//! under the rules that are now in effect. [`planned`] compares each step with its plan.
+
+mod planned;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::planned::{difference, planned_environment};
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
 use super::scope::RunScope;
@@ -51,6 +54,9 @@ pub async fn apply(
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Applied, RunError> {
     let spec = RunSpec { mode: Mode::Act, plan_id: Some(plan.plan_id.clone()), ..spec };
+    let allowlist = &spec.config.settings.env_allowlist;
+    let environment = planned_environment(&host.environment, allowlist, &plan);
+    let host = Host { environment, ..host };
     let mut scope = RunScope::begin(spec, host, stop, None).await?;
     scope.record_start(None).await?;
     scope.start_servers().await?;
@@ -290,16 +296,10 @@ impl Apply {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
         let prepared = tool.prepare(&step.arguments)?;
-        // An earlier step of this plan may write the file that this step changes. The file then
-        // differs from the plan, as expected.
-        let is_touched =
-            self.rules.written(&prepared.resources).any(|path| spent.files.contains(&path));
         let state = tool.state(&prepared).await?;
-        let is_same = is_touched || prepared.digest(&step.name, &state) == step.digest;
-        if prepared.argv != step.argv || !is_same {
-            return Err(denied(
-                "the program, its arguments or a file that it changes is not what was planned",
-            ));
+        // `spent` names the files that the earlier steps of this plan write.
+        if let Some(what) = difference(step, &prepared, state, &spent.files) {
+            return Err(denied(format!("{what} is not what was planned")));
         }
         let call = AcceptedCall { tool: tool.clone(), category: tool.category(), prepared };
         self.judge(&step.name, &call, step.category, spent).1?;

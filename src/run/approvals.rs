@@ -142,6 +142,7 @@ mod tests {
             arguments: Map::new(),
             argv: Vec::new(),
             working_dir: "/".into(),
+            binding: Default::default(),
             reason: "x".into(),
             expires_at: approver.expires_at(Duration::from_secs(60)),
         };

@@ -42,21 +42,19 @@ impl EventSink for RunSink {
         if let Event::Precheck { .. } = event {
             self.answer().get_or_insert(None);
         }
-        let (start, decision) = match &event {
-            Event::SessionStart(start) => (Some(start.clone()), None),
-            Event::PolicyDecision(decision) => {
-                (None, Some((decision.call_id.clone(), decision.decision)))
-            }
-            _ => (None, None),
+        let start = match &event {
+            Event::SessionStart(start) => Some(start.clone()),
+            _ => None,
         };
+        let refused = event.refused_call().cloned();
         let appended =
             self.transcript.append(event).await.map_err(|error| RecordError(error.to_string()))?;
         let mut row = self.row();
         if let Some(start) = start {
             *row = Some(RunSummary::begun(&self.run_id, &start, appended.ts));
         }
-        if let (Some(row), Some((call_id, decision))) = (row.as_mut(), decision) {
-            row.decided(&call_id, decision);
+        if let (Some(row), Some(call_id)) = (row.as_mut(), refused) {
+            row.refuse(&call_id);
         }
         Ok(())
     }

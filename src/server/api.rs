@@ -81,6 +81,7 @@ impl Api {
     /// Returns the status, with the digest of the files on disk.
     pub(super) async fn status(&self) -> Result<StatusReport, Problem> {
         let mut report = self.ask(Command::Status).await?;
+        report.approvals = Some(self.approvals.waiting().len());
         let disk = self.disk.clone();
         let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();
         let config = loaded.and_then(|loaded| loaded.config);

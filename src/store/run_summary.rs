@@ -44,7 +44,7 @@ pub struct RunSummary {
     pub iterations: u64,
     /// Number of calls that the gate did not deny.
     pub tool_calls: u64,
-    /// Number of calls that the gate denied.
+    /// Number of calls that the gate or a person denied, or whose approval expired.
     #[serde(default)]
     pub refused_calls: u64,
     /// The ids of these calls: a call that the gate decides again after a crash counts once. Empty for a
@@ -188,6 +188,9 @@ impl RunSummary {
         let mut row = Self::begun(&first.run_id, start, first.ts.clone());
         let mut calls = BTreeSet::new();
         for line in lines {
+            if let Some(call_id) = known(line).and_then(Event::refused_call) {
+                row.refuse(call_id);
+            }
             match known(line) {
                 Some(Event::AssistantTextEnd { usage, cost_usd, .. }) => {
                     row.iterations += 1;
@@ -206,7 +209,6 @@ impl RunSummary {
                 // model response, so it is not an iteration.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
                 Some(Event::PolicyDecision(decision)) => {
-                    row.decided(&decision.call_id, decision.decision);
                     // A call that requires approval has two decisions.
                     if decision.decision != DecisionKind::Deny {
                         calls.insert(&decision.call_id);
@@ -222,9 +224,9 @@ impl RunSummary {
         Some(row)
     }
 
-    /// Counts a decision of the gate.
-    pub fn decided(&mut self, call_id: &CallId, decision: DecisionKind) {
-        if decision == DecisionKind::Deny && self.refused.insert(call_id.clone()) {
+    /// Counts a call as refused, once ([`Event::refused_call`]).
+    pub fn refuse(&mut self, call_id: &CallId) {
+        if self.refused.insert(call_id.clone()) {
             self.refused_calls += 1;
         }
     }

@@ -54,6 +54,30 @@ fn json_with(json: String, keep: impl Fn(char) -> bool) -> String {
     out
 }
 
+/// Returns `text` as a double-quoted scalar of YAML on one line, without deceptive characters.
+pub(crate) fn yaml_string(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 16);
+    out.push('"');
+    for c in text.chars() {
+        let code = u32::from(c);
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\r' => out.push_str("\\r"),
+            c if !is_deceptive(c) => out.push(c),
+            _ if code <= 0xFFFF => {
+                let _ = write!(out, "\\u{code:04x}");
+            }
+            _ => {
+                let _ = write!(out, "\\U{code:08x}");
+            }
+        }
+    }
+    out.push('"');
+    out
+}
+
 /// Escapes `text` for people. Keeps newlines and tabs, and shows every other deceptive character as
 /// `\r` or `\u{…}`.
 pub(crate) fn for_terminal(text: &str) -> String {

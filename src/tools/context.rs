@@ -104,6 +104,12 @@ impl ToolContext {
         }
     }
 
+    /// Names what an approval cannot bind if the tools run on a remote target, for a person.
+    #[must_use]
+    pub fn unbound_elsewhere(&self) -> String {
+        format!("the programs and files on {}", self.programs.execution.name())
+    }
+
     /// Returns whether the programs of tools run in a sandbox.
     #[must_use]
     pub fn is_sandboxed(&self) -> bool {

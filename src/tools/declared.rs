@@ -1,7 +1,7 @@
 //! The tools that `tools.yaml` declares, as a run uses them.
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,18 +11,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
 use super::builtin::judged_addresses;
+use super::call_state::{DIRECTORY, late, named_file, states, values, variables};
 use super::exec::{Process, append, digest_of_file, interruption};
 use super::files::Files;
-use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
+use crate::agent::{
+    CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
+};
 use crate::argv::{ArgumentConditions, Names};
 use crate::config::{Expect, Tool};
-use crate::domain::{CallError, Category, ErrorKind};
+use crate::domain::{Binding, CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
-use crate::process::{Exit, HostWork, HostWorkError, resolved};
-
-/// Maximum bytes of a file that we hash because a literal argument names it. A literal argument is
-/// one without placeholders in `tools.yaml`.
-const DIGEST_BYTES: u64 = 16 << 20;
+use crate::process::{Exit, resolved};
 
 /// Maximum bytes of an output that conditions on it look at.
 const JUDGED_BYTES: u64 = 1 << 20;
@@ -56,44 +55,6 @@ pub fn declared_resources(
         (Names::Path, _) => Ok(Resource::file(text, access)),
     };
     named.map(resource).collect()
-}
-
-/// Returns the file that the literal argument `literal` names, such as the script of an
-/// interpreter. The name is the whole argument, or the value of an option (`--file=name`). Returns
-/// `None` if the call does not have this argument, or if there is no such file.
-fn literal_file(call: &PreparedCall, literal: &str) -> Option<PathBuf> {
-    call.argv.iter().find(|argument| *argument == literal)?;
-    let value = match literal.split_once('=') {
-        Some((option, value)) if option.starts_with('-') => value,
-        _ => literal,
-    };
-    let path = Path::new(&call.working_dir).join(value);
-    std::fs::metadata(&path).is_ok_and(|found| found.is_file()).then_some(path)
-}
-
-/// Returns the digest of a file. For a large or unreadable file, returns its device, inode, size
-/// and change time instead.
-///
-/// *Errors*: `io` if the metadata of the file cannot be read.
-async fn facts_of_file(host_work: &HostWork, path: &Path) -> Result<String, CallError> {
-    let failed = |error: std::io::Error| {
-        CallError::new(ErrorKind::Io, format!("{} cannot be inspected: {error}.", path.display()))
-    };
-    let named = path.to_path_buf();
-    let meta =
-        host_work.run(move || std::fs::metadata(named)).await.map_err(late)?.map_err(failed)?;
-    if meta.len() <= DIGEST_BYTES
-        && let Ok(digest) = digest_of_file(host_work, path.to_path_buf()).await
-    {
-        return Ok(digest);
-    }
-    let changed = (meta.ctime(), meta.ctime_nsec());
-    Ok(format!("{}:{} {} bytes, {changed:?}", meta.dev(), meta.ino(), meta.len()))
-}
-
-/// The error of a call whose paths give no answer.
-fn late(error: HostWorkError) -> CallError {
-    CallError::new(ErrorKind::Timeout, format!("A path of the call gives no answer: {error}."))
 }
 
 /// A tool that `tools.yaml` declares, in a run.
@@ -162,6 +123,32 @@ impl DeclaredTool {
             }
         }
         Ok(())
+    }
+
+    /// Returns the states of the files of this host on which a call depends: the program, the files
+    /// that its literal arguments name, and those of its `format: path` parameters. A literal
+    /// argument is one without placeholders in `tools.yaml`.
+    async fn files(&self, call: &PreparedCall) -> Result<BTreeMap<String, String>, CallError> {
+        let host_work = &self.ctx.host_work;
+        let (tool, named) = (self.tool.clone(), call.clone());
+        let literals = move || {
+            let literals = tool.command.literals();
+            literals
+                .filter(|literal| named.argv.iter().any(|argument| argument == literal))
+                .filter_map(|literal| named_file(&named.working_dir, literal))
+                .collect::<Vec<PathBuf>>()
+        };
+        let mut paths = host_work.run(literals).await.map_err(late)?;
+        paths.extend(call.resources.iter().filter_map(|resource| match resource {
+            Resource::File { path, .. } => self.ctx.access.paths.absolute(path).ok(),
+            Resource::Url(_) | Resource::Command(_) => None,
+        }));
+        let mut files = states(host_work, paths).await?;
+        if let Some(path) = &self.tool.program.path {
+            let digest = digest_of_file(host_work, path.clone()).await?;
+            files.insert(path.display().to_string(), digest);
+        }
+        Ok(files)
     }
 
     /// Returns the program to start; `None` if the tools run on this host and the program is not
@@ -298,28 +285,24 @@ impl ToolSpec for DeclaredTool {
 
 #[async_trait]
 impl ToolRunner for DeclaredTool {
-    async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
-        let mut files = String::new();
-        let host_work = &self.ctx.host_work;
-        if self.ctx.programs.execution.is_local() {
-            if let Some(path) = &self.tool.program.path {
-                let digest = digest_of_file(host_work, path.clone()).await?;
-                files.push_str(&format!("{}={digest} ", path.display()));
+    async fn state(&self, call: &PreparedCall) -> Result<CallState, CallError> {
+        let Tool { program, env, category, sandbox, .. } = self.tool.as_ref();
+        let ctx = &self.ctx;
+        let (files, unbound) = match ctx.programs.execution.is_local() {
+            true => {
+                let files = self.files(call).await?;
+                let directories = files.iter().filter(|(_, state)| *state == DIRECTORY);
+                let mut unbound = vec![format!("other files that {} reads", program.written)];
+                unbound.extend(directories.map(|(path, _)| format!("the content of {path}")));
+                (files, unbound)
             }
-            let (tool, call) = (self.tool.clone(), call.clone());
-            let literals = host_work.run(move || {
-                let files = tool.command.literals().filter_map(|text| literal_file(&call, text));
-                files.collect::<Vec<PathBuf>>()
-            });
-            let literals = literals.await.map_err(late)?;
-            for path in literals {
-                let facts = facts_of_file(host_work, &path).await?;
-                files.push_str(&format!("{}={facts} ", path.display()));
-            }
-        }
-        let Tool { env, category, sandbox, .. } = self.tool.as_ref();
-        let place = self.ctx.state_prefix();
-        Ok(format!("{place}{files}{env:?} {category} {sandbox:?}"))
+            false => (BTreeMap::new(), vec![ctx.unbound_elsewhere()]),
+        };
+        let stdin = call.stdin.as_deref().map(|text| ctx.redactor.text(text).into_owned());
+        Ok(CallState {
+            identity: format!("{}{} {category} {sandbox:?}", ctx.state_prefix(), values(ctx, env)),
+            binding: Binding { stdin, environment: variables(ctx, env), files, unbound },
+        })
     }
 
     async fn dry_run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

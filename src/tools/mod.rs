@@ -5,6 +5,7 @@
 //! schedules nor the database, and store whole outputs through [`OutputStore`].
 
 mod builtin;
+mod call_state;
 mod context;
 mod declared;
 mod environment;

@@ -112,6 +112,34 @@ fn a_call_waits_for_a_person_s_answer() {
     assert!(end["output"].as_str().unwrap().contains("freeze"), "{end}");
 }
 
+#[test]
+fn an_approval_that_is_denied_or_expires_counts_as_refused() {
+    let place = place();
+    let _daemon = place.serve();
+    assert_eq!(place.json(&["status"])["approvals"], 0);
+    let refused = || place.json(&["runs", "--refused"]).as_array().unwrap().len();
+    let request = started(&place);
+    let id = request["approval_id"].as_str().unwrap();
+    let status = place.dutyd(&["status"]);
+    assert!(status.stdout.contains("1 call waiting: `dutyd approvals`"), "{status:?}");
+    assert_eq!(place.json(&["status"])["approvals"], 1);
+    assert_eq!(place.dutyd(&["approve", id]).code, 0);
+    ended(&place);
+    assert_eq!(refused(), 0);
+    let request = started(&place);
+    assert_eq!(place.dutyd(&["deny", request["approval_id"].as_str().unwrap()]).code, 0);
+    ended(&place);
+    assert_eq!(refused(), 1);
+    // A request that nobody answers.
+    let jobs = std::fs::read_to_string(place.config().join("jobs.yaml")).unwrap();
+    place.write("jobs.yaml", &jobs.replace("timeout: 20s", "timeout: 1s"));
+    assert_eq!(place.dutyd(&["reload"]).code, 0);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(refused(), 2);
+    assert_eq!(place.json(&["runs"])[0]["refused_calls"], 1);
+    assert_eq!(place.json(&["status"])["approvals"], 0);
+}
+
 // proves WEB-1
 #[test]
 fn a_tool_may_not_use_the_control_socket() {

@@ -187,6 +187,80 @@ fn a_plan_whose_world_has_changed_is_refused() {
     assert_eq!(world.file("world"), "web 1\n");
 }
 
+/// Returns a place whose job plans to write the file `note`, to deploy that file with a script, and
+/// to print a variable of the host. The plan is made with LANG=one.
+fn deployment() -> (Place, std::path::PathBuf) {
+    let place = Place::new(&[
+        (
+            "config.yaml",
+            "models: {main: {provider: scripted, script: s.yaml}}\nsecurity: {env_allowlist: [X_TOKEN]}\n",
+        ),
+        (
+            "s.yaml",
+            "steps:\n  - call: {tool: write_file, args: {file_path: note, content: one}}\n  - call: {tool: deploy, args: {target: note}}\n  - call: {tool: lang, args: {}}\n  - say: planned\n",
+        ),
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: j, prompt: Deploy, mode: plan, double_confirmation: false, tools: {write: [write_file, deploy, lang]}}\n",
+        ),
+    ]);
+    let script = place.path().join("deploy");
+    write_program(&script, "#!/bin/sh\necho \"deployed $(cat \"$1\"): $(cat)\" >deployed\n");
+    place.write(
+        "tools.yaml",
+        &format!(
+            "version: 1\ntools:\n  - {{name: deploy, description: Deploy, category: write, cmd: {}, args: ['{{{{target}}}}'], stdin: 'kind: Role', env: {{STAGE: test}}, parameters: {{target: {{type: string, format: path}}}}}}\n  - {{name: lang, description: Lang, category: write, cmd: sh, args: [-c, 'echo $LANG >lang']}}\n",
+            script.display()
+        ),
+    );
+    let place = place.with_env("LANG", "one").with_env("X_TOKEN", "0123456789");
+    let planned = place.dutyd(&["run", "j"]);
+    assert_eq!(planned.code, 0, "{planned:?}");
+    (place, script)
+}
+
+fn write_program(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+// proves POL-10, WEB-6, WEB-7
+#[test]
+fn a_step_whose_file_an_earlier_step_writes_is_compared_with_the_plan() {
+    let (place, script) = deployment();
+    let shown = place.dutyd(&["plan", "last"]).stdout;
+    for part in ["  stdin kind: Role\n", "  env STAGE = test\n", "  not bound: "] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("0123456789"), "{shown}");
+    let refused = |place: &Place, why: &str| {
+        let done = place.dutyd(&["apply", "last"]);
+        assert!(done.code == 1 && done.stderr.contains(why), "{why}: {done:?}");
+        assert!(!place.state().join("workspace/j/note").exists());
+    };
+    let original = std::fs::read_to_string(&script).unwrap();
+    write_program(&script, "#!/bin/sh\necho swapped >deployed\n");
+    refused(&place, &format!("the file {} is not what was planned", script.display()));
+    write_program(&script, &original);
+    let tools = std::fs::read_to_string(place.config().join("tools.yaml")).unwrap();
+    place.write("tools.yaml", &tools.replace("STAGE: test", "STAGE: live"));
+    refused(&place, "the variable STAGE is not what was planned");
+    place.write("tools.yaml", &tools);
+    let place = place.with_env("X_TOKEN", "9876543210");
+    refused(&place, "a secret in its environment is not what was planned");
+    // A variable that the plan shows has its planned value, whatever the caller's is.
+    let place = place.with_env("X_TOKEN", "0123456789").with_env("LANG", "two");
+    let done = place.dutyd(&["apply", "last"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let made =
+        |name: &str| std::fs::read_to_string(place.state().join("workspace/j").join(name)).unwrap();
+    assert_eq!(
+        (made("deployed"), made("lang")),
+        ("deployed one: kind: Role\n".into(), "one\n".into())
+    );
+}
+
 #[test]
 fn one_step_or_none_can_be_chosen() {
     let world = World::new("act");

@@ -14,9 +14,9 @@ use crate::agent::dispatch::{
 use crate::agent::executor::{CallExecutor, OpenCall};
 use crate::agent::machine::Input;
 use crate::agent::sink::RecordError;
-use crate::agent::tool::{CallOutput, PreparedCall};
+use crate::agent::tool::{CallOutput, CallState, PreparedCall};
 use crate::domain::{
-    CallError, CallId, Category, DecisionKind, ErrorKind, Event, PlanRead, PlanStep,
+    Binding, CallError, CallId, Category, DecisionKind, ErrorKind, Event, PlanRead, PlanStep,
     PolicyDecision, Stop, StopReason,
 };
 
@@ -167,7 +167,7 @@ impl Session {
             Some(Err(error)) => return Ok(not_made(&error)),
             None => return Ok(skipped()),
         };
-        match self.answer_of_person(open, call, reason, cancel).await? {
+        match self.answer_of_person(open, call, &before.binding, reason, cancel).await? {
             _ if cancel.is_cancelled() => Ok(skipped()),
             // The call is not approved, so do not start its dry run either.
             None if approval.unanswered_is_planned => {
@@ -185,7 +185,7 @@ impl Session {
             Some(_) if self.state_of(call).await.and_then(Result::ok) != Some(before) => {
                 Ok(not_made(&CallError::new(
                     ErrorKind::Denied,
-                    "Not run: the program or the files of this call changed while it waited for approval.",
+                    "Not run: the program, the files or the environment of this call changed while it waited for approval.",
                 )))
             }
             Some(answer) => {
@@ -195,8 +195,8 @@ impl Session {
         }
     }
 
-    /// Returns the state of the program and the files of a call; `None` if the run must end.
-    async fn state_of(&self, call: &AcceptedCall) -> Option<Result<String, CallError>> {
+    /// Returns the state on which a call depends; `None` if the run must end.
+    async fn state_of(&self, call: &AcceptedCall) -> Option<Result<CallState, CallError>> {
         tokio::select! {
             state = call.tool.state(&call.prepared) => Some(state),
             _ = self.parts.stop.reason() => None,
@@ -209,6 +209,7 @@ impl Session {
         &self,
         open: &OpenCall<'_>,
         call: &AcceptedCall,
+        binding: &Binding,
         reason: &str,
         cancel: &CancellationToken,
     ) -> Result<Option<ApprovalAnswer>, RecordError> {
@@ -224,6 +225,7 @@ impl Session {
             arguments: call.prepared.arguments.clone(),
             argv: call.prepared.argv.clone(),
             working_dir: call.prepared.working_dir.clone(),
+            binding: binding.clone(),
             reason: reason.to_owned(),
             expires_at: self.parts.approver.expires_at(rules.approval.timeout),
         };
@@ -329,6 +331,7 @@ impl Session {
             arguments: prepared.arguments.clone(),
             working_dir: prepared.working_dir.clone(),
             digest: prepared.digest(open.name(), &state),
+            binding: state.binding,
             dry_run_output: said.clone(),
             rests_on: position.rests_on.clone(),
             would_modify: gate

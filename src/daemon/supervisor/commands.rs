@@ -316,6 +316,7 @@ impl Supervisor {
             search_path: self.parts.host.environment.search_path(),
             cannot_begin: self.cannot_begin(),
             degraded: self.degraded(),
+            approvals: None,
         }
     }
 }

@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::agent::{
-    AgentTool, CallContext, PreparedCall, Record, ShownAs, ToolDefinition, ToolRunner, ToolSpec,
+    AgentTool, CallContext, CallState, PreparedCall, Record, ShownAs, ToolDefinition, ToolRunner,
+    ToolSpec,
 };
 use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
-use crate::domain::{PlanStep, ToolName};
+use crate::domain::{Binding, PlanStep, ToolName};
 use crate::gate::{CommandRules, PathRules};
 
 /// The state that the tools read and change, and their calls in order.
@@ -51,8 +52,9 @@ impl ToolSpec for WorldTool {
 
 #[async_trait]
 impl ToolRunner for WorldTool {
-    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        Ok(self.world.values.lock().unwrap().get("state").cloned().unwrap_or_default())
+    async fn state(&self, _: &PreparedCall) -> Result<CallState, CallError> {
+        let found = self.world.values.lock().unwrap().get("state").cloned();
+        Ok(state_with(&found.unwrap_or_default()))
     }
     async fn run(&self, call: &PreparedCall, _: &CallContext) -> CallOutput {
         let at = call.arguments["at"].as_str().unwrap().to_owned();
@@ -72,6 +74,12 @@ impl ToolRunner for WorldTool {
         values.insert(at, "changed".to_owned());
         CallOutput::default()
     }
+}
+
+/// The state of a call that depends on one file.
+fn state_with(content: &str) -> CallState {
+    let files = [("/state".to_owned(), content.to_owned())].into();
+    CallState { identity: String::new(), binding: Binding { files, ..Binding::default() } }
 }
 
 fn map(value: Value) -> Map<String, Value> {
@@ -117,7 +125,8 @@ impl Bench {
                 name: "change".into(),
                 category: Category::Write,
                 argv: prepared.argv.clone(),
-                digest: prepared.digest("change", ""),
+                digest: prepared.digest("change", &state_with("")),
+                binding: state_with("").binding,
                 arguments: prepared.arguments,
                 working_dir: "/".into(),
                 dry_run_output: None,

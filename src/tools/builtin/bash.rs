@@ -1,6 +1,7 @@
 //! `bash`: runs a command line in the sandbox of a write tool. The gate judges the command line by
 //! its syntax.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,11 +10,14 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::super::ToolContext;
+use super::super::call_state::{values, variables};
 use super::super::exec::{Process, append, digest_of_file, interruption};
 use super::{TEXT_BYTES, parsed};
-use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
+use crate::agent::{
+    CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
+};
 use crate::config::{Builtin, ToolSandbox};
-use crate::domain::{CallError, Category, ErrorKind};
+use crate::domain::{Binding, CallError, Category, ErrorKind};
 use crate::gate::Resource;
 
 pub(super) const NAME: &str = "bash";
@@ -82,13 +86,22 @@ impl ToolSpec for BashTool {
 
 #[async_trait]
 impl ToolRunner for BashTool {
-    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        match &self.ctx.programs.shell {
-            Some(shell) if self.ctx.programs.execution.is_local() => {
-                digest_of_file(&self.ctx.host_work, shell.program.clone()).await
+    async fn state(&self, _: &PreparedCall) -> Result<CallState, CallError> {
+        let (ctx, own) = (&self.ctx, BTreeMap::new());
+        let mut files = BTreeMap::new();
+        let unbound = match &ctx.programs.shell {
+            Some(shell) if ctx.programs.execution.is_local() => {
+                let digest = digest_of_file(&ctx.host_work, shell.program.clone()).await?;
+                files.insert(shell.program.display().to_string(), digest);
+                "the programs that bash finds in PATH, and the files that they read".to_owned()
             }
-            _ => Ok(self.ctx.state_prefix()),
-        }
+            _ => ctx.unbound_elsewhere(),
+        };
+        let environment = variables(ctx, &own);
+        Ok(CallState {
+            identity: format!("{}{}", ctx.state_prefix(), values(ctx, &own)),
+            binding: Binding { stdin: None, environment, files, unbound: vec![unbound] },
+        })
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {

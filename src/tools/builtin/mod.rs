@@ -17,6 +17,7 @@ pub use bash::BashTool;
 pub(super) use web::judged_addresses;
 pub use web::{CONVERTER_VERB, WebFetchTool, WebSearchTool, run_converter};
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,9 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::ToolContext;
 use super::files::Files;
-use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
+use crate::agent::{
+    CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
+};
 use crate::config::Builtin;
-use crate::domain::{CallError, Category, ErrorKind, Image};
+use crate::domain::{Binding, CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, PathRules, Resource};
 use crate::process::{GRACE, HostWorkError, resolved};
 use crate::text::truncate::{Keep, ViewLimit};
@@ -274,8 +277,8 @@ pub fn prepare_builtin(
 }
 
 /// Returns the current state of the files that a call would change.
-fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallError> {
-    let mut state = ctx.state_prefix();
+fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<CallState, CallError> {
+    let mut files = BTreeMap::new();
     let cancel = CancellationToken::new();
     for resource in resources {
         let Resource::File { path, access: Access::Write } = resource else { continue };
@@ -296,9 +299,12 @@ fn state_of(ctx: &ToolContext, resources: &[Resource]) -> Result<String, CallErr
             Err(error) if error.kind == ErrorKind::NotFound => "absent".to_owned(),
             Err(error) => return Err(error),
         };
-        state.push_str(&format!("{path}={text}\n"));
+        // The same path as that of a file which an earlier step of a plan writes.
+        let path = ctx.access.paths.absolute(path).unwrap_or_else(|_| PathBuf::from(path));
+        files.insert(path.display().to_string(), text);
     }
-    Ok(state)
+    let binding = Binding { files, ..Binding::default() };
+    Ok(CallState { identity: ctx.state_prefix(), binding })
 }
 
 /// A built-in tool in a run, other than `bash` and the web tools.
@@ -385,7 +391,7 @@ impl ToolSpec for BuiltinTool {
 
 #[async_trait]
 impl ToolRunner for BuiltinTool {
-    async fn state(&self, call: &PreparedCall) -> Result<String, CallError> {
+    async fn state(&self, call: &PreparedCall) -> Result<CallState, CallError> {
         let (ctx, resources) = (self.ctx.clone(), call.resources.clone());
         let state = self.ctx.host_work.run(move || state_of(&ctx, &resources));
         state.await.map_err(|error| CallError::new(ErrorKind::Timeout, format!("{error}.")))?

@@ -1,5 +1,6 @@
 //! A tool of an MCP server, as a run uses it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -7,15 +8,19 @@ use base64::Engine as _;
 use serde_json::{Map, Value};
 
 use super::super::ToolContext;
+use super::super::call_state::{late, named_file, states, values, variables};
+use super::super::exec::digest_of_file;
 use super::super::image;
 use super::super::output::PROGRAM_VIEW;
 use super::connection::{Answered, Connection};
 use super::error::{McpError, SchemaError};
 use super::{Described, shown};
-use crate::agent::{CallContext, CallOutput, PreparedCall, ToolDefinition, ToolRunner, ToolSpec};
+use crate::agent::{
+    CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
+};
 use crate::argv::Parameters;
 use crate::config::{McpServer, McpTransport};
-use crate::domain::{CallError, Category, ErrorKind, Image};
+use crate::domain::{Binding, CallError, Category, ErrorKind, Image};
 
 /// Maximum bytes of one text argument.
 const TEXT_BYTES: usize = 1 << 20;
@@ -27,10 +32,8 @@ const SHOWN_BYTES: usize = 5_000_000;
 pub(super) struct McpTool {
     /// The name without the server's prefix.
     own_name: String,
-    /// The transport of the server, as text for [`ToolRunner::state`].
-    server: String,
+    transport: McpTransport,
     digest: String,
-    is_process: bool,
     definition: ToolDefinition,
     parameters: Parameters,
     category: Category,
@@ -72,9 +75,8 @@ impl McpTool {
         };
         Ok(Self {
             own_name: described.name.clone(),
-            server: format!("{:?}", server.transport),
+            transport: server.transport.clone(),
             digest: described.digest(),
-            is_process: matches!(server.transport, McpTransport::Stdio { .. }),
             definition,
             parameters,
             category,
@@ -100,7 +102,8 @@ impl ToolSpec for McpTool {
             argv: Vec::new(),
             working_dir: self.ctx.working_dir.display().to_string(),
             stdin: None,
-            sandboxed: self.is_process && self.ctx.programs.sandboxes.are_on(),
+            sandboxed: matches!(self.transport, McpTransport::Stdio { .. })
+                && self.ctx.programs.sandboxes.are_on(),
             resources: Vec::new(),
             lines: 0,
         })
@@ -109,8 +112,38 @@ impl ToolSpec for McpTool {
 
 #[async_trait]
 impl ToolRunner for McpTool {
-    async fn state(&self, _: &PreparedCall) -> Result<String, CallError> {
-        Ok(format!("{} {} {}", self.server, self.digest, self.category))
+    async fn state(&self, _: &PreparedCall) -> Result<CallState, CallError> {
+        let nothing = BTreeMap::new();
+        let (own, unbound) = match &self.transport {
+            McpTransport::Stdio { env, program, .. } => (
+                env,
+                format!(
+                    "other files that the MCP server {} reads, and what it does",
+                    program.written
+                ),
+            ),
+            McpTransport::Http { url, .. } => {
+                (&nothing, format!("what the MCP server at {url} does"))
+            }
+        };
+        let environment = match &self.transport {
+            McpTransport::Stdio { .. } => variables(&self.ctx, own),
+            McpTransport::Http { .. } => Vec::new(),
+        };
+        let values = match environment.is_empty() {
+            true => String::new(),
+            false => values(&self.ctx, own),
+        };
+        let (transport, digest, category) = (&self.transport, &self.digest, self.category);
+        Ok(CallState {
+            identity: format!("{transport:?} {values} {digest} {category}"),
+            binding: Binding {
+                stdin: None,
+                environment,
+                files: self.files().await?,
+                unbound: vec![unbound],
+            },
+        })
     }
 
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
@@ -163,6 +196,31 @@ impl ToolRunner for McpTool {
 }
 
 impl McpTool {
+    /// Returns the states of the server's program and of the files that its arguments name, such as
+    /// the script of an interpreter.
+    async fn files(&self) -> Result<BTreeMap<String, String>, CallError> {
+        let McpTransport::Stdio { program, args, .. } = &self.transport else {
+            return Ok(BTreeMap::new());
+        };
+        let host_work = &self.ctx.host_work;
+        // A server runs on this host even if the job's tools run elsewhere.
+        let working_dir = match self.ctx.programs.execution.is_local() {
+            true => self.ctx.working_dir.as_path(),
+            false => self.ctx.programs.sandboxes.temporary(),
+        };
+        let (working_dir, args) = (working_dir.display().to_string(), args.clone());
+        let named = move || {
+            let named = args.iter().filter_map(|arg| named_file(&working_dir, arg));
+            named.collect::<Vec<_>>()
+        };
+        let mut files = states(host_work, host_work.run(named).await.map_err(late)?).await?;
+        if let Some(path) = &program.path {
+            let digest = digest_of_file(host_work, path.clone()).await?;
+            files.insert(path.display().to_string(), digest);
+        }
+        Ok(files)
+    }
+
     /// Calls the tool and returns the text of the answer, its images, and whether the call failed.
     async fn answer(&self, call: &PreparedCall) -> Result<(String, Vec<Image>, bool), McpError> {
         let answered = self.connection.call(&self.own_name, call.arguments.clone()).await?;
