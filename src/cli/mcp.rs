@@ -1,6 +1,7 @@
 //! `dutyd mcp` and `mcp accept`: list the tools of MCP servers, and accept changed ones.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::call::operator_job;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
-use crate::config::{Config, Job, MCP_SEPARATOR, McpServer, Trust};
+use crate::config::{Config, Job, McpServer, Trust};
 use crate::domain::RunId;
 use crate::run::{Links, least_rights, tool_context};
 use crate::sinks::Observers;
@@ -17,9 +18,9 @@ use crate::store::{Ledger, SharedLedger};
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
 use crate::text::suggest::nearest;
-use crate::tools::{Pins, RunningServer};
+use crate::tools::{Offer, Pins, RunningServer, ToolContext};
 
-/// The exit code if a server fails, or has a new or changed tool.
+/// The exit code if a server fails, or has a tool that a run leaves out.
 const WRONG: u8 = 1;
 
 pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, CliError> {
@@ -30,13 +31,28 @@ pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, C
     }
 }
 
-/// Starts a server in its own temporary directory, which is named after the returned run id. The
-/// inner error says why the server did not start.
+/// A server that runs for this command.
+struct Started {
+    running: RunningServer,
+    ctx: Arc<ToolContext>,
+    /// Names its temporary directory.
+    run_id: RunId,
+}
+
+impl Started {
+    async fn end(self, context: &Context) {
+        self.running.end().await;
+        let _ = context.state().remove_temporary(&self.run_id).await;
+    }
+}
+
+/// Starts a server in its own temporary directory. The inner error says why the server did not
+/// start.
 async fn start(
     context: &Context,
     config: &Config,
     server: &McpServer,
-) -> Result<Result<(RunningServer, RunId), String>, CliError> {
+) -> Result<Result<Started, String>, CliError> {
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
     // Start the server with the least rights that a job gives it: a server that fails with these
@@ -56,7 +72,7 @@ async fn start(
     }
     Ok(started
         .map_err(|error| format!("{error} (started with the rights that {whose}: {rights})"))
-        .map(|running| (running, run_id)))
+        .map(|running| Started { running, ctx, run_id }))
 }
 
 async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> {
@@ -69,26 +85,25 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
             Err(error) => {
                 is_wrong = true;
                 rows.push(vec![server.name.clone(), String::new(), String::new(), error.clone()]);
-                values.push(json!({"server": server.name, "error": error, "tools": []}));
+                values.push(
+                    json!({"server": server.name, "error": error, "warnings": [], "tools": []}),
+                );
             }
-            Ok((running, run_id)) => {
-                let mut tools = Vec::new();
-                for tool in &running.described {
-                    let pin = state(&tool.digest(), &tool.name, pins.as_ref());
-                    is_wrong |= matches!(pin, "changed" | "new");
-                    let name = format!("{}{MCP_SEPARATOR}{}", server.name, tool.name);
-                    let category = server.category_of(&tool.name);
-                    rows.push(vec![
-                        one_line(&name),
-                        category.to_string(),
-                        pin.to_owned(),
-                        one_line(tool.description.lines().next().unwrap_or_default()),
-                    ]);
-                    tools.push(json!({"name": name, "category": category, "pin": pin, "digest": tool.digest()}));
-                }
-                values.push(json!({"server": server.name, "error": null, "tools": tools}));
-                running.end().await;
-                let _ = context.state().remove_temporary(&run_id).await;
+            Ok(started) => {
+                // A run accepts every tool of a server without pins.
+                let offers = started.running.offers(server, pins.as_ref(), &started.ctx);
+                is_wrong |= offers.iter().any(|offer| offer.tool.is_err());
+                rows.extend(offers.iter().map(|offer| row(offer, pins.as_ref())));
+                let tools: Vec<Value> =
+                    offers.iter().map(|offer| facts(offer, pins.as_ref())).collect();
+                let warnings: Vec<String> =
+                    started.running.warnings().into_iter().map(|warning| warning.message).collect();
+                warnings.iter().for_each(|warning| output::note(warning));
+                values.push(
+                    json!({"server": server.name, "error": null, "warnings": warnings, "tools": tools}),
+                );
+                drop(offers);
+                started.end(context).await;
             }
         }
     }
@@ -98,11 +113,36 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
     Ok(ExitCode::from(if is_wrong { WRONG } else { 0 }))
 }
 
-fn state(digest: &str, name: &str, pins: Option<&Pins>) -> &'static str {
-    match pins.map(|pins| pins.get(name)) {
+/// Returns the row of a tool: what a run would have, and why not more.
+fn row(offer: &Offer, pins: Option<&Pins>) -> Vec<String> {
+    let mut name = one_line(&offer.name);
+    if let Some(alias) = &offer.alias {
+        name.push_str(&format!(" (for models: {alias})"));
+    }
+    let about = one_line(offer.described.description.lines().next().unwrap_or_default());
+    let description = match &offer.tool {
+        Ok(_) => about,
+        Err(why) => one_line(&why.to_string()),
+    };
+    vec![name, offer.category.to_string(), state(offer, pins).to_owned(), description]
+}
+
+fn facts(offer: &Offer, pins: Option<&Pins>) -> Value {
+    json!({
+        "name": offer.name,
+        "alias": offer.alias,
+        "category": offer.category,
+        "pin": state(offer, pins),
+        "digest": offer.described.digest(),
+        "left_out": offer.tool.as_ref().err().map(ToString::to_string),
+    })
+}
+
+fn state(offer: &Offer, pins: Option<&Pins>) -> &'static str {
+    match pins.map(|pins| pins.get(&offer.described.name)) {
         None => "not yet",
         Some(None) => "new",
-        Some(Some(pin)) if pin == digest => "accepted",
+        Some(Some(pin)) if *pin == offer.described.digest() => "accepted",
         Some(Some(_)) => "changed",
     }
 }
@@ -116,15 +156,14 @@ async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCo
             None => error,
         }
     })?;
-    let (running, run_id) = start(context, config, server).await?.map_err(CliError::failed)?;
-    let pins = running.pins();
-    for tool in &running.described {
+    let started = start(context, config, server).await?.map_err(CliError::failed)?;
+    let pins = started.running.pins();
+    for tool in &started.running.described {
         let (name, line) = (one_line(&tool.name), one_line(&tool.description));
         output::note(&format!("{name} ({}): {line}", server.category_of(&tool.name)));
     }
     let count = pins.len();
-    running.end().await;
-    let _ = context.state().remove_temporary(&run_id).await;
+    started.end(context).await;
     SharedLedger::of(&context.dirs.state)
         .get()
         .await

@@ -149,6 +149,10 @@ impl Renderer {
                 self.block(line, "planned", Tone::Odd, &what, text("stdin"))
             }
             "tool_call_end" => self.call_end(line),
+            "mcp_server_start" => {
+                self.entry(line, "server", Tone::Faint, &format!("{} starts", text("server")))
+            }
+            "mcp_server_ready" => self.server(line),
             "steering_injected" => {
                 self.block(line, "steering", Tone::Odd, text("source"), text("text"))
             }
@@ -335,6 +339,20 @@ impl Renderer {
                 self.entry(line, "call", Tone::Plain, &what)
             })
             .collect()
+    }
+
+    /// Renders how the start of an MCP server ended. A warning gives the reason of a failure.
+    fn server(&self, line: &RawLine) -> String {
+        let event = &line.event;
+        let name = event.get("server").and_then(Value::as_str).unwrap_or_default();
+        let tools = event.get("tools").and_then(Value::as_array).map_or(0, Vec::len);
+        match event.get("error") {
+            None | Some(Value::Null) => {
+                let what = format!("{name} is ready ({})", counted(tools, "tool"));
+                self.entry(line, "server", Tone::Faint, &what)
+            }
+            Some(_) => self.entry(line, "server", Tone::Bad, &format!("{name} cannot be used")),
+        }
     }
 
     fn call_end(&self, line: &RawLine) -> String {

@@ -80,8 +80,13 @@ text_id!(
     JobName, "a job name", "^[a-z0-9][a-z0-9_-]{0,62}$", job_name
 );
 text_id!(
-    /// The name of a tool: built-in, declared or offered by an MCP server.
-    ToolName, "a tool name", "^[a-zA-Z0-9_-]{1,64}$", tool_name
+    /// The name of a tool: built-in, declared or offered by an MCP server. Only the name of an MCP
+    /// tool, `SERVER__TOOL`, can have dots, slashes and more than 64 characters; models see it under
+    /// an alias.
+    ToolName,
+    "a tool name",
+    "^([a-zA-Z0-9_-]{1,64}|[a-zA-Z0-9_-]{1,32}__[a-zA-Z0-9_./-]{1,128})$",
+    tool_name
 );
 text_id!(
     /// The id of a run: a lower-case ULID, so that ids sort by creation time.
@@ -132,8 +137,15 @@ fn job_name(text: &str) -> bool {
 }
 
 fn tool_name(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    let is_plain = |text: &str, most: usize| {
+        (1..=most).contains(&text.len())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    };
+    is_plain(text, 64)
+        || text.split_once("__").is_some_and(|(server, tool)| {
+            let tool = tool.replace(['.', '/'], "_");
+            is_plain(server, 32) && is_plain(&tool, 128)
+        })
 }
 
 fn run_id(text: &str) -> bool {
@@ -165,6 +177,9 @@ mod tests {
             ("../a", false, false, false),
             (".hidden", false, false, false),
             ("call_1.a", false, false, true),
+            ("gh__a.b/c", false, true, false),
+            ("a.b__c", false, false, true),
+            ("gh__a b", false, false, false),
             ("a b", false, false, false),
             ("a\n", false, false, false),
         ] {

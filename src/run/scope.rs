@@ -207,6 +207,10 @@ impl RunScope {
             // The caller notices that the run must end.
             _ = self.stop.reason() => Servers::default(),
         };
+        // The warnings say why a server cannot be used, before anything says that it is ready.
+        for warning in &servers.warnings {
+            self.record(Event::warning(warning.code, warning.message.clone())).await?;
+        }
         for ServerReady { server, tools, error } in std::mem::take(&mut servers.ready) {
             self.record(Event::McpServerReady { server, tools, error }).await?;
         }
@@ -214,9 +218,6 @@ impl RunScope {
         let toolbox = toolbox(&spec.config, &spec.job, ctx, tools, spec.person_can_allow());
         self.toolbox = Arc::new(toolbox);
         self.servers = servers;
-        for warning in &self.servers.warnings {
-            self.record(Event::warning(warning.code, warning.message.clone())).await?;
-        }
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use crate::text::redact::Redactor;
 use crate::tools::{
     AccessRules, BashTool, BuiltinTool, DeclaredTool, ExecutionEnvironment, KeptFile, Local,
     OutputContext, OutputStore, ProgramContext, Remote, SandboxProfiles, Shell, ToolContext,
-    WebFetchTool, WebSearchTool,
+    WebFetchTool, WebSearchTool, name_for_models,
 };
 
 /// What to do with the links in the paths of a job.
@@ -306,7 +306,8 @@ pub fn toolbox(
             return None;
         }
         if Builtin::find(name).is_none() || config.tools.contains_key(name) {
-            return Some(ShownAs::itself(name));
+            // Providers reject some names that MCP allows.
+            return Some(ShownAs::itself(&name_for_models(name)));
         }
         match profile.shown(name) {
             Some(ToolAlias { name, parameters, .. }) => {

@@ -42,9 +42,9 @@ impl Measure {
         self.separators + 1
     }
 
-    /// Returns the number of open lists and objects.
-    pub(crate) fn depth(&self) -> usize {
-        self.depth
+    /// Tells whether a list, an object or a string is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.depth > 0 || self.in_string
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
             let measure = measured(&value.to_string());
             prop_assert!(measure.values() >= count(&value));
             prop_assert!(measure.values() <= 2 * count(&value));
-            prop_assert_eq!(measure.depth(), 0);
+            prop_assert!(!measure.is_open());
         }
     }
 
@@ -134,6 +134,6 @@ mod tests {
     fn many_small_values_are_refused_and_a_long_text_is_not() {
         assert!(check_values(format!("[{}{{}}]", "{},".repeat(1000)).as_bytes(), 1000).is_err());
         assert!(check_values(format!("[\"{}\"]", ",[{".repeat(1000)).as_bytes(), 1000).is_ok());
-        assert_eq!(measured("[[{").depth(), 3);
+        assert!(measured("[[{}]").is_open() && measured("[]\"[").is_open());
     }
 }

@@ -28,7 +28,10 @@ pub use builtin::{
 pub use context::{AccessRules, OutputContext, ProgramContext, Shell, ToolContext};
 pub use declared::{DeclaredTool, declared_resources};
 pub use environment::{Connection, ExecutionEnvironment, Local, Remote, TargetError};
-pub use mcp::{Described, McpError, McpWarning, Pins, RunningServer, UnusableServer};
+pub use mcp::{
+    Described, LeftOut, McpError, McpWarning, Offer, Pins, RunningServer, SchemaError,
+    UnusableServer, name_for_models,
+};
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};
 pub use remote_script::missing_programs;
 pub use sandbox_profile::SandboxProfiles;

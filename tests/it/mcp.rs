@@ -2,9 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::routing::post;
 use serde_json::{Value, json};
 
-use crate::support::{Place, alive};
+use crate::support::{Place, Served, alive, serve_on_loopback};
 
 const ECHO: &str = "{tool: small__echo, args: {text: hello}}";
 
@@ -263,4 +266,242 @@ fn a_server_s_pictures_are_attached_and_kept() {
     assert!(output.contains("[picture 1]\n[picture 2]"), "{output}");
     assert!(output.contains("[picture 2: ") && output.contains("[picture 3: "), "{output}");
     assert!(output.contains("[image image/png"), "the fifth image must be named: {output}");
+}
+
+/// The time within which a call must end that could run for a minute.
+const AT_ONCE: Duration = Duration::from_secs(20);
+
+// proves MCP-6
+#[test]
+fn an_answer_that_is_not_perfect_ends_its_call_at_once() {
+    let place =
+        place("raw", ECHO, "    double_confirmation: false\n    limits: {tool_timeout: 60s}\n");
+    let ok = r#"{"content":[{"type":"text","text":"ok"}]}"#;
+    let of = |rest: &str| format!("{{\"jsonrpc\":\"2.0\",{rest}}}\n");
+    for (answer, kind, part) in [
+        (of(&format!(r#""id":@ID@,"result":{ok},"error":null"#)), Value::Null, "ok"),
+        (format!("{{\"id\":@ID@,\"result\":{ok}}}\n"), Value::Null, "ok"),
+        (format!("{{\n  \"id\": @ID@,\n  \"result\":\n{ok}\n}}\n"), Value::Null, "ok"),
+        (format!("[{}]\n", of(&format!(r#""id":@ID@,"result":{ok}"#)).trim()), Value::Null, "ok"),
+        (of(&format!(r#""id":null,"result":{ok}"#)), Value::Null, "ok"),
+        (
+            of(r#""id":@ID@,"result":{"content":[{"type":"text","text":"a \ud83d b"}]}"#),
+            Value::Null,
+            "a \u{fffd} b",
+        ),
+        (
+            of(
+                r#""id":@ID@,"result":{"content":[{"type":"text","text":"ok"}],"structuredContent":{"mean":NaN}}"#,
+            ),
+            Value::Null,
+            "ok",
+        ),
+        (
+            of(
+                r#""id":@ID@,"result":{"content":[{"type":"text","text":"ok"},{"type":"json","json":{"n":3}}]}"#,
+            ),
+            Value::Null,
+            r#"{"type":"json","json":{"n":3}}"#,
+        ),
+        (
+            of(r#""id":@ID@,"error":{"code":"E_FULL","message":"no space"}"#),
+            json!("tool"),
+            "the error E_FULL: no space",
+        ),
+        (
+            of(r#""id":null,"error":{"code":-32700,"message":"bad"}"#),
+            json!("tool"),
+            "the error -32700: bad",
+        ),
+        (of(r#""id":@ID@"#), json!("tool"), "neither a `result` nor an `error`"),
+        (
+            "{\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{\"content\":[\n".to_owned(),
+            json!("tool"),
+            "its answer cannot be read",
+        ),
+    ] {
+        std::fs::write(place.path().join("bin/raw"), &answer).unwrap();
+        let began = Instant::now();
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0, "{answer}");
+        assert!(began.elapsed() < AT_ONCE, "{answer}");
+        let end = &events(&place, "tool_call_end")[0];
+        assert_eq!(end["error_kind"], kind, "{answer}: {end}");
+        assert!(end["output"].as_str().unwrap().contains(part), "{answer}: {end}");
+    }
+    std::fs::write(
+        place.path().join("bin/raw"),
+        b"{\"id\":@ID@,\"result\":{\"content\":\"a\xff\"}}",
+    )
+    .unwrap();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(events(&place, "tool_call_end")[0]["output"], "a\u{fffd}");
+}
+
+/// Starts a server over HTTP that answers a call with this status, type and body.
+fn serve_http(status: u16, kind: &'static str, body: &'static str) -> (Served, Place) {
+    let answer = move |message: axum::Json<Value>| async move {
+        let result = match message["method"].as_str().unwrap() {
+            "initialize" => json!({"protocolVersion": "2025-11-25"}),
+            "tools/list" => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
+            "tools/call" => {
+                let body = body.replace("@ID@", &message["id"].to_string());
+                let status = StatusCode::from_u16(status).unwrap();
+                return (status, [(header::CONTENT_TYPE, kind)], body);
+            }
+            _ => {
+                return (
+                    StatusCode::ACCEPTED,
+                    [(header::CONTENT_TYPE, "text/plain")],
+                    String::new(),
+                );
+            }
+        };
+        let whole = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], whole.to_string())
+    };
+    let served = serve_on_loopback(Router::new().route("/mcp", post(answer)));
+    let place =
+        place("plain", ECHO, "    double_confirmation: false\n    limits: {tool_timeout: 60s}\n");
+    set_url(&place, &format!("http://{}/mcp", served.address));
+    (served, place)
+}
+
+fn set_url(place: &Place, url: &str) {
+    place.write(
+        "config.yaml",
+        &format!(
+            "models: {{main: {{provider: scripted, script: script.yaml}}}}\nmcp_servers: {{small: {{url: '{url}', category: read}}}}\n"
+        ),
+    );
+}
+
+// proves MCP-6
+#[test]
+fn an_answer_over_http_ends_its_call_at_once() {
+    const JSON: &str = "application/json";
+    const EVENTS: &str = "text/event-stream";
+    for (status, kind, body, expected) in [
+        (
+            200,
+            JSON,
+            r#"{"id":@ID@,"result":{"content":[{"type":"text","text":"ok"}]},"error":null}"#,
+            "ok",
+        ),
+        (200, "text/plain", r#"[{"id":null,"result":{"content":"ok"}}]"#, "ok"),
+        (
+            200,
+            EVENTS,
+            "event: answer\ndata: {\ndata: \"id\": \"@ID@\", \"result\": {\"content\": \"ok\", \"n\": NaN}}",
+            "ok",
+        ),
+        (
+            400,
+            JSON,
+            r#"{"jsonrpc":"2.0","id":"server-error","error":{"code":"E1","message":"no"}}"#,
+            "it answered with the error E1: no",
+        ),
+        (
+            500,
+            JSON,
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"no"}}"#,
+            "it answered with the error -32603: no",
+        ),
+        (
+            500,
+            "text/html",
+            "<p>no</p>",
+            "it answered with HTTP 500 Internal Server Error: <p>no</p>",
+        ),
+        (200, JSON, "", "is not a message of the protocol: an empty body"),
+        (202, JSON, "", "is not a message of the protocol: an empty body"),
+        (
+            200,
+            EVENTS,
+            "data: {\"jsonrpc\":\"2.0\",\"id\":@ID@,\"result\":{\n\n",
+            "its answer cannot be read",
+        ),
+        (
+            401,
+            JSON,
+            "{}",
+            "wants a login (401): set what it expects, such as an `Authorization` header with a token, under `headers`",
+        ),
+        (308, JSON, "", "which is not followed"),
+    ] {
+        let (_served, place) = serve_http(status, kind, body);
+        let began = Instant::now();
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0, "{status} {body}");
+        assert!(began.elapsed() < AT_ONCE, "{status} {body}");
+        let end = &events(&place, "tool_call_end")[0];
+        assert!(end["output"].as_str().unwrap().contains(expected), "{status} {body}: {end}");
+        assert_ne!(end["error_kind"], "timeout", "{status} {body}");
+    }
+}
+
+#[test]
+fn a_server_that_wants_a_login_says_so_in_words() {
+    let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+    let login = move || async move { (StatusCode::UNAUTHORIZED, challenge, "{}") };
+    let served = serve_on_loopback(Router::new().route("/mcp", post(login)));
+    let place = place("plain", ECHO, "    double_confirmation: false\n");
+    set_url(&place, &format!("http://{}/mcp?key=secret", served.address));
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let told = warnings(&place).join("\n");
+    let wants = format!("the server at http://{}/mcp wants a login (401)", served.address);
+    assert!(told.contains(&wants) && told.contains("`headers`"), "{told}");
+    assert!(!told.contains("::") && !told.contains("Some("), "{told}");
+    let shown = place.json(&["show", "last"])["events"].clone();
+    let shown = shown.as_array().unwrap();
+    let at = |kind: &str| shown.iter().position(|event| event["type"] == kind).unwrap();
+    assert!(at("warning") < at("mcp_server_ready"), "the failure must come first");
+}
+
+#[test]
+fn tools_with_unusual_names_and_schemas_are_used_under_aliases() {
+    let call = "[{tool: small__admin.tools.list, args: {}}, {tool: small__tree, args: {of: {of: {}}, x: y}}]";
+    let place = place(
+        "names",
+        call,
+        "    double_confirmation: false\n    tools: {admin: [small__admin.tools.list, small__tree]}\n",
+    );
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let ends = events(&place, "tool_call_end");
+    assert_eq!(ends.len(), 2, "{ends:?}");
+    for (end, name) in ends.iter().zip(["small__admin.tools.list", "small__tree"]) {
+        assert_eq!((&end["name"], &end["is_error"]), (&json!(name), &json!(false)), "{end}");
+    }
+    let listed = place.dutyd(&["-o", "json", "mcp"]);
+    assert_eq!(listed.code, 1, "a run leaves out a tool");
+    let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
+    let of = |name: &str| {
+        let mut tools = listed[0]["tools"].as_array().unwrap().iter();
+        tools.find(|tool| tool["name"] == name).unwrap().clone()
+    };
+    let alias = of("small__admin.tools.list")["alias"].as_str().unwrap().to_owned();
+    assert!(alias.starts_with("small__admin_tools_list_") && alias.len() < 64, "{alias}");
+    assert_eq!(of(&format!("small__{}", "a".repeat(70)))["alias"].as_str().unwrap().len(), 64);
+    assert_eq!(of("small__echo")["alias"], Value::Null);
+    assert!(of("small__broken")["left_out"].as_str().unwrap().contains("not JSON Schema"));
+    assert!(place.dutyd(&["mcp"]).stdout.contains(&format!("for models: {alias}")));
+    // A model calls the tool by its alias.
+    let script = format!("steps:\n  - call: {{tool: {alias}, args: {{}}}}\n  - say: done\n");
+    place.write("script.yaml", &script);
+    place.dutyd(&["run", "j"]);
+    assert_eq!(events(&place, "tool_call_end")[0]["name"], "small__admin.tools.list");
+}
+
+#[test]
+fn a_list_of_tools_that_never_ends_is_read_once() {
+    let place = place("pages", ECHO, "    double_confirmation: false\n");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let told = warnings(&place).join("\n");
+    assert!(
+        told.contains("MCP server `small`: its list of tools repeats the cursor `8`"),
+        "{told}"
+    );
+    assert!(!told.contains("duplicate"), "{told}");
+    assert_eq!(events(&place, "tool_call_end")[0]["is_error"], false);
+    let listed = place.json(&["mcp"]);
+    assert_eq!(listed[0]["tools"].as_array().unwrap().len(), 2);
+    assert!(listed[0]["warnings"][0].as_str().unwrap().contains("cursor `8`"), "{listed}");
 }

@@ -1,5 +1,6 @@
 //! A connection to an MCP server, and the process behind it.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,32 +10,21 @@ use rmcp::model::{
     Implementation, ListToolsRequest, PaginatedRequestParams, ProtocolVersion, ServerResult,
 };
 use rmcp::service::{NotificationContext, RunningService, ServiceError};
-use rmcp::transport::StreamableHttpClientTransport;
-use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ClientHandler, RoleClient, serve_client};
 use serde_json::{Map, Value};
 
 use super::super::ToolContext;
-use super::error::{McpError, UnreadableTool};
-use super::lines::{LimitedReader, RefusalReason};
-use super::{Described, PATIENCE};
+use super::answers::carried;
+use super::content::{self, Answered};
+use super::error::{ListFault, McpError, UnreadableTool};
+use super::stdio::{RefusalReason, StdioTransport};
+use super::{Described, PATIENCE, http_client};
 use crate::config::{McpServer, McpTransport};
 use crate::domain::Category;
 use crate::process::{Piped, PipedEnd, ProcessSpec};
 
 /// Maximum pages of a tool list.
 const MAX_PAGES: usize = 100;
-
-/// Maximum bytes of one event of a stream over HTTP. The library limits an answer that is not a
-/// stream to 16 MiB. Over HTTP, we cannot limit the number of JSON values, as [`super::lines`]
-/// does.
-const MESSAGE_BYTES: usize = 8 << 20;
-
-/// Maximum number of images of one answer that we look at.
-const MAX_PICTURES: usize = 4;
-
-/// The time limit for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(20);
 
 /// The time that a server has to exit after its connection broke, so that we can report how it
 /// exited.
@@ -61,16 +51,6 @@ impl ClientHandler for Client {
     }
 }
 
-/// The answer of a server to a call.
-pub(super) struct Answered {
-    /// The text, in which `[picture N]` (from 1) replaces each image in `pictures`.
-    pub(super) text: String,
-    /// The images in base64, as the server sent them.
-    pub(super) pictures: Vec<String>,
-    /// Whether the server reports a failure.
-    pub(super) has_failed: bool,
-}
-
 pub(super) struct Connection {
     service: RunningService<RoleClient, Client>,
     process: Mutex<Option<Piped>>,
@@ -91,10 +71,10 @@ impl Connection {
         match &server.transport {
             McpTransport::Http { .. } if ctx.access.domains.is_offline => Err(McpError::Offline),
             McpTransport::Http { url, headers } => {
-                let transport = http(url, headers)?;
+                let transport = http_client::transport(url, headers)?;
                 let served = tokio::time::timeout(PATIENCE, serve_client(Client, transport)).await;
                 let served = served.map_err(|_| McpError::HandshakeTimeout)?;
-                let service = served.map_err(McpError::failed)?;
+                let service = served.map_err(|error| McpError::of_handshake(&error))?;
                 let (process, ending) = (Mutex::new(None), None);
                 Ok(Self { service, process, ending, refused: RefusalReason::default() })
             }
@@ -128,8 +108,8 @@ impl Connection {
                 let started = ctx.programs.spawner.start_piped(&spec, &ctx.redactor).await;
                 let (process, output, input) = started?;
                 let ending = process.ending();
-                let (output, refused) = LimitedReader::new(output);
-                let served = serve_client(Client, (output, input));
+                let (transport, refused) = StdioTransport::new(output, input);
+                let served = serve_client(Client, transport);
                 let error = match tokio::time::timeout(PATIENCE, served).await {
                     Ok(Ok(service)) => {
                         let process = Mutex::new(Some(process));
@@ -141,7 +121,7 @@ impl Connection {
                             // Let the server exit by itself first, so that we can report how it
                             // exited.
                             ending.within(SOON).await;
-                            McpError::failed(error)
+                            McpError::of_handshake(&error)
                         }
                     },
                     Err(_) => McpError::HandshakeTimeout,
@@ -152,38 +132,54 @@ impl Connection {
         }
     }
 
-    /// Returns the tools that the server describes.
+    /// Returns the tools that the server describes. If a page after the first cannot be read, the
+    /// list ends before it.
     ///
     /// *Errors*: [`McpError`]; also if there are more than `most` tools.
     pub(super) async fn tools(&self, most: usize) -> Result<Listing, McpError> {
-        let (mut listing, mut cursor) = (Listing::default(), None);
-        for _ in 0..MAX_PAGES {
-            let mut page = PaginatedRequestParams::default();
-            page.cursor = cursor;
-            let request = ClientRequest::ListToolsRequest(ListToolsRequest {
-                params: Some(page),
-                ..ListToolsRequest::default()
-            });
-            let listed = match self.service.send_request(request).await {
-                Ok(listed) => listed,
-                Err(error) => return Err(self.error_of(error).await),
+        let mut listing = Listing::default();
+        let (mut cursor, mut seen) = (None, BTreeSet::new());
+        for page in 0..MAX_PAGES {
+            let next = match self.page(cursor.take()).await {
+                Ok((tools, next)) => {
+                    listing.add(tools, most)?;
+                    next
+                }
+                Err(error) if page == 0 => return Err(error),
+                Err(error) => {
+                    listing.faults.push(ListFault::Page(error));
+                    return Ok(listing);
+                }
             };
-            let (tools, next) = read_page(listed)?;
-            for tool in tools {
-                if listing.described.len() + listing.unreadable.len() == most {
-                    return Err(McpError::TooManyTools(most));
+            match next {
+                Next::End => return Ok(listing),
+                Next::Fault(fault) => {
+                    listing.faults.push(fault);
+                    return Ok(listing);
                 }
-                match tool {
-                    Ok(tool) => listing.described.push(tool),
-                    Err(why) => listing.unreadable.push(why),
+                Next::Page(next) if !seen.insert(next.clone()) => {
+                    listing.faults.push(ListFault::Repeated(next));
+                    return Ok(listing);
                 }
-            }
-            cursor = next;
-            if cursor.is_none() {
-                return Ok(listing);
+                Next::Page(next) => cursor = Some(next),
             }
         }
-        Err(McpError::TooManyPages(MAX_PAGES))
+        listing.faults.push(ListFault::Pages(MAX_PAGES));
+        Ok(listing)
+    }
+
+    async fn page(&self, cursor: Option<String>) -> Result<Page, McpError> {
+        let mut page = PaginatedRequestParams::default();
+        page.cursor = cursor;
+        let request = ClientRequest::ListToolsRequest(ListToolsRequest {
+            params: Some(page),
+            ..ListToolsRequest::default()
+        });
+        match self.service.send_request(request).await {
+            Ok(ServerResult::CallToolResult(carrier)) => read_page(&carried(carrier)),
+            Ok(_) => Err(McpError::NotAToolList),
+            Err(error) => Err(self.error_of(&error).await),
+        }
     }
 
     /// Calls a tool of the server.
@@ -196,41 +192,12 @@ impl Connection {
     ) -> Result<Answered, McpError> {
         let mut params = CallToolRequestParams::new(name.to_owned());
         params.arguments = Some(arguments);
-        let answer = match self.service.peer().call_tool_once(params).await {
-            Ok(answer) => answer,
-            Err(error) => return Err(self.error_of(error).await),
-        };
-        let CallToolResponse::Complete(result) = answer else {
+        match self.service.peer().call_tool_once(params).await {
+            Ok(CallToolResponse::Complete(carrier)) => content::read(&carried(carrier)),
             // We decline the server's own requests (sampling, elicitation): MCP-4.
-            return Err(McpError::InputRequested);
-        };
-        let (mut parts, mut pictures): (Vec<String>, Vec<String>) = Default::default();
-        for block in &result.content {
-            let value = serde_json::to_value(block).unwrap_or_default();
-            let word = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
-            let inner =
-                |key: &str| value.pointer(&format!("/resource/{key}")).and_then(Value::as_str);
-            parts.push(match word("type") {
-                "text" => word("text").to_owned(),
-                "resource" => match inner("text") {
-                    Some(text) => text.to_owned(),
-                    None => format!("[resource {}]", inner("uri").unwrap_or_default()),
-                },
-                "image" if pictures.len() < MAX_PICTURES => {
-                    pictures.push(word("data").to_owned());
-                    format!("[picture {}]", pictures.len())
-                }
-                "resource_link" => format!("[resource {}]", word("uri")),
-                kind => {
-                    format!("[{kind} {}, {} bytes in base64]", word("mimeType"), word("data").len())
-                }
-            });
+            Ok(_) => Err(McpError::InputRequested),
+            Err(error) => Err(self.error_of(&error).await),
         }
-        if let (true, Some(structured)) = (parts.is_empty(), &result.structured_content) {
-            parts.push(structured.to_string());
-        }
-        let has_failed = result.is_error == Some(true);
-        Ok(Answered { text: parts.join("\n"), pictures, has_failed })
     }
 
     /// Closes the connection and ends the server's process, if we started one. Returns the number
@@ -246,7 +213,7 @@ impl Connection {
 
     /// Returns the error for a request that failed, with the exit of the server if that is the
     /// cause.
-    async fn error_of(&self, error: ServiceError) -> McpError {
+    async fn error_of(&self, error: &ServiceError) -> McpError {
         if let Some(reason) = self.refused.get() {
             return McpError::Refused(reason);
         }
@@ -256,7 +223,7 @@ impl Connection {
             Some(ending) if is_broken => ending.within(SOON).await,
             _ => None,
         };
-        let error = McpError::failed(error);
+        let error = McpError::of_request(error);
         match ended {
             Some(ended) => error.with_end(&ended),
             None => error,
@@ -270,31 +237,53 @@ pub(super) struct Listing {
     pub(super) described: Vec<Described>,
     /// The other tools.
     pub(super) unreadable: Vec<UnreadableTool>,
+    /// Why the list may lack tools.
+    pub(super) faults: Vec<ListFault>,
 }
 
-/// The tools of a page, and the cursor of the next page.
-type Page = (Vec<Result<Described, UnreadableTool>>, Option<String>);
+impl Listing {
+    /// Adds the tools of a page. A page that repeats a tool does not list it twice.
+    fn add(
+        &mut self,
+        tools: Vec<Result<Described, UnreadableTool>>,
+        most: usize,
+    ) -> Result<(), McpError> {
+        for tool in tools {
+            if tool.as_ref().is_ok_and(|tool| self.described.contains(tool)) {
+                continue;
+            }
+            if self.described.len() + self.unreadable.len() == most {
+                return Err(McpError::TooManyTools(most));
+            }
+            match tool {
+                Ok(tool) => self.described.push(tool),
+                Err(why) => self.unreadable.push(why),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tools of a page, and what comes after it.
+type Page = (Vec<Result<Described, UnreadableTool>>, Next);
+
+enum Next {
+    End,
+    /// The page with this cursor.
+    Page(String),
+    /// There should be another page, but it cannot be asked for.
+    Fault(ListFault),
+}
 
 /// Reads the tools of a page one by one, so that an unreadable tool does not hide the others.
-fn read_page(listed: ServerResult) -> Result<Page, McpError> {
-    let value = match listed {
-        ServerResult::ListToolsResult(listed) => {
-            let tools = listed.tools.into_iter().map(|tool| {
-                Ok(Described {
-                    name: tool.name.into_owned(),
-                    description: tool.description.unwrap_or_default().into_owned(),
-                    schema: Value::Object(tool.input_schema.as_ref().clone()),
-                })
-            });
-            return Ok((tools.collect(), listed.next_cursor));
-        }
-        // At least one of the tools violates the protocol.
-        ServerResult::CustomResult(result) => result.0,
-        _ => return Err(McpError::NotAToolList),
+fn read_page(listed: &Value) -> Result<Page, McpError> {
+    let tools = listed.get("tools").and_then(Value::as_array).ok_or(McpError::NoTools)?;
+    let next = match listed.get("nextCursor") {
+        None | Some(Value::Null) => Next::End,
+        Some(Value::String(cursor)) if cursor.is_empty() => Next::Fault(ListFault::EmptyCursor),
+        Some(Value::String(cursor)) => Next::Page(cursor.clone()),
+        Some(_) => Next::Fault(ListFault::NoText),
     };
-    let tools = value.get("tools").and_then(Value::as_array);
-    let tools = tools.ok_or(McpError::NoTools)?;
-    let next = value.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
     Ok((tools.iter().map(read_tool).collect(), next))
 }
 
@@ -310,26 +299,4 @@ fn read_tool(tool: &Value) -> Result<Described, UnreadableTool> {
         description: word("description").unwrap_or_default().to_owned(),
         schema: schema.clone(),
     })
-}
-
-fn http(
-    url: &str,
-    headers: &std::collections::BTreeMap<String, String>,
-) -> Result<StreamableHttpClientTransport<reqwest::Client>, McpError> {
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT)
-        .build()
-        .map_err(McpError::HttpClient)?;
-    let mut config = StreamableHttpClientTransportConfig::with_uri(url.to_owned());
-    config.max_sse_event_size = MESSAGE_BYTES;
-    for (name, value) in headers {
-        let name = http::HeaderName::try_from(name.as_str())
-            .map_err(|_| McpError::HeaderName(name.clone()))?;
-        let mut value = http::HeaderValue::try_from(value.as_str())
-            .map_err(|_| McpError::HeaderValue(name.to_string()))?;
-        value.set_sensitive(true);
-        config.custom_headers.insert(name, value);
-    }
-    Ok(StreamableHttpClientTransport::with_client(client, config))
 }

@@ -1,7 +1,13 @@
 //! Why an MCP server, or one of its tools, cannot be used.
 
+use rmcp::ServiceError;
+use rmcp::service::ClientInitializeError;
+
 use super::PATIENCE;
 use crate::process::{PipedEnded, SandboxError, SpawnFailure};
+use crate::text::escape::one_line;
+
+const CLOSED: &str = "it closed the connection before it answered";
 
 /// A server that a run cannot use.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +28,8 @@ pub enum McpError {
     ProgramNotFound(String),
     #[error("`{0}` is not a valid header name")]
     HeaderName(String),
+    #[error("the protocol sets the header `{0}`: remove it from `headers`")]
+    HeaderReserved(String),
     #[error("the header `{0}` has a value that cannot be sent")]
     HeaderValue(String),
     #[error("the HTTP client cannot be made: {0}")]
@@ -38,13 +46,12 @@ pub enum McpError {
     /// The server sent a message that exceeds a limit.
     #[error("{0}")]
     Refused(&'static str),
-    /// The client reports a failure; `ended` tells how the process of the server ended, if it did.
+    /// A handshake or a request failed; `ended` tells how the process of the server ended, if it
+    /// did.
     #[error("{error}{}", after_semicolon(.ended))]
     Failed { error: String, ended: String },
     #[error("it has more than {0} tools")]
     TooManyTools(usize),
-    #[error("its list of tools has more than {0} pages")]
-    TooManyPages(usize),
     #[error("its answer to tools/list is not a list of tools")]
     NotAToolList,
     #[error("its answer to tools/list has no `tools`")]
@@ -55,10 +62,34 @@ pub enum McpError {
 }
 
 impl McpError {
-    /// Returns the error for a failure that the client reports. If the server's process has ended,
-    /// the caller adds that with [`Self::with_end`].
-    pub(super) fn failed(error: impl ToString) -> Self {
-        Self::Failed { error: error.to_string(), ended: String::new() }
+    /// Returns the error for a handshake that failed. If the server's process has ended, the caller
+    /// adds that with [`Self::with_end`].
+    pub(super) fn of_handshake(error: &ClientInitializeError) -> Self {
+        Self::failed(match error {
+            // This text is from `answers.rs`.
+            ClientInitializeError::JsonRpcError(error) => error.message.to_string(),
+            ClientInitializeError::ConnectionClosed(_) => CLOSED.to_owned(),
+            ClientInitializeError::TransportError { error, .. } => {
+                format!("a message cannot be sent to it: {}", error.error)
+            }
+            _ => "its answer to `initialize` cannot be used".to_owned(),
+        })
+    }
+
+    /// Returns the error for a request that failed, as [`Self::of_handshake`] does.
+    pub(super) fn of_request(error: &ServiceError) -> Self {
+        Self::failed(match error {
+            ServiceError::McpError(error) => error.message.to_string(),
+            ServiceError::TransportSend(error) => {
+                format!("a message cannot be sent to it: {}", error.error)
+            }
+            ServiceError::TransportClosed => CLOSED.to_owned(),
+            _ => "its answer cannot be used".to_owned(),
+        })
+    }
+
+    fn failed(error: String) -> Self {
+        Self::Failed { error, ended: String::new() }
     }
 
     /// Adds how the process of the server ended, if it did. The result is then
@@ -85,10 +116,26 @@ pub(super) enum UnreadableTool {
     NoSchema(String),
 }
 
+/// Why a server's list of tools may lack some.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ListFault {
+    #[error("its list of tools repeats the cursor `{}`; the list ends there", one_line(.0))]
+    Repeated(String),
+    #[error("its list of tools has an empty cursor; the list ends there")]
+    EmptyCursor,
+    #[error("its list of tools has a cursor that is not text; the list ends there")]
+    NoText,
+    #[error("its list of tools has more than {0} pages; the rest is left out")]
+    Pages(usize),
+    #[error("a further page of its list of tools cannot be read, so its tools are left out: {0}")]
+    Page(McpError),
+}
+
 /// Why we cannot check arguments with the schema of a tool.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SchemaError {
-    #[error("its schema has circular or too many references")]
+pub enum SchemaError {
+    /// References lead out of the schema, or it has too many parts once they are followed.
+    #[error("its schema has references that cannot be followed, or too many")]
     References,
     #[error("its schema does not describe an object")]
     NotAnObject,

@@ -4,12 +4,20 @@
 //! A server is untrusted. The configuration gives each tool its category (MCP-1). The name of each
 //! tool begins with the server's name (MCP-2). A tool that differs from its pin is left out
 //! (MCP-3). We refuse the server's own requests (MCP-4). Time and size limits apply, and when a
-//! server ends, only calls of its tools fail (MCP-5). The official library implements the protocol.
+//! server ends, only calls of its tools fail (MCP-5). The official library implements the protocol;
+//! `answers.rs` reads what servers send, however it is written (MCP-6).
 
+mod alias;
+mod answers;
 mod connection;
+mod content;
 mod error;
-mod lines;
+mod events;
+mod http_client;
+mod offer;
+mod repair;
 mod schema;
+mod stdio;
 mod tool;
 
 use std::collections::BTreeMap;
@@ -21,21 +29,19 @@ use sha2::{Digest as _, Sha256};
 
 use super::ToolContext;
 use crate::agent::AgentTool;
-use crate::config::{MCP_SEPARATOR, McpServer};
-use crate::domain::{Category, ToolName};
+use crate::config::McpServer;
+use crate::domain::Category;
+pub use alias::name_for_models;
 use connection::Connection;
-use error::UnreadableTool;
-pub use error::{McpError, UnusableServer};
-use tool::McpTool;
+use error::{ListFault, UnreadableTool};
+pub use error::{McpError, SchemaError, UnusableServer};
+pub use offer::{LeftOut, Offer};
 
 /// The time limit for the handshake, and again for listing the tools.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum number of tools of one server.
 const MAX_TOOLS: usize = 500;
-
-/// Maximum bytes of a tool's schema.
-const SCHEMA_BYTES: usize = 64 * 1024;
 
 /// Maximum characters that a model sees of each text of a server, except the output of a call.
 const DESCRIPTION_CHARACTERS: usize = 4000;
@@ -72,6 +78,8 @@ pub struct RunningServer {
     pub described: Vec<Described>,
     /// The other tools of its list.
     unreadable: Vec<UnreadableTool>,
+    /// Why its list may lack tools.
+    faults: Vec<ListFault>,
     connection: Arc<Connection>,
 }
 
@@ -125,6 +133,7 @@ impl RunningServer {
             name: server.name.clone(),
             described: listing.described,
             unreadable: listing.unreadable,
+            faults: listing.faults,
             connection: Arc::new(connection),
         })
     }
@@ -144,60 +153,30 @@ impl RunningServer {
         pins: Option<&Pins>,
         ctx: &Arc<ToolContext>,
     ) -> (Vec<Arc<dyn AgentTool>>, Vec<McpWarning>) {
-        let mut tools: BTreeMap<String, Arc<dyn AgentTool>> = BTreeMap::new();
-        let unreadable = |why: &UnreadableTool| {
-            McpWarning::new("mcp_schema", format!("MCP server `{}`: {why}", self.name))
-        };
-        let mut warnings: Vec<McpWarning> = self.unreadable.iter().map(unreadable).collect();
-        for described in &self.described {
-            let name = format!("{}{MCP_SEPARATOR}{}", self.name, described.name);
-            let shown = crate::text::escape::one_line(&name);
-            let mut warn = |code, what: &str| {
-                warnings.push(McpWarning::new(code, format!("the MCP tool `{shown}` {what}")));
-            };
-            if ToolName::parse(&name).is_err() {
-                warn("mcp_name", "has an invalid name; it is left out");
-                continue;
-            }
-            let pinned = pins.map(|pins| pins.get(&described.name));
-            match pinned {
-                Some(None) => {
-                    warn(
-                        "mcp_pin",
-                        "is not among the accepted tools of its server; it is left out until you run `dutyd mcp accept`",
-                    );
-                    continue;
+        let (mut tools, mut warnings) = (Vec::new(), self.warnings());
+        for offer in self.offers(server, pins, ctx) {
+            match offer.tool {
+                Ok(tool) => tools.push(tool),
+                Err(why) => {
+                    let name = crate::text::escape::one_line(&offer.name);
+                    let message = format!("the MCP tool `{name}` {why}");
+                    warnings.push(McpWarning::new(why.code(), message));
                 }
-                Some(Some(pin)) if *pin != described.digest() => {
-                    warn(
-                        "mcp_pin",
-                        "is not what was accepted; it is left out until you run `dutyd mcp accept`",
-                    );
-                    continue;
-                }
-                Some(Some(_)) | None => {}
-            }
-            if described.schema.to_string().len() > SCHEMA_BYTES {
-                warn("mcp_schema", "has a schema that is too large; it is left out");
-                continue;
-            }
-            let category = server.category_of(&described.name);
-            match McpTool::new(
-                server,
-                &name,
-                described,
-                category,
-                self.connection.clone(),
-                ctx.clone(),
-            ) {
-                Err(error) => warn("mcp_schema", &format!("is left out: {error}")),
-                Ok(_) if tools.contains_key(&name) => {
-                    warn("mcp_name", "is a duplicate; the second tool is left out")
-                }
-                Ok(tool) => drop(tools.insert(name.clone(), Arc::new(tool))),
             }
         }
-        (tools.into_values().collect(), warnings)
+        tools.sort_by(|a, b| a.definition().name.cmp(&b.definition().name));
+        (tools, warnings)
+    }
+
+    /// Returns the warnings about the list of tools as a whole, and about tools that cannot be
+    /// named.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<McpWarning> {
+        let message = |why: &dyn std::fmt::Display| format!("MCP server `{}`: {why}", self.name);
+        let unreadable =
+            self.unreadable.iter().map(|why| McpWarning::new("mcp_schema", message(why)));
+        let faults = self.faults.iter().map(|why| McpWarning::new("mcp_list", message(why)));
+        unreadable.chain(faults).collect()
     }
 
     /// Ends the server and its whole process tree, and returns the number of processes that could

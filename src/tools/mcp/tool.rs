@@ -12,7 +12,8 @@ use super::super::call_state::{late, named_file, states, values, variables};
 use super::super::exec::digest_of_file;
 use super::super::image;
 use super::super::output::PROGRAM_VIEW;
-use super::connection::{Answered, Connection};
+use super::connection::Connection;
+use super::content::Answered;
 use super::error::{McpError, SchemaError};
 use super::{Described, shown};
 use crate::agent::{
@@ -53,10 +54,10 @@ impl McpTool {
         connection: Arc<Connection>,
         ctx: Arc<ToolContext>,
     ) -> Result<Self, SchemaError> {
-        if !super::schema::is_bounded(&described.schema) {
+        let mut schema = super::schema::simplify(&described.schema);
+        if !super::schema::is_bounded(&schema) {
             return Err(SchemaError::References);
         }
-        let mut schema = described.schema.clone();
         // Providers reject a whole request if the arguments of one tool are not an object.
         if let Value::Object(fields) = &mut schema {
             let kind = fields.entry("type").or_insert_with(|| "object".into());
