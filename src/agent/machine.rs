@@ -4,6 +4,7 @@
 //! performs the actions: it records the events *before* it performs the action, so the transcript
 //! announces every action that takes effect. *Source*: `docs/design/loop.md`.
 
+mod answer;
 mod calls;
 mod limits;
 mod reply;
@@ -23,6 +24,7 @@ use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
     Turn,
 };
+use answer::AnswerFault;
 use reply::{ReplyFacts, Timing, assistant_event};
 
 /// Malformed calls in a row that the model may correct; the next one ends the run.
@@ -48,8 +50,6 @@ pub(super) fn malformed_reason(text: &str) -> Option<&str> {
         }
     }
 }
-
-const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
 /// An input to the machine: something that happened.
 #[derive(Debug, Clone)]
@@ -124,6 +124,8 @@ pub struct Machine {
     last_text: String,
     failed_in_a_row: u64,
     malformed_in_a_row: u32,
+    /// The faults of the last answers that the loop has corrected.
+    faults: BTreeSet<AnswerFault>,
     calls_denied_by_budget: bool,
     window: Option<Window>,
     detections: u64,
@@ -162,6 +164,7 @@ impl Machine {
             last_text: String::new(),
             failed_in_a_row: 0,
             malformed_in_a_row: 0,
+            faults: BTreeSet::new(),
             calls_denied_by_budget: false,
             detections: 0,
             over_window: false,
@@ -282,6 +285,9 @@ impl Machine {
         if finish_reason != FinishReason::InvalidToolCall {
             self.malformed_in_a_row = 0;
         }
+        if !calls.is_empty() {
+            self.faults.clear();
+        }
         match finish_reason {
             FinishReason::Refusal | FinishReason::ContentFilter => {
                 let verb =
@@ -306,25 +312,7 @@ impl Machine {
                     Action::RunCalls(dispatches)
                 }
             },
-            _ if !self.confirmed => {
-                self.confirmed = true;
-                self.say(CONFIRMATION.to_owned(), InputSource::Confirmation, events);
-                self.ask_or_stop(events)
-            }
-            _ => {
-                if text.trim().is_empty() {
-                    events
-                        .push(Event::warning("empty_answer", "the run ends with an empty answer"));
-                } else if finish_reason == FinishReason::Length {
-                    events.push(Event::warning(
-                        "answer_cut",
-                        "the final answer was cut by the token limit",
-                    ));
-                }
-                let is_planned = !self.changes.steps.is_empty();
-                let reason = if is_planned { StopReason::Planned } else { StopReason::Completed };
-                self.end(reason, None, events)
-            }
+            _ => self.on_answer(&text, finish_reason, events),
         }
     }
 

@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::shown::ToolDefinition;
 use crate::domain::{FinishReason, StopReason, Turn, Usage};
 
+/// The longest pause before a retry that a provider can ask for. A run does not wait for longer.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+
 /// A request to a model.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelRequest<'a> {
@@ -80,6 +83,10 @@ pub enum ErrorClass {
     QuotaExhausted,
     /// The server is overloaded.
     Overloaded,
+    /// The server has started and still loads its model.
+    Loading,
+    /// The certificate of the server is not accepted, or no CA certificates can be read.
+    Certificate,
     Server,
     /// The model wrote a tool call that the provider could not parse.
     BadToolGeneration,
@@ -104,6 +111,8 @@ impl ErrorClass {
             Self::RateLimit => "rate_limit",
             Self::QuotaExhausted => "quota_exhausted",
             Self::Overloaded => "overloaded",
+            Self::Loading => "loading",
+            Self::Certificate => "certificate",
             Self::Server => "server",
             Self::BadToolGeneration => "bad_tool_generation",
             Self::MalformedResponse => "malformed_response",
@@ -117,14 +126,17 @@ impl ErrorClass {
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
         use ErrorClass::{
-            Auth, BadRequest, BadToolGeneration, ContextLength, MalformedResponse, Network,
-            NotFound, Overloaded, QuotaExhausted, RateLimit, Server, StreamInterrupted, Timeout,
+            Auth, BadRequest, BadToolGeneration, Certificate, ContextLength, Loading,
+            MalformedResponse, Network, NotFound, Overloaded, QuotaExhausted, RateLimit, Server,
+            StreamInterrupted, Timeout,
         };
         let all = [
             Auth,
             BadRequest,
             BadToolGeneration,
+            Certificate,
             ContextLength,
+            Loading,
             MalformedResponse,
             Network,
             NotFound,
@@ -150,13 +162,16 @@ impl ErrorClass {
             | Self::RateLimit
             | Self::QuotaExhausted
             | Self::Overloaded
+            | Self::Loading
+            | Self::Certificate
             | Self::Server
             | Self::BadToolGeneration
             | Self::Network => false,
         }
     }
 
-    /// Tells whether a retry may succeed. The session leaves [`Self::BadToolGeneration`] to the
+    /// Tells whether a retry may succeed. The session retries [`Self::Loading`] by a rule of its
+    /// own, and leaves [`Self::BadToolGeneration`] to the
     /// machine, which first tells the model what was wrong.
     #[must_use]
     pub fn is_retryable(self) -> bool {
@@ -165,9 +180,11 @@ impl ErrorClass {
             | Self::BadRequest
             | Self::NotFound
             | Self::ContextLength
+            | Self::Certificate
             | Self::QuotaExhausted => false,
             Self::RateLimit
             | Self::Overloaded
+            | Self::Loading
             | Self::Server
             | Self::BadToolGeneration
             | Self::MalformedResponse
@@ -182,11 +199,12 @@ impl ErrorClass {
     pub fn stop_reason(self) -> StopReason {
         match self {
             Self::Auth => StopReason::ProviderAuth,
-            Self::BadRequest | Self::NotFound => StopReason::ProviderRejected,
+            Self::BadRequest | Self::NotFound | Self::Certificate => StopReason::ProviderRejected,
             Self::ContextLength => StopReason::ContextOverflow,
             Self::RateLimit
             | Self::QuotaExhausted
             | Self::Overloaded
+            | Self::Loading
             | Self::Server
             | Self::BadToolGeneration
             | Self::MalformedResponse
@@ -214,6 +232,12 @@ impl ModelError {
     #[must_use]
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
         Self { class, message: message.into(), retry_after: None }
+    }
+
+    /// Tells whether the provider asks for a longer pause than a run waits for.
+    #[must_use]
+    pub fn has_long_pause(&self) -> bool {
+        self.retry_after.is_some_and(|pause| pause > LONGEST_RETRY_AFTER)
     }
 }
 

@@ -24,7 +24,7 @@ use crate::domain::{
 };
 
 /// Codes of the warnings that the machine itself makes.
-const MACHINE_WARNINGS: &[&str] = &["context_window", "empty_answer", "answer_cut"];
+const MACHINE_WARNINGS: &[&str] = &["context_window"];
 
 /// What the transcript of a session says about its start.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -31,8 +31,9 @@ use crate::domain::{Event, LiveEvent, StopReason};
 /// can request a longer pause.
 const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The longest pause that a provider can request. A longer request counts as this.
-const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(120);
+/// How long we wait for a server that still loads its model, and the pause between two requests.
+/// llama.cpp needs a minute or two for a large model.
+const LOADING: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(2));
 
 /// The code of the warning about a fallback. Its message ends with this text, the name of the model
 /// that takes over, and a backtick.
@@ -284,6 +285,7 @@ impl Session {
             .with_max_delay(RETRY_PAUSE.1)
             .with_max_times(retries)
             .build();
+        let mut loading = None;
         loop {
             let started = Instant::now();
             let deltas = Deltas {
@@ -306,8 +308,14 @@ impl Session {
                 }
                 Err(error) => error,
             };
-            let may_retry =
-                error.class.is_retryable() && error.class != ErrorClass::BadToolGeneration;
+            if error.class == ErrorClass::Loading
+                && self.await_loading(&error, &mut loading).await?
+            {
+                continue;
+            }
+            let may_retry = error.class.is_retryable()
+                && !matches!(error.class, ErrorClass::BadToolGeneration | ErrorClass::Loading)
+                && !error.has_long_pause();
             let Some(pause) = may_retry.then(|| pauses.next()).flatten() else {
                 return Ok(Input::ModelFailed(error));
             };
@@ -315,7 +323,7 @@ impl Session {
             // The other half is fixed, so that pauses grow.
             let pause = pause
                 .mul_f64(f64::midpoint(1.0, fastrand::f64()))
-                .max(error.retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER));
+                .max(error.retry_after.unwrap_or_default());
             let message = format!(
                 "{}: {}; retrying in {} ms",
                 error.class.as_str(),
@@ -326,6 +334,31 @@ impl Session {
             self.parts.sink.record(warning).await?;
             tokio::time::sleep(pause).await;
         }
+    }
+
+    /// Waits before the next request to a server that still loads its model; warns the first time.
+    /// `until` keeps the end of the wait. Returns false after it, or if the server asks for too long a
+    /// pause.
+    async fn await_loading(
+        &self,
+        error: &ModelError,
+        until: &mut Option<Instant>,
+    ) -> Result<bool, RecordError> {
+        if error.has_long_pause() {
+            return Ok(false);
+        }
+        let now = Instant::now();
+        if until.is_none() {
+            let (most, pause) = (LOADING.0.as_secs(), LOADING.1.as_secs());
+            let message = format!("{}; asking every {pause} s, for up to {most} s", error.message);
+            let warning = self.take_broken_off().warning("model_loading", message);
+            self.parts.sink.record(warning).await?;
+        }
+        if now >= *until.get_or_insert(now + LOADING.0) {
+            return Ok(false);
+        }
+        tokio::time::sleep(LOADING.1.max(error.retry_after.unwrap_or_default())).await;
+        Ok(true)
     }
 
     async fn attempt(

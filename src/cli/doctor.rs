@@ -108,7 +108,12 @@ fn configuration(context: &Context, loaded: &Loaded) -> CheckItem {
     let path = context.dirs.config.display();
     let warnings = loaded.report.warning_count();
     match loaded.report.error_count() {
-        0 => item("configuration", true, format!("{path}, {warnings} warning(s)")),
+        0 => {
+            let said: Vec<&str> = loaded.report.warnings.iter().map(|of| &*of.message).collect();
+            let colon = if said.is_empty() { "" } else { ": " };
+            let said = said.join("; ");
+            item("configuration", true, format!("{path}, {warnings} warning(s){colon}{said}"))
+        }
         errors => item(
             "configuration",
             false,

@@ -236,9 +236,19 @@ impl Walk<'_> {
                 format!("the secret `{name}` is shorter than {SHORTEST_SECRET} bytes, so it is not redacted from outputs"),
             ));
         }
-        let secret = Secret { name: name.to_owned(), value: value.to_owned() };
-        if !self.found.secrets.contains(&secret) {
-            self.found.secrets.push(secret);
+        let secret = |value: &str| Secret { name: name.to_owned(), value: value.to_owned() };
+        if self.found.secrets.contains(&secret(value)) {
+            return;
+        }
+        self.found.secrets.push(secret(value));
+        let segments: Vec<&str> = pointer.split('/').skip(1).collect();
+        if let Some(bare) = without_quotes(value).filter(|_| self.is_secret_field(&segments)) {
+            self.found.report.add_warning(self.document.error(
+                pointer,
+                format!("the key `{name}` begins and ends with a quote, which is sent with it: remove the quotes where the key is set"),
+            ));
+            // A provider may quote the key without them.
+            self.found.secrets.push(secret(bare));
         }
     }
 
@@ -303,7 +313,15 @@ fn read_secret(path: &Path) -> Result<String, (bool, String)> {
         return Err((false, format!("{shown} is readable by all users: run chmod o-r {shown}")));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    Ok(text.trim().to_owned())
+    // An editor of Windows may begin a file with a byte order mark.
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(&text).trim().to_owned())
+}
+
+/// Returns the text between the quotes around `value`; `None` if there are none.
+fn without_quotes(value: &str) -> Option<&str> {
+    let value = value.trim();
+    let inner = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    inner('"').or_else(|| inner('\'')).filter(|inner| !inner.is_empty())
 }
 
 #[cfg(test)]
@@ -358,7 +376,20 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let text = format!("models: {{m: {{api_key: '${{file:{}}}'}}}}\n", file.display());
         assert_eq!(run("config", &text, &[]).0["models"]["m"]["api_key"], "file-secret");
+        std::fs::write(&file, "\u{feff}file-secret\r\n").unwrap();
+        assert_eq!(run("config", &text, &[]).0["models"]["m"]["api_key"], "file-secret");
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(run("config", &text, &[]).1.report.errors[0].message.contains("chmod o-r"));
+    }
+
+    // proves SEC-2
+    #[test]
+    fn a_key_in_quotes_is_a_warning_that_does_not_show_it() {
+        let text = "models: {m: {api_key: '${KEY}', headers: {x: 'Bearer ${KEY}'}}}\n";
+        let (_, found) = run("config", text, &[("KEY", "\"sk-field-0000\"")]);
+        let [warning] = found.report.warnings.as_slice() else { panic!("{:?}", found.report) };
+        assert!(warning.message.contains("`KEY` begins and ends with a quote"), "{warning:?}");
+        assert!(!warning.message.contains("sk-field"), "{warning:?}");
+        assert!(found.secrets.iter().any(|secret| secret.value == "sk-field-0000"));
     }
 }

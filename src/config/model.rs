@@ -79,6 +79,23 @@ impl WireFormat {
         }
     }
 
+    /// Every wire format.
+    pub const ALL: [Self; 5] =
+        [Self::Anthropic, Self::Openai, Self::OpenaiChat, Self::Gemini, Self::Ollama];
+
+    /// Returns the path, below the base URL, of a request for an answer. Gemini's continues with
+    /// the model.
+    #[must_use]
+    pub fn endpoint(self) -> &'static str {
+        match self {
+            Self::Anthropic => "/messages",
+            Self::Openai => "/responses",
+            Self::OpenaiChat => "/chat/completions",
+            Self::Gemini => "/models",
+            Self::Ollama => "/api/chat",
+        }
+    }
+
     fn profile(self) -> RawProfile {
         match self {
             Self::Anthropic => RawProfile::Anthropic,
@@ -343,6 +360,11 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
                 "the key would be sent over plain HTTP to a host that is not loopback: use https://, or set `allow_plain_http: true`"
                     .to_owned(),
             ),
+            Ok(_) if base_url.trim_end_matches('/').ends_with(format.endpoint()) => {
+                let path = format.endpoint();
+                let message = format!("`base_url` ends at the version, because dutyd appends `{path}` itself: remove `{path}`");
+                diagnostics.error("/base_url", message);
+            }
             Ok(_) => {}
         }
     }

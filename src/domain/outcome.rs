@@ -117,6 +117,9 @@ stop_reasons! {
     PreflightFailed = "preflight_failed" => Failed,
     /// The provider refused or filtered the content.
     Refused = "refused" => Failed,
+    /// The final answer was empty, cut off, or a call written as text, and stayed so when the loop
+    /// asked again.
+    NoAnswer = "no_answer" => Failed,
     /// The provider rejected the key.
     ProviderAuth = "provider_auth" => Failed,
     /// The provider rejected the request.

@@ -37,7 +37,10 @@ impl Format for Anthropic {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        Outgoing { path: "/messages".to_owned(), body: request::body(settings, request) }
+        Outgoing {
+            path: settings.format.endpoint().to_owned(),
+            body: request::body(settings, request),
+        }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -355,6 +358,9 @@ impl Reader for Answer {
             _ if !calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
+        if self.stop_reason.as_deref() == Some("tool_use") && of_kind("tool_use").next().is_none() {
+            return Err(malformed("the response announces tool calls and contains none"));
+        }
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded")
             && calls.is_empty()
             && answer.is_empty()

@@ -124,6 +124,10 @@ const LASTING: &[&str] = &["perday", "spend_limit", "spend limit", "spending lim
 const SOON: &[&str] =
     &["rate_limit", "rate limit", "per minute", "per_minute", "perminute", "per second"];
 
+/// Phrases of a server that still loads its model (llama.cpp, TGI).
+const LOADING: &[&str] =
+    &["loading model", "model is loading", "currently loading", "still loading"];
+
 /// Phrases that report a tool call that the model generated and the server could not parse.
 const MALFORMED: &[&str] = &[
     "tool_use_failed",
@@ -155,6 +159,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
         }
         Some(413 | 429) => ErrorClass::RateLimit,
         Some(404) => ErrorClass::NotFound,
+        Some(503) if has(LOADING) => ErrorClass::Loading,
         Some(498 | 503 | 529) => ErrorClass::Overloaded,
         Some(408 | 409 | 425) => ErrorClass::Server,
         Some(code) if code >= 500 => ErrorClass::Server,
@@ -245,6 +250,9 @@ mod tests {
         check(429, groq, ErrorClass::RateLimit);
         check(502, "<html><head><title>Bad Gateway</title></head></html>", ErrorClass::Server);
         check(503, "", ErrorClass::Overloaded);
+        let loading =
+            r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#;
+        check(503, loading, ErrorClass::Loading);
         check(529, "{}", ErrorClass::Overloaded);
         check(302, "", ErrorClass::BadRequest);
         check(408, "", ErrorClass::Server);

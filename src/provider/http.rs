@@ -12,8 +12,10 @@ use futures_util::{Stream, StreamExt as _};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::Value;
 
+use super::address::with_address;
 use super::failure;
 use super::size::{ANSWER_BYTES, check_size, check_values, too_large};
+use super::tls;
 use crate::agent::{ErrorClass, ModelError};
 use crate::clock::Clock;
 
@@ -31,29 +33,33 @@ const QUOTED_BYTES: usize = 64 * 1024;
 /// Timeout for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(20);
 
-/// Returns an HTTP client for a server, with the settings that all formats share.
-///
-/// *Errors*: the system has no certificates, or its proxy settings cannot be read.
-pub(super) fn client(base_url: &str) -> Result<reqwest::Client, ModelError> {
-    let builder = match base_url.starts_with("http://") {
-        // A server without TLS, such as Ollama on this host, needs no certificates.
-        true => reqwest::Client::builder().tls_certs_only([]),
-        false => reqwest::Client::builder(),
-    };
-    builder
+/// Returns the settings that all clients share.
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT)
         .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| {
-            ModelError::new(
-                ErrorClass::Network,
-                format!(
-                    "failed to build the HTTP client ({}): are CA certificates installed (package ca-certificates)?",
-                    sources(&error)
-                ),
-            )
-        })
+}
+
+/// Returns a client for `https://`, which trusts the CA certificates of this host.
+///
+/// *Errors*: the host has no CA certificates.
+pub(super) fn tls_client() -> Result<reqwest::Client, ModelError> {
+    builder().build().map_err(|error| {
+        let why = causes(&error).join(": ");
+        let message = format!("failed to read the CA certificates of this host: {why}; install them (ca-certificates), or name a file with them in SSL_CERT_FILE");
+        ModelError::new(ErrorClass::Certificate, message)
+    })
+}
+
+/// Returns a client for `http://`, which needs no certificates.
+///
+/// *Errors*: the client cannot be built.
+pub(super) fn plain_client() -> Result<reqwest::Client, ModelError> {
+    builder().tls_certs_only([]).build().map_err(|error| {
+        let why = causes(&error).join(": ");
+        ModelError::new(ErrorClass::Network, format!("failed to build the HTTP client: {why}"))
+    })
 }
 
 /// A response with a success status.
@@ -77,12 +83,14 @@ pub(super) async fn send(
         .map_err(|error| of_transport(&error))?;
     let status = response.status();
     let headers = response.headers().clone();
+    let requested = response.url().clone();
     if !status.is_success() {
         let body = match read(response, idle, ERROR_BYTES).await {
             Ok(body) => String::from_utf8_lossy(&body).into_owned(),
             Err(error) => format!("the response cannot be read: {error}"),
         };
-        return Err(failure::of_response(status.as_u16(), &headers, &body, clock.now()));
+        let error = failure::of_response(status.as_u16(), &headers, &body, clock.now());
+        return Err(with_address(error, &requested, status, &headers));
     }
     Ok(Answer { is_stream: is_event_stream(&headers), response, idle })
 }
@@ -303,6 +311,10 @@ fn silent(idle: Duration) -> ModelError {
 }
 
 fn of_transport(error: &reqwest::Error) -> ModelError {
+    // Retrying does not make a certificate valid (PROV-6).
+    if let Some(refusal) = tls::refusal(error) {
+        return ModelError::new(ErrorClass::Certificate, refusal);
+    }
     let class = if error.is_timeout() {
         ErrorClass::Timeout
     } else if error.is_decode() || error.is_body() {
@@ -310,25 +322,15 @@ fn of_transport(error: &reqwest::Error) -> ModelError {
     } else {
         ErrorClass::Network
     };
-    let text = sources(error);
-    // Retrying does not make a certificate valid (PROV-6).
-    let class = if text.contains("certificate") { ErrorClass::BadRequest } else { class };
-    ModelError::new(class, text)
+    let what = if error.is_connect() { "no connection" } else { "HTTP transport error" };
+    let texts: Vec<String> = std::iter::once(what.to_owned()).chain(causes(error)).collect();
+    ModelError::new(class, texts.join(": "))
 }
 
 /// Returns the causes of an error, without the URL, which may contain a key.
-fn sources(error: &reqwest::Error) -> String {
-    let mut text = if error.is_connect() {
-        "no connection".to_owned()
-    } else {
-        "HTTP transport error".to_owned()
-    };
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
+fn causes(error: &reqwest::Error) -> Vec<String> {
+    let first = std::error::Error::source(error);
+    std::iter::successors(first, |cause| cause.source()).map(ToString::to_string).collect()
 }
 
 /// Parses a JSON body.

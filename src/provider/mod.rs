@@ -4,7 +4,9 @@
 //! modules hold what all formats share: sending, deadlines, size limits, event streams and the
 //! classification of errors. This folder does not depend on tools or jobs.
 
+mod address;
 mod anthropic;
+mod clients;
 mod failure;
 mod format;
 mod gemini;
@@ -15,7 +17,10 @@ mod openai_chat;
 mod remote;
 mod scripted;
 mod size;
+mod think;
+mod tls;
 
+pub use clients::HttpClients;
 pub use remote::{Probe, RemoteModel};
 pub use scripted::{ScriptContext, ScriptedModel};
 

@@ -9,21 +9,24 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
-    images, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
+    images, kept, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
 };
+use super::think::{INLINE, Written, with_reasoning};
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, FinishReason, Turn, Usage};
+
+const NAME: &str = "ollama";
 
 pub(super) struct Ollama;
 
 impl Format for Ollama {
     fn name(&self) -> &'static str {
-        "ollama"
+        NAME
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        Outgoing { path: "/api/chat".to_owned(), body: body(settings, request) }
+        Outgoing { path: settings.format.endpoint().to_owned(), body: body(settings, request) }
     }
 
     fn reader(&self) -> Box<dyn Reader> {
@@ -42,7 +45,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             Turn::User(text) | Turn::Steering(text) => {
                 messages.push(json!({"role": "user", "content": text}))
             }
-            Turn::Assistant(turn) => messages.push(assistant(turn)),
+            Turn::Assistant(turn) => messages.push(assistant(settings, turn)),
             Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {
                 let mut message = json!({"role": "tool", "tool_name": wire_name(&result.name), "tool_call_id": wire_id(&result.call_id, 64), "content": content(settings, result)});
                 let shown: Vec<&str> =
@@ -84,9 +87,11 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     body
 }
 
-fn assistant(turn: &AssistantTurn) -> Value {
-    let mut message = json!({"role": "assistant", "content": turn.text});
-    if let Some(reasoning) = &turn.reasoning {
+fn assistant(settings: &Remote, turn: &AssistantTurn) -> Value {
+    let is_inline = kept(turn, NAME, settings).is_some_and(|data| data.get(INLINE).is_some());
+    let content = if is_inline { with_reasoning(turn) } else { turn.text.clone() };
+    let mut message = json!({"role": "assistant", "content": content});
+    if let Some(reasoning) = turn.reasoning.as_ref().filter(|_| !is_inline) {
         set(&mut message, "thinking", reasoning.clone());
     }
     if !turn.tool_calls.is_empty() {
@@ -102,7 +107,7 @@ fn assistant(turn: &AssistantTurn) -> Value {
 /// The answer received so far.
 #[derive(Debug, Default)]
 struct Answer {
-    text: String,
+    written: Written,
     reasoning: String,
     calls: Vec<RequestedCall>,
     has_message: bool,
@@ -140,8 +145,7 @@ impl Answer {
         }
         if let Some(message) = line.get("message").filter(|message| message.is_object()) {
             self.has_message = true;
-            self.text.push_str(text(message, "content"));
-            new.push_str(text(message, "content"));
+            self.written.push(text(message, "content"), new);
             self.reasoning.push_str(text(message, "thinking"));
             for call in list(message, "tool_calls") {
                 let function = call.get("function").unwrap_or(call);
@@ -180,8 +184,7 @@ impl Reader for Answer {
             && !line.done
         {
             self.has_message = true;
-            self.text.push_str(&line.message.content);
-            text.push_str(&line.message.content);
+            self.written.push(&line.message.content, text);
             return Ok(());
         }
         self.take_line(&parse(data)?, text)
@@ -196,7 +199,7 @@ impl Reader for Answer {
             call.id.as_ref().map_or(0, String::len) + call.name.len() + call.arguments.len()
         };
         let calls = self.calls.iter().map(of_call);
-        self.text.len() + self.reasoning.len() + calls.sum::<usize>()
+        self.written.size() + self.reasoning.len() + calls.sum::<usize>()
     }
 
     fn progress(&self) -> Progress {
@@ -207,7 +210,9 @@ impl Reader for Answer {
         if !self.has_message {
             return Err(malformed("the response contains no message"));
         }
-        let is_invalid = drop_nameless(&mut self.calls, &self.text);
+        let is_invalid = drop_nameless(&mut self.calls, self.written.text());
+        let is_inline = self.written.reasoning().is_some() && self.reasoning.is_empty();
+        self.reasoning.push_str(self.written.reasoning().unwrap_or_default());
         let finish_reason = match self.done_reason.as_deref() {
             Some("length") => FinishReason::Length,
             Some("load" | "unload") => {
@@ -219,7 +224,7 @@ impl Reader for Answer {
             _ => FinishReason::Stop,
         };
         Ok(ModelReply {
-            text: self.text,
+            text: self.written.into_text(),
             explanation: None,
             reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
             calls: self.calls,
@@ -228,7 +233,7 @@ impl Reader for Answer {
             usage: self.usage,
             cache_write_tokens: 0,
             response_id: None,
-            provider_data: None,
+            provider_data: is_inline.then(|| json!({INLINE: true})),
         })
     }
 }

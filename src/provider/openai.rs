@@ -46,7 +46,7 @@ impl Format for Openai {
         let asks = settings.reasoning_effort.is_some()
             || REASONING.iter().any(|known| settings.model.starts_with(known));
         Outgoing {
-            path: "/responses".to_owned(),
+            path: settings.format.endpoint().to_owned(),
             body: body(settings, request, knows_encrypted, knows_encrypted && asks),
         }
     }

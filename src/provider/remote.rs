@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
+use super::clients::HttpClients;
 use super::format::{
     Format, Framing, Progress, Reader, check_calls, digest_of, list, malformed, text,
 };
@@ -31,31 +32,43 @@ const MESSAGE_CHARACTERS: usize = 600;
 pub struct RemoteModel {
     settings: Remote,
     format: Box<dyn Format>,
-    http: reqwest::Client,
+    clients: HttpClients,
     clock: Arc<dyn Clock>,
     redactor: Redactor,
 }
 
 impl RemoteModel {
     /// Returns the model. `redactor` knows the secrets that must not appear in errors or in
-    /// `provider_data`.
-    ///
-    /// *Errors*: the HTTP client cannot be built.
+    /// `provider_data`. The first request takes its HTTP client from `clients`.
+    #[must_use]
     pub fn new(
         settings: Remote,
+        clients: HttpClients,
         clock: Arc<dyn Clock>,
         redactor: Redactor,
-    ) -> Result<Self, ModelError> {
+    ) -> Self {
         let format = of(settings.format, &settings.base_url);
-        let http = http::client(&settings.base_url)?;
-        Ok(Self { settings, format, http, clock, redactor })
+        Self { settings, format, clients, clock, redactor }
     }
 
-    /// Removes secrets from the error message, then truncates it.
+    /// Removes secrets from the error message, then truncates it. If the provider asks for a long
+    /// pause, adds the time of its end.
     fn told(&self, error: ModelError) -> ModelError {
         let clean = self.redactor.text(&error.message);
-        let message = clean.chars().take(MESSAGE_CHARACTERS).collect();
+        let mut message: String = clean.chars().take(MESSAGE_CHARACTERS).collect();
+        let pause = error.retry_after.filter(|_| error.has_long_pause());
+        let until = pause
+            .and_then(|pause| chrono::TimeDelta::from_std(pause).ok())
+            .and_then(|pause| self.clock.now().checked_add_signed(pause));
+        if let Some(until) = until {
+            let until = until.format("%Y-%m-%d %H:%M:%S UTC");
+            message.push_str(&format!("; the provider allows the next request at {until}"));
+        }
         ModelError { message, ..error }
+    }
+
+    fn http(&self) -> Result<reqwest::Client, ModelError> {
+        self.clients.get(&self.settings.base_url)
     }
 
     fn holds_secret(&self, text: &str) -> bool {
@@ -102,7 +115,7 @@ impl RemoteModel {
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         let outgoing = self.format.outgoing(&self.settings, request);
-        let builder = self.http.post(format!("{}{}", self.settings.base_url, outgoing.path));
+        let builder = self.http()?.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
         // Without streaming, no byte arrives before the answer is complete. Only the total timeout
         // limits the wait.
@@ -142,8 +155,8 @@ impl RemoteModel {
             WireFormat::Ollama => (format!("{base}/api/show"), Some(json!({"model": model}))),
         };
         let builder = match &body {
-            None => self.http.get(url),
-            Some(body) => self.http.post(url).json(body),
+            None => self.http()?.get(url),
+            Some(body) => self.http()?.post(url).json(body),
         };
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
         let answer = http::send(builder, self.settings.idle_timeout, self.clock.as_ref()).await?;

@@ -13,6 +13,9 @@ use crate::agent::{
 use crate::config::{Script, ScriptStep};
 use crate::domain::{FinishReason, Turn, Usage};
 
+/// The answer after a script that has no text.
+const NOTHING_LEFT: &str = "The script has no further step.";
+
 /// Values that the templates of a script can use, in addition to `results`, the tool results so
 /// far.
 #[derive(Debug, Clone, Default)]
@@ -40,9 +43,10 @@ impl ScriptedModel {
 
     fn answer(&self, history: &[Turn]) -> Result<ModelReply, minijinja::Error> {
         let answered = history.iter().filter(|turn| matches!(turn, Turn::Assistant(_))).count();
+        let last_text = self.script.steps.iter().rev().find_map(|step| step.say.clone());
         let last = ScriptStep {
             calls: Vec::new(),
-            say: self.script.steps.iter().rev().find_map(|step| step.say.clone()),
+            say: Some(last_text.unwrap_or_else(|| NOTHING_LEFT.to_owned())),
         };
         let step = self.script.steps.get(answered).unwrap_or(&last);
         let results: Vec<&str> = history

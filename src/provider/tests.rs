@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::RemoteModel;
+use super::clients::HttpClients;
 use super::failure;
 use super::format::digest_of;
 use super::remote::{of, read};
@@ -998,7 +999,8 @@ async fn served(
     });
     let remote = Remote { stream: false, base_url, ..settings(format, "m") };
     let secret = Secret { name: "KEY".into(), value: "hunter2hunter2".into() };
-    let model = RemoteModel::new(remote, Arc::new(SystemClock), Redactor::new(&[secret])).unwrap();
+    let (clients, redactor) = (HttpClients::default(), Redactor::new(&[secret]));
+    let model = RemoteModel::new(remote, clients, Arc::new(SystemClock), redactor);
     let history = [user()];
     let request = ModelRequest {
         system: "s",

@@ -286,8 +286,6 @@ pub(super) fn session_parts(
 ) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
     let configured = spec.config.model_of(&spec.job).ok_or_else(no_model)?;
-    let models = models(spec, host)
-        .map_err(|error| ended_early(StopReason::ProviderUnavailable, error.message))?;
     let rules = Rules {
         mode: spec.mode,
         approval: spec.job.approval,
@@ -304,7 +302,7 @@ pub(super) fn session_parts(
     let facts = ModelFacts { price, context_window };
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
-        models,
+        models: models(spec, host),
         marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),

@@ -9,6 +9,7 @@ use crate::agent::Approver;
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::process::{ControlGroups, ForkServer};
+use crate::provider::HttpClients;
 use crate::sinks::Observers;
 use crate::store::{DbError, SharedIndex, SharedLedger, StateDir};
 
@@ -19,6 +20,8 @@ pub struct Host {
     pub state: StateDir,
     pub clock: Arc<dyn Clock>,
     pub environment: Environment,
+    /// The HTTP clients of the models.
+    pub clients: HttpClients,
     /// Starts the processes of tools.
     pub fork_server: Arc<ForkServer>,
     /// The control groups of runs, if systemd delegated a control group to this process.
@@ -47,6 +50,7 @@ impl Host {
             index: SharedIndex::of(&state),
             state,
             environment,
+            clients: HttpClients::default(),
             fork_server: Arc::new(ForkServer::of_this_binary()),
             groups: None,
             observers,

@@ -19,7 +19,7 @@ use crate::config::{CONTROL_KEY, Config, Job, Model, Price, Provider, Remote, Sa
 use crate::process::{
     HostWork, SandboxError, control_groups_mount, kernel_features, sandbox_gaps, sandbox_support,
 };
-use crate::provider::{Probe, RemoteModel};
+use crate::provider::{HttpClients, Probe, RemoteModel};
 use crate::store::write_atomic;
 use crate::text::redact::Redactor;
 
@@ -74,6 +74,7 @@ pub async fn examine_config(config: &Arc<Config>, host: &Host, reach: Reach) -> 
         asked.push(model_item(config, model, host, reach));
     }
     let mut items: Vec<CheckItem> = futures_util::future::join_all(asked).await;
+    items.extend(certificates(config, &host.clients));
     if config.models.values().any(|model| model.price.is_some()) {
         items.push(item("prices", true, format!("known models as of {}", Price::as_of())));
     }
@@ -211,6 +212,20 @@ fn obstacles(config: &Config, job: &Job, host: &Host) -> Vec<String> {
     found
 }
 
+/// Reports whether the CA certificates of this host can be read, if a model needs them.
+fn certificates(config: &Config, clients: &HttpClients) -> Option<CheckItem> {
+    let needs_them = |model: &Model| match &model.provider {
+        Provider::Remote(remote) => remote.base_url.starts_with("https:"),
+        Provider::Scripted(_) => false,
+    };
+    config.models.values().any(|model| needs_them(model)).then(|| {
+        match clients.check_certificates() {
+            Ok(()) => item("certificates", true, "the CA certificates of this host can be read"),
+            Err(error) => item("certificates", false, error.message),
+        }
+    })
+}
+
 async fn model_item(config: &Config, model: &Model, host: &Host, reach: Reach) -> CheckItem {
     let name = format!("model {}", model.name);
     let Provider::Remote(remote) = &model.provider else {
@@ -223,10 +238,13 @@ async fn model_item(config: &Config, model: &Model, host: &Host, reach: Reach) -
         return unchecked(&name, said);
     }
     let redactor = Redactor::new(&config.secrets);
-    let (ok, said) = match (RemoteModel::new(remote.clone(), host.clock.clone(), redactor), reach) {
-        (Err(error), _) => (false, error.message),
-        (Ok(_), Reach::Offline) => (true, "not checked (use --online)".to_owned()),
-        (Ok(asked), Reach::Online) => describe(remote, asked.probe().await),
+    let (ok, said) = match reach {
+        Reach::Offline => (true, "not checked (use --online)".to_owned()),
+        Reach::Online => {
+            let (clients, clock) = (host.clients.clone(), host.clock.clone());
+            let model = RemoteModel::new(remote.clone(), clients, clock, redactor);
+            describe(remote, model.probe().await)
+        }
     };
     item(&name, ok, format!("{facts}; {said}"))
 }
@@ -256,6 +274,8 @@ fn describe(remote: &Remote, probe: Result<Probe, ModelError>) -> (bool, String)
                 ErrorClass::Auth => "reachable, but the key was rejected",
                 ErrorClass::NotFound => "reachable, but the model or the address is unknown",
                 ErrorClass::Network | ErrorClass::Timeout => "not reachable",
+                ErrorClass::Loading => "reachable, but the model is still loading",
+                ErrorClass::Certificate => "reachable, but not trusted",
                 _ => "the provider returned an error",
             };
             (false, format!("{what}: {}", error.message))

@@ -15,6 +15,8 @@ use crate::support::Place;
 enum Answer {
     Chunks(Vec<Value>),
     Status(u16, Value),
+    /// An error with one header.
+    Headed(u16, &'static str, &'static str),
     /// A stream without an end marker.
     Cut(Vec<Value>),
 }
@@ -39,6 +41,9 @@ async fn completions(State(server): State<Server>, body: String) -> Response {
         Some(Answer::Cut(chunks)) => stream(chunks, ""),
         Some(Answer::Status(code, body)) => {
             (StatusCode::from_u16(code).unwrap(), body.to_string()).into_response()
+        }
+        Some(Answer::Headed(code, name, value)) => {
+            (StatusCode::from_u16(code).unwrap(), [(name, value)]).into_response()
         }
         None => stream(say("done"), "data: [DONE]\n\n"),
     }
@@ -182,6 +187,9 @@ fn every_stop_reason_has_its_exit_code() {
         .collect::<Vec<_>>();
     let error = |status: u16, body: Value| vec![Answer::Status(status, body)];
     let context = json!({"error": {"code": 400, "message": "request (2009 tokens) exceeds the available context size (512 tokens)"}});
+    let spelled =
+        || Answer::Chunks(say("<tool_call>{\"name\": \"slow\", \"arguments\": {}}</tool_call>"));
+    let announced = || Answer::Chunks(call(&[])[1..].to_vec());
     let cut = || Answer::Cut(call(&[("echo", json!({"x": "never"}))])[..1].to_vec());
     let cases: Vec<(&str, Vec<Answer>, &str, i32)> = vec![
         ("limits: {max_iterations: 2}", looks(5), "max_iterations", 1),
@@ -213,6 +221,10 @@ fn every_stop_reason_has_its_exit_code() {
         ),
         ("", vec![Answer::Status(503, json!({}))], "completed", 0),
         ("", vec![cut(), cut()], "provider_unavailable", 1),
+        ("", vec![Answer::Chunks(say("")), Answer::Chunks(say(" "))], "no_answer", 1),
+        ("", vec![spelled(), spelled()], "no_answer", 1),
+        ("", vec![announced(), announced()], "provider_unavailable", 1),
+        ("", vec![announced(), Answer::Chunks(say("done"))], "completed", 0),
     ];
     for (job, answers, expected, code) in cases {
         let (found, row, _) = run(if job.is_empty() { "description: x" } else { job }, answers);
@@ -221,6 +233,58 @@ fn every_stop_reason_has_its_exit_code() {
             assert_eq!(row["tool_calls"], 0, "a partial message must not run a call");
         }
     }
+}
+
+/// The fixtures of the field log: what a provider answers, and what the run must say.
+// proves PROV-1, PROV-5
+#[test]
+fn an_answer_that_the_operator_must_know_of_is_told() {
+    let target = "https://llm.example.org/v1/chat/completions";
+    let (code, row, requests) =
+        run("description: x", vec![Answer::Headed(308, "location", target)]);
+    assert_eq!((code, &row["stop_reason"]), (1, &json!("provider_rejected")), "{row}");
+    let error = row["error"].as_str().unwrap();
+    assert!(error.contains(target) && error.contains("`base_url: https://llm.example.org/v1`"));
+    assert_eq!(requests.len(), 1);
+
+    let answers = vec![Answer::Headed(429, "retry-after", "7200")];
+    let (code, row, requests) = run("description: x", answers);
+    assert_eq!((code, &row["stop_reason"]), (1, &json!("provider_unavailable")), "{row}");
+    let error = row["error"].as_str().unwrap();
+    assert!(error.contains("the provider allows the next request at 20"), "{error}");
+    assert_eq!(requests.len(), 1);
+
+    let answers = vec![Answer::Status(404, json!({"error": {"message": "no such model"}}))];
+    let (_, row, _) = run("description: x", answers);
+    assert!(row["error"].as_str().unwrap().contains("/v1/chat/completions: HTTP 404"), "{row}");
+}
+
+#[test]
+fn reasoning_that_came_as_text_is_not_in_the_result_and_goes_back_as_it_came() {
+    let text = "<think>\nI look at the disks first.\n</think>\n\n{\"status\":\"failed\",\"summary\":\"full\"}";
+    let mut looks = call(&[("echo", json!({"x": "a"}))]);
+    looks.insert(0, say("<think>\nFirst a look.\n</think>\n\nI look.").remove(0));
+    let (code, row, requests) =
+        run("description: x", vec![Answer::Chunks(looks), Answer::Chunks(say(text))]);
+    assert_eq!((code, &row["verdict"]), (0, &json!("failed")), "{row}");
+    assert_eq!(row["result"], json!({"status": "failed", "summary": "full"}));
+    let sent = &requests[1]["messages"][2]["content"];
+    assert_eq!(sent, "<think>\nFirst a look.\n</think>\n\nI look.");
+}
+
+/// A host without CA certificates needs none for a scripted model and for the control socket.
+#[test]
+fn a_host_without_certificates_runs_a_scripted_model() {
+    let place = Place::new(&[
+        ("config.yaml", "version: 1\nmodels: {m: {provider: scripted, script: s.yaml}}\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x}]\n"),
+    ]);
+    let place = place.with_env("SSL_CERT_FILE", "/dev/null");
+    let _daemon = place.serve();
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
 }
 
 /// A server with a self-signed certificate. It prints its port, and a line for each connection and
@@ -290,7 +354,9 @@ fn a_certificate_that_is_not_valid_is_never_accepted_and_not_tried_again() {
     assert_eq!(said, ["tried"], "expected one connection and no request");
     let row: Value = serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
     assert_eq!((done.code, &row["stop_reason"]), (1, &json!("provider_rejected")), "{row}");
-    assert!(row["error"].as_str().unwrap().contains("certificate"), "{row}");
+    let error = row["error"].as_str().unwrap();
+    assert!(error.contains("is one of a CA") && error.contains("CA:FALSE"), "{row}");
+    assert!(!error.contains("OtherError") && !error.contains("no connection"), "{row}");
     for key in ["verify", "insecure", "tls_verify", "skip_verify"] {
         place.write("config.yaml", &format!("models: {{m: {{{model}, {key}: false}}}}\n"));
         assert_eq!(place.dutyd(&["validate"]).code, 2, "`{key}` must not turn verification off");

@@ -509,6 +509,27 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
     let started = Instant::now();
     Bench::default().run(vec![Err(waits), say("ok")]).await;
     assert_eq!(started.elapsed().as_secs(), 40);
+    let mut spent = ModelError::new(ErrorClass::RateLimit, "slow down");
+    spent.retry_after = Some(Duration::from_secs(7200));
+    let started = Instant::now();
+    let result = Bench::default().run(vec![Err(spent)]).await;
+    assert_eq!(result.end.stop_reason, StopReason::ProviderUnavailable);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+// proves PROV-1
+#[tokio::test(start_paused = true)]
+async fn a_server_that_loads_its_model_is_awaited_with_one_warning() {
+    let loading = |count: usize| (0..count).map(|_| fail(ErrorClass::Loading));
+    let bench = Bench::default();
+    let result = bench.run(loading(30).chain([say("ok")]).collect()).await;
+    assert_eq!(result.end.stop_reason, StopReason::Completed);
+    let codes: Vec<Value> = bench.all("warning").iter().map(|w| w["code"].clone()).collect();
+    assert_eq!(codes, ["model_loading"]);
+    let started = Instant::now();
+    let result = Bench::default().run(loading(100).collect()).await;
+    assert_eq!(result.end.stop_reason, StopReason::ProviderUnavailable);
+    assert_eq!(started.elapsed().as_secs(), 120);
 }
 
 /// If the whole pause were random, the second pause of one run in four would be shorter than the
@@ -633,8 +654,9 @@ async fn what_cannot_be_recorded_does_not_happen() {
 #[tokio::test]
 async fn an_empty_answer_and_a_refusal_are_said() {
     let bench = Bench::default();
-    assert_eq!(bench.run(vec![say("")]).await.end.result, None);
-    assert_eq!(bench.all("warning")[0]["code"], "empty_answer");
+    let end = bench.run(vec![say(""), say(" ")]).await.end;
+    assert_eq!((end.stop_reason, end.result), (StopReason::NoAnswer, None));
+    assert_eq!(bench.all("user_input")[1]["source"], "correction");
     let mut refused = reply("I cannot.", &[]);
     refused.finish_reason = FinishReason::Refusal;
     assert_eq!(Bench::default().run(vec![Ok(refused)]).await.end.stop_reason, StopReason::Refused);

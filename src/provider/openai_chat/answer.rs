@@ -12,8 +12,9 @@ use super::super::failure;
 use super::super::format::{
     Progress, Reader, check_calls, drop_nameless, is_first, is_named, list, malformed, parse,
 };
+use super::super::think::{INLINE, Written};
+use super::fragments::Fragments;
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
-use crate::argv::parse_arguments;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
 
@@ -23,7 +24,7 @@ const MAX_DETAILS: usize = 10_000;
 /// The answer received so far.
 #[derive(Debug, Default)]
 pub(in crate::provider) struct Answer {
-    text: String,
+    written: Written,
     reasoning: String,
     refusal: String,
     calls: Vec<Call>,
@@ -41,7 +42,7 @@ struct Call {
     index: Option<u64>,
     id: String,
     name: String,
-    arguments: String,
+    arguments: Fragments,
     /// The input of a custom (free-text) tool call.
     free_text: Option<String>,
     /// `extra_content`, sent back with the call: some servers put signatures there.
@@ -141,13 +142,15 @@ impl Answer {
         whole: bool,
         new: &mut String,
     ) -> Result<(), ModelError> {
-        let known = new.len();
+        let mut said = String::new();
         match message.get("content") {
-            Some(Value::String(text)) => new.push_str(text),
-            Some(Value::Array(parts)) => parts.iter().for_each(|part| self.take_part(part, new)),
+            Some(Value::String(text)) => said.push_str(text),
+            Some(Value::Array(parts)) => {
+                parts.iter().for_each(|part| self.take_part(part, &mut said));
+            }
             _ => {}
         }
-        self.text.push_str(new.get(known..).unwrap_or_default());
+        self.written.push(&said, new);
         self.refusal.push_str(message.get("refusal").and_then(Value::as_str).unwrap_or_default());
         // Servers use two names for this field. Those that send both send the same text twice, so
         // take one.
@@ -250,9 +253,6 @@ impl Answer {
             .get("arguments")
             .and_then(Value::as_str)
             .is_some_and(|text| !text.trim().is_empty());
-        let is_whole = |call: &Call| {
-            call.arguments.trim_end().ends_with('}') && parse_arguments(&call.arguments).is_ok()
-        };
         // Some servers give every call the index 0. A name with another id begins a new call.
         // Without an id, a name after complete arguments begins one, unless it is the same name
         // and no arguments come with it. An id alone does not begin a call, because other servers
@@ -260,7 +260,7 @@ impl Answer {
         let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
             _ if name.is_empty() => false,
             (false, false) => call.id != id,
-            (true, _) => (brings || name != call.name) && is_whole(call),
+            (true, _) => (brings || name != call.name) && call.arguments.are_complete(),
             (false, true) => false,
         };
         let continues = |call: &Call| match index {
@@ -291,9 +291,9 @@ impl Answer {
             call.free_text.get_or_insert_default().push_str(input);
         }
         match function.get("arguments") {
-            Some(Value::String(text)) => call.arguments.push_str(text),
+            Some(Value::String(text)) => call.arguments.push(text),
             Some(Value::Null) | None => {}
-            Some(object) => call.arguments.push_str(&object.to_string()),
+            Some(object) => call.arguments.push(&object.to_string()),
         }
         Ok(())
     }
@@ -311,8 +311,7 @@ impl Reader for Answer {
             && self.id.is_some()
         {
             self.has_choice = true;
-            self.text.push_str(&choice.delta.content);
-            text.push_str(&choice.delta.content);
+            self.written.push(&choice.delta.content, text);
             return Ok(());
         }
         self.take_chunk(&parse(data)?, "delta", text)
@@ -328,11 +327,11 @@ impl Reader for Answer {
         let of_call = |call: &Call| {
             let free_text = call.free_text.as_ref().map_or(0, String::len);
             let extra = call.extra.as_ref().map_or(0, json::memory);
-            call.id.len() + call.name.len() + call.arguments.len() + free_text + extra
+            call.id.len() + call.name.len() + call.arguments.size() + free_text + extra
         };
         let calls: usize = self.calls.iter().map(of_call).sum();
         let details: usize = self.reasoning_details.iter().map(json::memory).sum();
-        self.text.len() + self.reasoning.len() + self.refusal.len() + calls + details
+        self.written.size() + self.reasoning.len() + self.refusal.len() + calls + details
     }
 
     fn progress(&self) -> Progress {
@@ -343,7 +342,7 @@ impl Reader for Answer {
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<ModelReply, ModelError> {
+    fn finish(mut self: Box<Self>) -> Result<ModelReply, ModelError> {
         if let Some(word @ ("error" | "abort" | "network_error" | "insufficient_system_resource")) =
             self.finish.as_deref()
         {
@@ -372,11 +371,24 @@ impl Reader for Answer {
             _ if self.calls.iter().any(|call| is_named(&call.name)) => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
+        if finish_reason == FinishReason::Stop
+            && self.calls.is_empty()
+            && matches!(word.as_str(), "tool_calls" | "function_call")
+        {
+            return Err(malformed("the response announces tool calls and contains none"));
+        }
         // Keep one entry for each call with a name, in order: when we send the entries back, we
         // match them with the calls by position.
         let named = self.calls.iter().filter(|call| is_named(&call.name));
         let extras: Vec<_> = named.map(|call| call.extra.clone()).collect();
         let mut kept = Map::new();
+        if let Some(inline) = self.written.reasoning() {
+            // Reasoning that came in a field of its own goes back as that.
+            if self.reasoning.is_empty() {
+                kept.insert(INLINE.to_owned(), true.into());
+            }
+            self.reasoning.push_str(inline);
+        }
         if !self.reasoning_details.is_empty() {
             kept.insert("reasoning_details".to_owned(), self.reasoning_details.into());
         }
@@ -391,18 +403,18 @@ impl Reader for Answer {
                     // A truncated free text must not be executed.
                     Some(_) if finish_reason == FinishReason::Length => "{".to_owned(),
                     Some(input) => json!({"input": input}).to_string(),
-                    None => call.arguments,
+                    None => call.arguments.into_text(),
                 },
                 id: Some(call.id).filter(|id| !id.is_empty()),
                 name: call.name,
             })
             .collect();
-        let finish_reason = match drop_nameless(&mut calls, &self.text) {
+        let finish_reason = match drop_nameless(&mut calls, self.written.text()) {
             true if finish_reason == FinishReason::Stop => FinishReason::InvalidToolCall,
             _ => finish_reason,
         };
         Ok(ModelReply {
-            text: self.text,
+            text: self.written.into_text(),
             explanation: Some(self.refusal).filter(|text| !text.is_empty()),
             reasoning: Some(self.reasoning).filter(|text| !text.is_empty()),
             calls,

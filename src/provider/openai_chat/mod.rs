@@ -6,6 +6,7 @@
 
 mod answer;
 mod dialect;
+mod fragments;
 mod request;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ impl Format for OpenaiChat {
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
         let ask_usage = !self.refused_usage.load(Ordering::Relaxed);
         Outgoing {
-            path: "/chat/completions".to_owned(),
+            path: settings.format.endpoint().to_owned(),
             body: request::body(settings, self.dialect, request, ask_usage),
         }
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::format::{
     arguments, content, data_url, images, kept, output_limit, set, text as text_of, wire_name,
 };
+use super::super::think::{INLINE, with_reasoning};
 use super::dialect::Dialect;
 use crate::agent::ModelRequest;
 use crate::config::Remote;
@@ -88,9 +89,11 @@ pub(super) fn body(
 
 fn assistant(settings: &Remote, dialect: &Dialect, turn: &AssistantTurn) -> Value {
     let kept = kept(turn, super::NAME, settings);
+    let is_inline = kept.is_some_and(|data| data.get(INLINE).is_some());
     let mut message = Map::new();
     message.insert("role".to_owned(), "assistant".into());
-    message.insert("content".to_owned(), turn.text.clone().into());
+    let content = if is_inline { with_reasoning(turn) } else { turn.text.clone() };
+    message.insert("content".to_owned(), content.into());
     if !turn.tool_calls.is_empty() {
         let calls: Vec<Value> = turn
             .tool_calls
@@ -107,7 +110,7 @@ fn assistant(settings: &Remote, dialect: &Dialect, turn: &AssistantTurn) -> Valu
             })
             .collect();
         message.insert("tool_calls".to_owned(), calls.into());
-        if dialect.replays_reasoning {
+        if dialect.replays_reasoning && !is_inline {
             let reasoning = turn.reasoning.clone().unwrap_or_default();
             message.insert("reasoning_content".to_owned(), reasoning.into());
         }

@@ -1,0 +1,143 @@
+//! Reasoning that a model writes into its text, between `<think>` and `</think>`.
+//!
+//! A server that does not parse the reasoning of its model passes it on as text. It is not a part
+//! of the answer. Only tags at the start of the text count, because an answer may quote them.
+
+use crate::domain::AssistantTurn;
+
+const OPEN: &str = "<think>";
+const CLOSE: &str = "</think>";
+
+/// Most reasoning blocks of an answer, and most bytes of white space before the first. Beyond them,
+/// everything is text, so that a hostile answer costs neither time nor stack.
+const MAX_BLOCKS: usize = 16;
+const MAX_SPACE: usize = 256;
+
+/// The key in `provider_data` that marks a turn whose reasoning came as text.
+pub(super) const INLINE: &str = "inline_reasoning";
+
+/// The text of an answer, as it arrives.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    text: String,
+    reasoning: String,
+    part: Part,
+    blocks: usize,
+}
+
+/// The part of the text that the next piece belongs to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// White space, or the first characters of a tag.
+    #[default]
+    Start,
+    Reasoning,
+    Answer,
+}
+
+impl Written {
+    /// Takes a piece of the text, and appends new text of the answer to `new`.
+    pub(super) fn push(&mut self, piece: &str, new: &mut String) {
+        match self.part {
+            Part::Start => {
+                self.text.push_str(piece);
+                self.begin(new);
+            }
+            Part::Reasoning => {
+                let known = self.reasoning.len();
+                self.reasoning.push_str(piece);
+                self.end_reasoning(known, new);
+            }
+            Part::Answer => {
+                self.text.push_str(piece);
+                new.push_str(piece);
+            }
+        }
+    }
+
+    fn begin(&mut self, new: &mut String) {
+        let begun = self.text.trim_start();
+        if let Some(rest) = begun.strip_prefix(OPEN).filter(|_| self.blocks < MAX_BLOCKS) {
+            let rest = rest.to_owned();
+            self.text.clear();
+            self.part = Part::Reasoning;
+            self.blocks += 1;
+            self.push(&rest, new);
+        } else if !OPEN.starts_with(begun) || self.text.len() > MAX_SPACE {
+            if self.blocks > 0 {
+                self.text = begun.to_owned();
+            }
+            self.part = Part::Answer;
+            new.push_str(&self.text);
+        }
+    }
+
+    /// Ends the reasoning if its tag has arrived. The tag is not in the first `known` bytes, except
+    /// for its beginning.
+    fn end_reasoning(&mut self, known: usize, new: &mut String) {
+        let mut before = (0..=known.saturating_sub(CLOSE.len())).rev();
+        let from = before.find(|at| self.reasoning.is_char_boundary(*at)).unwrap_or(0);
+        let unseen = self.reasoning.get(from..).unwrap_or_default();
+        let Some((before, rest)) = unseen.split_once(CLOSE) else { return };
+        let (end, rest) = (from + before.len(), rest.to_owned());
+        self.reasoning.truncate(end);
+        self.part = Part::Start;
+        self.push(&rest, new);
+    }
+
+    /// Returns the text of the answer.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the reasoning between tags; `None` without tags.
+    pub(super) fn reasoning(&self) -> Option<&str> {
+        (self.blocks > 0).then(|| self.reasoning.trim())
+    }
+
+    /// Returns the bytes of text and reasoning so far.
+    pub(super) fn size(&self) -> usize {
+        self.text.len() + self.reasoning.len()
+    }
+
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// Returns the text of a turn as the model wrote it, with its reasoning between tags.
+pub(super) fn with_reasoning(turn: &AssistantTurn) -> String {
+    let reasoning = turn.reasoning.as_deref().unwrap_or_default();
+    format!("{OPEN}\n{reasoning}\n{CLOSE}\n\n{}", turn.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, answer: &str, reasoning: Option<&str>) {
+        for size in [1, 2, 3, 1000] {
+            let (mut written, mut new) = (Written::default(), String::new());
+            let characters: Vec<char> = text.chars().collect();
+            for piece in characters.chunks(size) {
+                written.push(&piece.iter().collect::<String>(), &mut new);
+            }
+            assert_eq!((written.text(), written.reasoning()), (answer, reasoning), "{text}");
+            assert!(answer.starts_with(&new), "{text}: {new}");
+        }
+    }
+
+    #[test]
+    fn reasoning_between_tags_is_not_a_part_of_the_answer() {
+        check("<think>\nI look – first.\n</think>\n\n{}", "{}", Some("I look – first."));
+        check(" <think></think>done", "done", Some(""));
+        check("<think>a</think>\n<think>b</think> c", "c", Some("ab"));
+        check("<think>never closed", "", Some("never closed"));
+        check("done", "done", None);
+        check("  done", "  done", None);
+        check("the tag <think>x</think>", "the tag <think>x</think>", None);
+        check("<thinking> is", "<thinking> is", None);
+        check("<thi", "<thi", None);
+    }
+}
