@@ -20,6 +20,7 @@ mod sink;
 mod stop;
 mod tool;
 mod untrusted;
+mod wait;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
 pub use dispatch::{
@@ -41,6 +42,7 @@ pub use tool::{
     AgentTool, CallContext, CallOutput, CallState, PreparedCall, ToolRunner, ToolSpec, Toolbox,
 };
 pub use untrusted::{Marker, unwrap as unmarked};
+pub use wait::{ModelWait, ModelWaits};
 
 #[cfg(test)]
 pub(crate) use sink::testing::Record;

@@ -243,6 +243,9 @@ impl ModelError {
 
 /// Receives text as the model generates it, for people who watch.
 pub trait DeltaSink: Send + Sync {
+    /// Takes note that bytes of an answer arrive. Must not block.
+    fn begin_answer(&self) {}
+
     /// Receives a piece of text. Must not block.
     fn delta(&self, text: &str);
 }

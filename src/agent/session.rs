@@ -24,6 +24,7 @@ use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
 use super::untrusted::Marker;
+use super::wait::{ModelWait, ModelWaits};
 use crate::config::Price;
 use crate::domain::{Event, LiveEvent, StopReason};
 
@@ -68,6 +69,8 @@ pub struct SessionParts {
     pub approver: Arc<dyn Approver>,
     /// Signals that the run must end.
     pub stop: StopSignal,
+    /// Lists the model calls of the session while they last.
+    pub waits: ModelWaits,
     /// How long the run had worked before this session continued it.
     pub worked: Duration,
     /// Whether the stop of the daemon suspends the session instead of ending it. A call that the
@@ -279,6 +282,19 @@ impl Session {
     }
 
     async fn call_with_retries(&self, model: &ModelInUse) -> Result<Input, RecordError> {
+        let wait = Arc::new(ModelWait::new(&model.name));
+        tokio::select! {
+            biased;
+            input = self.make_attempts(model, &wait) => input,
+            never = self.parts.waits.list(&self.parts.run_id, wait.clone()) => match never {},
+        }
+    }
+
+    async fn make_attempts(
+        &self,
+        model: &ModelInUse,
+        wait: &ModelWait,
+    ) -> Result<Input, RecordError> {
         let retries = usize::try_from(model.max_retries).unwrap_or(usize::MAX);
         let mut pauses = ExponentialBuilder::default()
             .with_min_delay(RETRY_PAUSE.0)
@@ -288,8 +304,10 @@ impl Session {
         let mut loading = None;
         loop {
             let started = Instant::now();
+            wait.begin_attempt();
             let deltas = Deltas {
                 sink: self.parts.sink.as_ref(),
+                wait,
                 started,
                 first_ms: AtomicU64::new(u64::MAX),
                 bytes: AtomicU64::new(0),
@@ -412,6 +430,7 @@ impl Drop for Attempt<'_> {
 /// Forwards streamed text and remembers when the first piece arrived.
 struct Deltas<'a> {
     sink: &'a dyn EventSink,
+    wait: &'a ModelWait,
     started: Instant,
     first_ms: AtomicU64,
     /// Bytes of the text so far.
@@ -419,6 +438,10 @@ struct Deltas<'a> {
 }
 
 impl DeltaSink for Deltas<'_> {
+    fn begin_answer(&self) {
+        self.wait.begin_answer();
+    }
+
     fn delta(&self, text: &str) {
         self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
         self.first_ms.fetch_min(millis(self.started.elapsed()), Ordering::Relaxed);

@@ -186,6 +186,7 @@ fn find_model(
         reasoning_effort: None,
         context_window: 128_000,
         timeout: Duration::from_secs(120),
+        first_byte_timeout: Duration::from_secs(60),
         idle_timeout: Duration::from_secs(60),
         headers: std::collections::BTreeMap::new(),
     };

@@ -45,6 +45,12 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
             }),
         )
     })?;
+    for row in &rows {
+        if let Some(local) = &row.skipped {
+            let job = &row.job;
+            output::note(&format!("`{job}` skips {local}: the clock is set forward over it"));
+        }
+    }
     if let Some(job) = args.job.as_deref().filter(|_| rows.is_empty()) {
         output::note(&format!(
             "`{job}` has no upcoming slots: it is disabled, or its schedule is missing or over"

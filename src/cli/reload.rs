@@ -11,12 +11,23 @@ use super::output;
 
 pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
     let answer: Value = Client::require(context)?.post("/reload", &json!({})).await?;
+    let list = |key: &str| {
+        let list = answer.get(key).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (is_changed, values) =
+        (answer.get("changed").and_then(Value::as_bool) == Some(true), list("values"));
     output::value(context.form, &answer, || {
         let digest = answer.get("digest").and_then(Value::as_str).unwrap_or_default();
-        let what = match answer.get("changed").and_then(Value::as_bool) {
-            Some(true) => "loaded",
-            _ => "unchanged",
+        let what = if is_changed {
+            "loaded"
+        } else if values.is_empty() {
+            "unchanged"
+        } else {
+            "unchanged, with new values"
         };
+        let values: String =
+            values.iter().map(|name| format!("`{name}` has a new value\n")).collect();
         let widened = answer.get("widened").and_then(Value::as_array).into_iter().flatten();
         let widened: String = widened
             .filter_map(Value::as_str)
@@ -27,7 +38,13 @@ pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
             .filter_map(Value::as_str)
             .map(|key| format!("`{key}` in config.yaml takes effect only after a restart\n"))
             .collect();
-        format!("configuration {} {what}\n{widened}{restart}", digest.get(..8).unwrap_or(digest))
+        let digest = digest.get(..8).unwrap_or(digest);
+        format!("configuration {digest} {what}\n{values}{widened}{restart}")
     })?;
+    if !is_changed && values.is_empty() {
+        output::note(
+            "`${NAME}` and `${credential:NAME}` have the values of the daemon's start: restart it to use others",
+        );
+    }
     Ok(ExitCode::SUCCESS)
 }

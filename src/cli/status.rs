@@ -47,6 +47,14 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
                 "               the change of `{key}` takes effect at the next start\n"
             ));
         }
+        for wait in &report.waits {
+            out.push_str(&format!(
+                "waits          {} run(s) for an answer of `{}`, since {}\n",
+                wait.runs.len(),
+                wait.model,
+                wait.since.format("%H:%M:%S UTC"),
+            ));
+        }
         for reason in &report.degraded {
             out.push_str(&format!("degraded       {reason}\n"));
         }

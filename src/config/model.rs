@@ -151,9 +151,20 @@ pub struct Remote {
     pub context_window: u64,
     /// The timeout for the whole response.
     pub timeout: Duration,
+    /// The timeout for the first byte of a streamed response, from the request on.
+    pub first_byte_timeout: Duration,
     /// The timeout for the next byte of a response.
     pub idle_timeout: Duration,
     pub headers: BTreeMap<String, String>,
+}
+
+impl Remote {
+    /// Returns the timeout for the first byte of a response. Without streaming, no byte arrives before
+    /// the answer is complete, so only the total timeout limits the wait.
+    #[must_use]
+    pub fn first_byte(&self) -> Duration {
+        if self.stream { self.first_byte_timeout } else { self.timeout }
+    }
 }
 
 impl std::fmt::Debug for Remote {
@@ -258,7 +269,7 @@ fn known_price(remote: &Remote) -> Option<Price> {
     is_own.then(|| Price::of(&remote.model)).flatten()
 }
 
-fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 12] {
+fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 13] {
     [
         ("model", raw.model.is_some()),
         ("api_key", raw.api_key.is_some()),
@@ -269,6 +280,7 @@ fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 12] {
         ("temperature", raw.temperature.is_some()),
         ("reasoning_effort", raw.reasoning_effort.is_some()),
         ("timeout", raw.timeout.is_some()),
+        ("first_byte_timeout", raw.first_byte_timeout.is_some()),
         ("idle_timeout", raw.idle_timeout.is_some()),
         ("headers", raw.headers.is_some()),
         ("fallback", raw.fallback.is_some()),
@@ -281,26 +293,27 @@ fn remote(
     (profile, context_window): (&Profile, u64),
     diagnostics: &mut Diagnostics,
 ) -> Option<Remote> {
-    let mut duration = |key: &str, text: &Option<String>, default: u64| match text
+    let mut duration = |key: &str, text: &Option<String>, default: Duration| match text
         .as_deref()
         .map(quantity::duration)
     {
-        None => Duration::from_secs(default),
+        None => default,
         Some(Ok(duration)) if !duration.is_zero() => duration,
         Some(Ok(_)) => {
             diagnostics.error(
                 &format!("/{key}"),
                 "a timeout of zero would end every call: use a value above 0s".to_owned(),
             );
-            Duration::from_secs(default)
+            default
         }
         Some(Err(message)) => {
             diagnostics.error(&format!("/{key}"), message);
-            Duration::from_secs(default)
+            default
         }
     };
-    let timeout = duration("timeout", &raw.timeout, 600);
-    let idle_timeout = duration("idle_timeout", &raw.idle_timeout, 60);
+    let timeout = duration("timeout", &raw.timeout, Duration::from_mins(10));
+    let idle_timeout = duration("idle_timeout", &raw.idle_timeout, Duration::from_mins(1));
+    let first_byte_timeout = duration("first_byte_timeout", &raw.first_byte_timeout, idle_timeout);
     check_address(format, raw, diagnostics);
     check_thinking(format, raw, diagnostics);
     let Some(model) = raw.model.clone() else {
@@ -327,6 +340,7 @@ fn remote(
         reasoning_effort: raw.reasoning_effort.map(effort),
         context_window,
         timeout,
+        first_byte_timeout,
         idle_timeout,
         headers: raw.headers.clone().unwrap_or_default(),
     })

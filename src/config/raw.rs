@@ -127,6 +127,10 @@ pub(crate) struct RawModel {
     /// Timeout for the whole response. Defaults to 10m.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) timeout: Option<String>,
+    /// Maximum time from a request to the first byte of a streamed response; a longer silence ends
+    /// the attempt. Defaults to `idle_timeout`.
+    #[schemars(regex(pattern = DURATION))]
+    pub(crate) first_byte_timeout: Option<String>,
     /// Maximum time without a new byte of a response; a longer silence ends the attempt. Defaults
     /// to 60s.
     #[schemars(regex(pattern = DURATION))]

@@ -12,6 +12,7 @@ mod downtime;
 mod ends;
 mod notice;
 mod pauses;
+mod places;
 mod queue;
 mod reload;
 mod request;
@@ -21,6 +22,7 @@ mod retention;
 mod retries;
 mod slots;
 mod spans;
+mod unbegun;
 mod unrecovered;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -121,6 +123,8 @@ struct Held {
 /// A run in progress.
 struct Active {
     job: String,
+    /// The name of its model; empty if it has none.
+    model: String,
     /// Whether it runs because of `catchup: all` or a backfill.
     is_caught_up: bool,
     /// Whether it continues after a crash or a stop of the daemon.
@@ -211,6 +215,7 @@ impl Supervisor {
             errors: Vec::new(),
             widened: Vec::new(),
             needs_restart: Vec::new(),
+            changed_values: Vec::new(),
         };
         let load = Arc::from(std::mem::replace(
             &mut parts.reload,
@@ -281,6 +286,8 @@ impl Supervisor {
             tokio::select! {
                 () = self.ticker.woken() => self.tick().await,
                 () = tokio::time::sleep_until(wake) => self.tick().await,
+                // A run that waits for its model gives its place to the runs of other models.
+                () = self.parts.host.waits.added() => self.fill().await,
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => self.on_ended(joined).await,
                 Some(recovery) = self.unrecovered.task.join_next(), if !self.unrecovered.task.is_empty() => {
@@ -415,21 +422,6 @@ impl Supervisor {
         }
     }
 
-    /// Starts queued runs until `max_concurrent_runs` are active. After a fault of the disk, does
-    /// nothing until the disk can be written again (STATE-4).
-    async fn fill(&mut self) {
-        while self.stopping.is_none()
-            && self.disk_fault.is_none()
-            && self.active.len() < self.config.borrow().settings.max_concurrent_runs
-        {
-            let Some(waiting) = self.queue.start() else { return };
-            match waiting.resumed {
-                Some(_) => self.start_again(waiting, None).await,
-                None => self.start(waiting).await,
-            }
-        }
-    }
-
     async fn start(&mut self, waiting: Waiting) {
         let config = self.config.borrow().clone();
         let now = self.parts.host.clock.now();
@@ -437,6 +429,7 @@ impl Supervisor {
             self.queue.put_back(waiting);
             return;
         }
+        let model = places::model_of(&config, &waiting).to_owned();
         let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
         let (active_facts, active_request) = (facts.clone(), request.clone());
         let trigger = facts.trigger.as_str();
@@ -467,7 +460,8 @@ impl Supervisor {
         tracing::info!(job = name, %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
         let (facts, request) = (active_facts, active_request);
-        let active = Active { job: name, is_caught_up, is_resumed: false, facts, request, stop };
+        let active =
+            Active { job: name, model, is_caught_up, is_resumed: false, facts, request, stop };
         self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {

@@ -51,6 +51,10 @@ pub struct NextRow {
     pub local: String,
     /// The due time plus jitter.
     pub starts_at: DateTime<Utc>,
+    /// The first local time before `due_at` that the schedule names and a change of the clock skips; null
+    /// if there is none since the slot before.
+    #[serde(default)]
+    pub skipped: Option<String>,
 }
 
 /// The configuration, in `status`.
@@ -74,6 +78,10 @@ pub struct StatusConfig {
     pub errors: Vec<String>,
     /// Changed keys that take effect only after a restart.
     pub needs_restart: Vec<String>,
+    /// The names of the secrets, and `timezone`, whose values the last load changed although they are not
+    /// part of the digest.
+    #[serde(default)]
+    pub changed_values: Vec<String>,
 }
 
 /// The number of runs, in `status`.
@@ -91,6 +99,17 @@ pub struct StatusJobs {
     pub paused: usize,
     /// Jobs whose last run did not succeed. A run that was not needed does not count.
     pub failing: usize,
+}
+
+/// A model that gives no answer now, in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusWait {
+    /// The name of the model in the configuration.
+    pub model: String,
+    /// The ids of the runs that wait for it.
+    pub runs: Vec<String>,
+    /// When the first of these calls began.
+    pub since: DateTime<Utc>,
 }
 
 /// The report of `status`.
@@ -114,6 +133,9 @@ pub struct StatusReport {
     /// the known problems.
     #[serde(default)]
     pub cannot_begin: Option<String>,
+    /// The models that give no answer now, and the runs that wait for each.
+    #[serde(default)]
+    pub waits: Vec<StatusWait>,
     /// Known problems, one sentence each.
     pub degraded: Vec<String>,
     /// Number of calls that wait for a person; null if the report does not come from the socket,
@@ -182,11 +204,15 @@ pub fn next_rows(
         .into_iter()
         .filter_map(|job| Some((job, job.schedule.as_ref()?)))
         .flat_map(|(job, schedule)| {
-            schedule.iter_after(from).take(count).map(|due_at| NextRow {
+            let mut skipped = schedule.skipped_after(from);
+            schedule.iter_after(from).take(count).map(move |due_at| NextRow {
                 job: job.name.to_string(),
                 due_at,
                 local: due_at.with_timezone(&schedule.zone()).to_rfc3339(),
                 starts_at: starts_at(job, due_at),
+                skipped: skipped
+                    .take_if(|skipped| skipped.at <= due_at)
+                    .map(|skipped| skipped.local.to_string()),
             })
         })
         .collect();

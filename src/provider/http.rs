@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::address::with_address;
 use super::failure;
@@ -62,25 +63,51 @@ pub(super) fn plain_client() -> Result<reqwest::Client, ModelError> {
     })
 }
 
+/// How long to wait for the bytes of a response.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// From the request to the first byte of the body.
+    pub(super) first_byte: Duration,
+    /// From one byte to the next.
+    pub(super) idle: Duration,
+}
+
+/// When a wait ends, and how long it is, for the error.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    wait: Duration,
+}
+
+impl Deadline {
+    fn after(wait: Duration) -> Self {
+        Self { at: Instant::now() + wait, wait }
+    }
+
+    async fn limit<T>(self, work: impl Future<Output = T>) -> Result<T, ModelError> {
+        tokio::time::timeout_at(self.at, work).await.map_err(|_| silent(self.wait))
+    }
+}
+
 /// A response with a success status.
 pub(super) struct Answer {
     pub(super) is_stream: bool,
     response: reqwest::Response,
+    /// When to give up waiting for the first byte of the body.
+    first: Deadline,
     idle: Duration,
 }
 
-/// Sends a request and waits at most `idle` for the response headers.
+/// Sends a request and waits for the response headers.
 ///
 /// *Errors*: no connection, no response in time, or a response with an error status.
 pub(super) async fn send(
     request: reqwest::RequestBuilder,
-    idle: Duration,
+    patience: Patience,
     clock: &dyn Clock,
 ) -> Result<Answer, ModelError> {
-    let response = tokio::time::timeout(idle, request.send())
-        .await
-        .map_err(|_| silent(idle))?
-        .map_err(|error| of_transport(&error))?;
+    let (first, idle) = (Deadline::after(patience.first_byte), patience.idle);
+    let response = first.limit(request.send()).await?.map_err(|error| of_transport(&error))?;
     let status = response.status();
     let headers = response.headers().clone();
     let requested = response.url().clone();
@@ -92,7 +119,7 @@ pub(super) async fn send(
         let error = failure::of_response(status.as_u16(), &headers, &body, clock.now());
         return Err(with_address(error, &requested, status, &headers));
     }
-    Ok(Answer { is_stream: is_event_stream(&headers), response, idle })
+    Ok(Answer { is_stream: is_event_stream(&headers), response, first, idle })
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
@@ -105,7 +132,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 impl Answer {
     /// Returns the chunks of the body as they arrive.
     pub(super) fn pieces(self) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
-        with_deadline(self.response, self.idle)
+        with_deadline(self.response, self.first, self.idle)
     }
 }
 
@@ -114,7 +141,7 @@ async fn read(
     idle: Duration,
     most: usize,
 ) -> Result<Vec<u8>, ModelError> {
-    let mut pieces = with_deadline(response, idle);
+    let mut pieces = with_deadline(response, Deadline::after(idle), idle);
     let mut body = Vec::new();
     while let Some(piece) = pieces.next().await {
         body.extend_from_slice(&piece?);
@@ -127,16 +154,17 @@ async fn read(
 
 fn with_deadline(
     response: reqwest::Response,
+    first: Deadline,
     idle: Duration,
 ) -> impl Stream<Item = Result<Bytes, ModelError>> + Unpin {
-    let pieces = response.bytes_stream();
-    Box::pin(futures_util::stream::unfold(Some(pieces), move |pieces| async move {
-        let mut pieces = pieces?;
-        match tokio::time::timeout(idle, pieces.next()).await {
+    let state = Some((response.bytes_stream(), first));
+    Box::pin(futures_util::stream::unfold(state, move |state| async move {
+        let (mut pieces, deadline) = state?;
+        match deadline.limit(pieces.next()).await {
             Ok(None) => None,
-            Ok(Some(Ok(piece))) => Some((Ok(piece), Some(pieces))),
+            Ok(Some(Ok(piece))) => Some((Ok(piece), Some((pieces, Deadline::after(idle))))),
             Ok(Some(Err(error))) => Some((Err(of_transport(&error)), None)),
-            Err(_) => Some((Err(silent(idle)), None)),
+            Err(error) => Some((Err(error), None)),
         }
     }))
 }

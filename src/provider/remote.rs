@@ -117,13 +117,21 @@ impl RemoteModel {
         let outgoing = self.format.outgoing(&self.settings, request);
         let builder = self.http()?.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
-        // Without streaming, no byte arrives before the answer is complete. Only the total timeout
-        // limits the wait.
-        let idle =
-            if self.settings.stream { self.settings.idle_timeout } else { self.settings.timeout };
-        let answer = http::send(builder.json(&outgoing.body), idle, self.clock.as_ref()).await?;
-        let mut reply =
-            read(answer.is_stream, answer.pieces(), self.format.as_ref(), deltas).await?;
+        let (first_byte, idle) = match self.settings.stream {
+            true => (self.settings.first_byte(), self.settings.idle_timeout),
+            false => (self.settings.first_byte(), self.settings.timeout),
+        };
+        let patience = http::Patience { first_byte, idle };
+        let answer =
+            http::send(builder.json(&outgoing.body), patience, self.clock.as_ref()).await?;
+        let is_stream = answer.is_stream;
+        let pieces = answer.pieces().map(|piece| {
+            if piece.is_ok() {
+                deltas.begin_answer();
+            }
+            piece
+        });
+        let mut reply = read(is_stream, pieces, self.format.as_ref(), deltas).await?;
         if let Some(data) = &mut reply.provider_data {
             self.mark_origin(data)?;
         }
@@ -159,7 +167,9 @@ impl RemoteModel {
             Some(body) => self.http()?.post(url).json(body),
         };
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
-        let answer = http::send(builder, self.settings.idle_timeout, self.clock.as_ref()).await?;
+        let idle = self.settings.idle_timeout;
+        let patience = http::Patience { first_byte: idle, idle };
+        let answer = http::send(builder, patience, self.clock.as_ref()).await?;
         let body = http::json(&http::collect(http::capped(answer.pieces())).await?)?;
         Ok(self.judge(&body))
     }

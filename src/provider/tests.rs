@@ -250,8 +250,69 @@ fn settings(format: WireFormat, model: &str) -> Remote {
         reasoning_effort: None,
         context_window: 1000,
         timeout: std::time::Duration::from_secs(1),
+        first_byte_timeout: std::time::Duration::from_secs(1),
         idle_timeout: std::time::Duration::from_secs(1),
         headers: std::collections::BTreeMap::new(),
+    }
+}
+
+/// Counts the times at which bytes of an answer arrive.
+#[derive(Default)]
+struct CountAnswers(std::sync::atomic::AtomicUsize);
+impl DeltaSink for CountAnswers {
+    fn begin_answer(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    fn delta(&self, _: &str) {}
+}
+
+// proves PROV-3
+#[tokio::test]
+async fn the_first_byte_has_a_limit_of_its_own() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let limit = std::time::Duration::from_millis(100);
+    let long = std::time::Duration::from_secs(60);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n";
+    for sent in ["", head] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base_url = format!("http://{}", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut seen = Vec::new();
+            while !seen.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                client.read_buf(&mut seen).await.unwrap();
+            }
+            client.write_all(sent.as_bytes()).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let settings = Remote {
+            base_url,
+            timeout: long,
+            first_byte_timeout: limit,
+            idle_timeout: long,
+            ..settings(WireFormat::OpenaiChat, "m")
+        };
+        let model = RemoteModel::new(
+            settings,
+            HttpClients::default(),
+            Arc::new(SystemClock),
+            Redactor::default(),
+        );
+        let history = [Turn::User("hi".into())];
+        let request = ModelRequest {
+            system: "",
+            stable: 0,
+            parallel_calls: true,
+            history: &history,
+            tools: &[],
+            max_output_tokens: None,
+        };
+        let counted = CountAnswers::default();
+        let error = model.call(request, &counted).await.unwrap_err();
+        assert!(error.message.contains("received no data for 0.1 s"), "{error:?}");
+        assert_eq!(counted.0.into_inner(), 0, "the head of a response is not an answer");
+        server.abort();
     }
 }
 

@@ -17,6 +17,7 @@ use super::prompt::{documents, prompt};
 use super::scope::{RunScope, give_up};
 use super::sink::RunSink;
 use super::spec::RunSpec;
+use super::temporary::with_room;
 use super::tool_context::gate_rules;
 use crate::agent::{
     End, EventSink as _, Machine, Marker, ModelFacts, Rules, Session, SessionParts, SessionResult,
@@ -57,11 +58,15 @@ async fn execute_new(
     host: Host,
     stop: watch::Receiver<Option<Stop>>,
 ) -> Result<Ended, RunError> {
+    let (spec, little_space) = with_room(spec, &host.state);
     let mut scope = RunScope::begin(spec, host, stop, None).await?;
     let documents = documents(&scope).await;
     scope.record_start(Some(documents.found.clone())).await?;
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
+    }
+    if let Some(warning) = little_space {
+        scope.record(warning).await?;
     }
     for message in documents.left_out.clone() {
         scope.record(Event::warning("project_document_left_out", message)).await?;
@@ -308,6 +313,7 @@ pub(super) fn session_parts(
         run_id: spec.run_id.to_string(),
         approver: host.approver.clone(),
         stop: scope.stop.clone(),
+        waits: host.waits.clone(),
         worked: scope.worked,
         may_suspend: spec.may_suspend(),
     })

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::approvals::{Approvals, SocketApprover};
-use crate::agent::Approver;
+use crate::agent::{Approver, ModelWaits};
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::process::{ControlGroups, ForkServer};
@@ -29,6 +29,8 @@ pub struct Host {
     pub observers: Observers,
     /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
+    /// The model calls of the runs of this process.
+    pub waits: ModelWaits,
     /// The one writer of the ledger.
     pub ledger: SharedLedger,
     /// The one writer of the index.
@@ -54,6 +56,7 @@ impl Host {
             fork_server: Arc::new(ForkServer::of_this_binary()),
             groups: None,
             observers,
+            waits: ModelWaits::default(),
             approver: Arc::new(SocketApprover::new(approvals, clock.clone())),
             clock,
         }

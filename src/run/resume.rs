@@ -17,6 +17,7 @@ use super::precheck::recorded_text;
 use super::prompt::documents;
 use super::scope::{Continued, RunScope};
 use super::spec::RunSpec;
+use super::temporary::with_room;
 use crate::agent::{
     RebuildError, Rebuilt, RecordedStart, Session, SessionParts, SessionResult, Sources,
     SystemPrompt, last_model, rebuild,
@@ -61,9 +62,13 @@ pub async fn resume(
     let answer = events.iter().rev().find_map(Event::precheck_answer);
     let precheck = (has_precheck || answer.is_some()).then_some(answer);
     let continued = Continued { lock, row: row.clone(), worked, has_started_change, precheck };
+    let (spec, little_space) = with_room(spec, &host.state);
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
     let worked_ms = u64::try_from(worked.as_millis()).ok();
     scope.record(Event::SessionResumed { from_seq: lines, count, killed, worked_ms }).await?;
+    if let Some(warning) = little_space {
+        scope.record(warning).await?;
+    }
     if cut_bytes > 0 {
         let message = format!("cut {cut_bytes} bytes of a torn last line");
         scope.record(Event::warning("torn_tail", message)).await?;

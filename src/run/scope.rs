@@ -134,6 +134,7 @@ impl RunScope {
             host.state.clone(),
             spec.run_id.clone(),
             limits.max_tmp_bytes,
+            ctx.programs.spawner.clone(),
             stop,
         );
         let stop = StopSignal::new(
@@ -176,7 +177,9 @@ impl RunScope {
     ) -> Result<(), RunError> {
         let mut start = session_start(&self.spec, &self.toolbox, &self.ctx);
         start.documents = documents;
-        self.record(Event::SessionStart(Box::new(start))).await
+        self.record(Event::SessionStart(Box::new(start))).await?;
+        let synced = self.host.state.sync_run(&self.directory).await;
+        synced.map_err(|error| RunError::Record(error.to_string()))
     }
 
     /// Starts the MCP servers of the run and adds their tools. Records each server before it starts,

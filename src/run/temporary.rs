@@ -1,22 +1,55 @@
-//! Ends a run whose temporary directory exceeds `limits.max_tmp_bytes`: a run must not fill the
-//! file system, which also holds the ledger and the transcripts. A measurement that fails is not an
-//! excess; it is repeated, and the log says once that it fails.
+//! Ends a run whose temporary directory exceeds `limits.max_tmp_bytes`, or its share of a disk with
+//! little space: a run must not fill the file system, which also holds the ledger and the transcripts.
+//! A measurement that fails is not an excess; it is repeated, and the log says once that it fails.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::domain::{RunId, Stop, StopReason};
+use super::spec::RunSpec;
+use crate::domain::{Event, RunId, Stop, StopReason};
+use crate::process::Spawner;
 use crate::store::StateDir;
 
-/// Time between two checks of the free space; a check is one system call.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two checks of the free space; a check is one system call. A tool can write a gigabyte
+/// a second.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Number of checks after which the directory is measured even if the free space did not fall:
 /// another process may have freed as much space as the run took.
-const CHECKS_PER_MEASUREMENT: u32 = 30;
+const CHECKS_PER_MEASUREMENT: u32 = 150;
+
+/// Number of checks after which a failed measurement is repeated.
+const CHECKS_AFTER_FAILURE: u32 = 5;
+
+/// Bytes that a run leaves to the rest of the host, or half of the free space if that is less.
+const LEFT_FREE: u64 = 256 << 20;
+
+/// The least room of a run, in bytes.
+const LEAST_ROOM: u64 = 1 << 20;
+
+/// Lowers `max_tmp_bytes` of a run to its share of the free space of the state directory. Returns the
+/// run, with a warning if the limit is lower now.
+pub(super) fn with_room(mut spec: RunSpec, state: &StateDir) -> (RunSpec, Option<Event>) {
+    let most = spec.job.limits.max_tmp_bytes;
+    let room = free_bytes(state.root()).map_or(most, |free| room_of(most, free));
+    if room == most {
+        return (spec, None);
+    }
+    Arc::make_mut(&mut spec.job).limits.max_tmp_bytes = room;
+    let message = format!(
+        "the file system of the state directory has little free space: the temporary directory of the run may take {room} bytes instead of the {most} of `max_tmp_bytes`"
+    );
+    (spec, Some(Event::warning("little_space", message)))
+}
+
+fn room_of(most: u64, free: u64) -> u64 {
+    let share = (free / 2).max(free.saturating_sub(LEFT_FREE));
+    most.min(share.max(LEAST_ROOM))
+}
 
 /// The directory is measured again once the free space has fallen by `limits.max_tmp_bytes` divided
 /// by this number.
@@ -36,10 +69,13 @@ impl Drop for TemporaryWatch {
 }
 
 impl TemporaryWatch {
+    /// Once the directory exceeds `most` bytes, `spawner` kills the processes of the run without a grace
+    /// period, in which they could write more.
     pub(super) fn new(
         state: StateDir,
         run_id: RunId,
         most: u64,
+        spawner: Spawner,
         mut outer: watch::Receiver<Option<Stop>>,
     ) -> Self {
         let (sender, stop) = watch::channel(outer.borrow().clone());
@@ -51,11 +87,16 @@ impl TemporaryWatch {
                     Err(_) => Some(StopReason::Interrupted.into()),
                 },
                 () = wait_until_over(state, run_id, most) => {
-                    Some(StopReason::BudgetExceeded.into())
+                    Some(Stop { at_once: true, ..StopReason::BudgetExceeded.into() })
                 }
             };
+            let is_over =
+                given.as_ref().is_some_and(|stop| stop.reason == StopReason::BudgetExceeded);
             // The receiver is gone if the run has ended.
             let _ = sender.send(given);
+            if is_over {
+                spawner.kill();
+            }
             // Keep the channel open as long as the run watches it.
             sender.closed().await;
         });
@@ -70,7 +111,7 @@ async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         interval.tick().await;
-        if !plan.is_due(free_bytes(state.root())) && !has_failed {
+        if free_bytes(state.root()).is_some_and(|free| !plan.is_due(free)) {
             continue;
         }
         let (state, run_id) = (state.clone(), run_id.clone());
@@ -81,6 +122,7 @@ async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
             Ok(Ok(Some(_))) => has_failed = false,
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {
+                plan.repeat();
                 if !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(run_id = %id, %error, "failed to measure the temporary directory of a run");
                 }
@@ -118,15 +160,54 @@ impl MeasurementPlan {
         (self.free, self.checks) = (free, 0);
         true
     }
+
+    /// Makes a measurement due soon, after one that failed.
+    fn repeat(&mut self) {
+        self.checks = CHECKS_PER_MEASUREMENT - CHECKS_AFTER_FAILURE;
+    }
 }
 
-fn free_bytes(path: &Path) -> u64 {
-    rustix::fs::statvfs(path).map_or(0, |system| system.f_bfree.saturating_mul(system.f_frsize))
+/// Returns the bytes that this process can still write to the file system of `path`; `None` if unknown.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let Ok(system) = rustix::fs::statvfs(path) else { return None };
+    let blocks = match rustix::process::geteuid().is_root() {
+        true => system.f_bfree,
+        false => system.f_bavail,
+    };
+    Some(blocks.saturating_mul(system.f_frsize))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_leaves_room_to_the_rest_of_the_host() {
+        const MIB: u64 = 1 << 20;
+        for (most, free, expected) in [
+            (1024, 100_000, 1024),
+            (1024, 1280, 1024),
+            (1024, 1279, 1023),
+            (1024, 512, 256),
+            (1024, 8, 4),
+            (1024, 0, 1),
+            (8, 100_000, 8),
+            (8, 8, 4),
+        ] {
+            assert_eq!(room_of(most * MIB, free * MIB), expected * MIB, "{most} {free}");
+        }
+    }
+
+    #[test]
+    fn a_measurement_that_fails_is_repeated_soon() {
+        let mut plan = MeasurementPlan::new(1600);
+        assert!(plan.is_due(10_000));
+        plan.repeat();
+        for _ in 1..CHECKS_AFTER_FAILURE {
+            assert!(!plan.is_due(10_000));
+        }
+        assert!(plan.is_due(10_000));
+    }
 
     #[test]
     fn a_directory_is_measured_at_first_when_space_goes_and_now_and_then() {

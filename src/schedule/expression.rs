@@ -6,11 +6,13 @@ mod count;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
+
+use super::gap::next_gap;
 
 pub use count::Folded;
 
@@ -70,6 +72,14 @@ enum Rule {
     Every(Duration),
 }
 
+/// A local time that a schedule names and that does not come, because the clock is set forward over it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SkippedTime {
+    pub local: NaiveDateTime,
+    /// The moment at which the clock is set forward.
+    pub at: DateTime<Utc>,
+}
+
 /// A parsed cron expression. Clones share its 5 KB of memory.
 #[derive(Debug, Clone)]
 pub struct Expression(Arc<(String, Cron)>);
@@ -105,6 +115,23 @@ impl Expression {
                 reason: error.to_string(),
             }),
         }
+    }
+
+    /// Returns the first local time that the expression names and the next change of the clock skips.
+    /// A single time of day is due at the end of the gap instead, and `*` in the hours counts on evenly;
+    /// an expression that lists hours skips those in the gap.
+    #[must_use]
+    pub fn skipped_after(&self, zone: Tz, after: DateTime<Utc>) -> Option<SkippedTime> {
+        let fields: Vec<&str> = self.cron().as_str().split_whitespace().collect();
+        let hours = fields.get(if fields.len() == 5 { 1 } else { 2 })?;
+        if hours.contains('*') || self.is_time_of_day() {
+            return None;
+        }
+        let (gap, moment) = (next_gap(zone, after)?, TimeDelta::milliseconds(1));
+        // Without a gap, as in UTC, the expression is due at each local time that it names.
+        let local = self.next_after(Tz::UTC, gap.from.and_utc() - moment)?.naive_utc();
+        let is_skipped = local < gap.to && self.next_after(zone, gap.at - moment) != Some(gap.at);
+        is_skipped.then_some(SkippedTime { local, at: gap.at })
     }
 
     fn text(&self) -> &str {
@@ -169,6 +196,14 @@ impl Schedule {
     /// Returns the due times later than `after`, in order.
     pub fn iter_after(&self, after: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> + '_ {
         std::iter::successors(self.next_after(after), |due| self.next_after(*due))
+    }
+
+    /// Returns the first local time that the schedule names and the next change of the clock skips.
+    #[must_use]
+    pub fn skipped_after(&self, after: DateTime<Utc>) -> Option<SkippedTime> {
+        let Rule::Cron(crons) = &self.rule else { return None };
+        let skipped = crons.iter().filter_map(|cron| cron.skipped_after(self.zone, after));
+        skipped.min_by_key(|skipped| skipped.local)
     }
 
     /// Returns the schedule as the operator wrote it, for people.
@@ -364,6 +399,25 @@ mod tests {
             dues("0 * * * *", berlin, "2026-10-24T23:30:00Z", 3).unwrap(),
             ["25 02:00:00 +0200", "25 02:00:00 +0100", "25 03:00:00 +0100"]
         );
+    }
+
+    // proves CRON-2
+    #[test]
+    fn listed_hours_in_a_gap_are_skipped_and_named() {
+        let skipped = |expressions: &[&str], zone: Tz| {
+            let skipped = schedule(expressions, zone).skipped_after(at("2026-01-01T00:00:00Z"));
+            skipped.map(|skipped| (skipped.local.to_string(), skipped.at.to_rfc3339()))
+        };
+        let berlin = Tz::Europe__Berlin;
+        let change = |local: &str| Some((local.to_owned(), "2026-03-29T01:00:00+00:00".to_owned()));
+        assert_eq!(skipped(&["0 1,2 * * *"], berlin), change("2026-03-29 02:00:00"));
+        assert_eq!(skipped(&["15 0,2 * * *"], berlin), change("2026-03-29 02:15:00"));
+        assert_eq!(skipped(&["*/20 2 * * *", "0 7 * * *"], berlin), change("2026-03-29 02:00:00"));
+        for kept in ["30 2 * * *", "0 * * * *", "7 */2 * * *", "0 6,18 * * *", "0 1,2 * * MON"] {
+            assert_eq!(skipped(&[kept], berlin), None, "{kept}");
+        }
+        assert_eq!(skipped(&["0 1 * * *", "0 2 * * *"], berlin), None, "each hour by itself");
+        assert_eq!(skipped(&["0 1,2 * * *"], Tz::UTC), None);
     }
 
     // proves CRON-7

@@ -5,7 +5,8 @@
 //! once. Intervals and wildcards follow real time (CRON-2).
 
 mod expression;
+mod gap;
 mod jitter;
 
-pub use expression::{Expression, Folded, Schedule, ScheduleError};
+pub use expression::{Expression, Folded, Schedule, ScheduleError, SkippedTime};
 pub use jitter::jitter;

@@ -18,7 +18,7 @@ use crate::store::{self, Pruned, Retention};
 
 /// Reloads the configuration and reports whether it changed.
 ///
-/// *Shape*: `{"digest":"38be…","changed":true,"widened":["web"],"needs_restart":[]}`
+/// *Shape*: `{"digest":"38be…","changed":true,"widened":["web"],"needs_restart":[],"values":["ops_key"]}`
 pub(super) async fn reload(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -35,6 +35,7 @@ pub(super) async fn reload(
         "changed": changed,
         "widened": if changed { config.widened } else { Vec::new() },
         "needs_restart": config.needs_restart,
+        "values": config.changed_values,
     })))
 }
 

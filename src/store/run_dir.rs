@@ -177,6 +177,17 @@ impl StateDir {
         Ok(RunDir { path, run_id: run_id.clone() })
     }
 
+    /// Removes everything of a run that has not begun: its directories and its lock file.
+    ///
+    /// *Errors*: any I/O error. Blocks.
+    pub fn remove_unbegun(&self, run_id: &RunId) -> io::Result<()> {
+        if let Some(run) = self.find_run(run_id) {
+            remove_tree(run.path())?;
+        }
+        remove_tree(&self.temporary().join(run_id.as_str()))?;
+        remove_tree(&self.run_locks().join(run_id.as_str()))
+    }
+
     /// Returns every run, newest first.
     ///
     /// *Errors*: a directory of runs cannot be read.
@@ -188,6 +199,26 @@ impl StateDir {
         })?;
         found.reverse();
         Ok(found)
+    }
+
+    /// Syncs the names and directories of a new run, and its lock file, so that a power cut does not lose
+    /// a run whose first line is on disk.
+    ///
+    /// *Errors*: any I/O error.
+    pub async fn sync_run(&self, run: &RunDir) -> io::Result<()> {
+        let paths = self.paths_of_new(run);
+        let sync = move || paths.iter().try_for_each(|path| File::open(path)?.sync_all());
+        tokio::task::spawn_blocking(sync).await.map_err(io::Error::other)?
+    }
+
+    /// Returns what must be on disk for a new run to be found: its directory and those of its day, month
+    /// and year, and its lock file.
+    fn paths_of_new(&self, run: &RunDir) -> Vec<PathBuf> {
+        let runs = self.root.join("runs");
+        let above = run.path.ancestors().take_while(|path| path.starts_with(&runs));
+        let mut paths: Vec<PathBuf> = above.map(Path::to_path_buf).collect();
+        paths.extend([self.run_locks(), self.run_locks().join(run.run_id.as_str())]);
+        paths
     }
 
     /// Calls `take` with every run, oldest first, until it returns false. Holds only the runs of
@@ -523,6 +554,27 @@ mod tests {
         std::fs::remove_file(run.transcript()).unwrap();
         std::fs::create_dir(run.transcript()).unwrap();
         assert!(state.has_begun(&run_id(1)), "what cannot be read is not absent");
+    }
+
+    // proves LOG-1
+    #[tokio::test]
+    async fn the_names_of_a_new_run_are_synced_up_to_the_directory_of_all_runs() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(&temp.path().join("state"));
+        state.create().unwrap();
+        let began = DateTime::from_timestamp_millis(1_790_000_000_000).unwrap();
+        let _lock = state.lock_run(&run_id(1), "j").unwrap();
+        let run = state.create_run(&run_id(1), began).unwrap();
+        let runs = state.root().join("runs");
+        let day = began.format("%Y/%m/%d").to_string();
+        let day = runs.join(day);
+        let mut expected: Vec<PathBuf> = vec![day.join(run_id(1).as_str())];
+        expected.extend(day.ancestors().take(4).map(Path::to_path_buf));
+        expected.extend([runs.join("open"), runs.join("open").join(run_id(1).as_str())]);
+        assert_eq!(state.paths_of_new(&run), expected);
+        state.sync_run(&run).await.unwrap();
+        std::fs::remove_dir(run.path()).unwrap();
+        assert!(state.sync_run(&run).await.is_err(), "a failed sync is a failed write");
     }
 
     // proves SEC-3

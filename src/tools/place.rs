@@ -159,8 +159,10 @@ fn filled(mut file: File, old: Option<(Mode, u32, u32)>, content: &[u8]) -> io::
     if let Some((mode, uid, gid)) = old {
         let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
         // Only root can change the owner. Otherwise another user's file becomes ours, as with any
-        // editor.
-        let _ = fchown(&file, Some(uid), Some(gid));
+        // editor, but it keeps a group of which we are a member.
+        if fchown(&file, Some(uid), Some(gid)).is_err() {
+            let _ = fchown(&file, None, Some(gid));
+        }
         fchmod(&file, mode)?;
     }
     file.sync_all()?;
@@ -227,6 +229,27 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 5);
         write_beside(&fd, ".hidden", None, b"whole").unwrap();
         assert_eq!(std::fs::read(temp.path().join(".hidden")).unwrap(), b"whole");
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode_and_its_group_where_the_owner_cannot_stay() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let own = nix::unistd::getegid();
+        let group = if nix::unistd::geteuid().is_root() {
+            Some(4711)
+        } else {
+            let groups = nix::unistd::getgroups().unwrap();
+            groups.into_iter().find(|group| *group != own).map(nix::unistd::Gid::as_raw)
+        };
+        let Some(group) = group else {
+            println!("skipped: this user is in one group only");
+            return;
+        };
+        let temp = tempfile::tempdir().unwrap();
+        let old = Some((Mode::from_raw_mode(0o640), 0, group));
+        let file = write_beside(&directory(temp.path()), "file", old, b"x").unwrap();
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.gid(), meta.permissions().mode() & 0o777), (group, 0o640));
     }
 
     // proves FS-6

@@ -132,6 +132,36 @@ fn no_run_begins_on_a_full_disk_and_runs_begin_again_by_themselves() {
 
 // proves STATE-4
 #[test]
+fn a_run_that_fills_the_disk_makes_no_slot_of_another_job_missed() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let place = &disk.0;
+    place.write(
+        "config.yaml",
+        &CONFIG.replace("s.yaml}", "s.yaml}, hog: {provider: scripted, script: hog.yaml}"),
+    );
+    place.write("hog.yaml", "steps: [{call: {tool: fill}}, {say: done}]\n");
+    place.write("jobs.yaml", &format!("{JOBS}  - {{name: hog, prompt: x, model: hog}}\n"));
+    place.write(
+        "tools.d/fill.yaml",
+        "version: 1\ntools:\n  - {name: fill, description: Fills, category: read, cmd: sh, args: [-c, 'cat /dev/zero > $TMPDIR/full; sleep 600']}\n",
+    );
+    let _daemon = place.serve();
+    wait_until(|| ran(place) >= 2, || place.log());
+    for _ in 0..3 {
+        let done = place.dutyd(&["run", "hog"]);
+        assert_eq!(done.code, 1, "{done:?}");
+    }
+    wait_until(|| place.json(&["status"])["degraded"] == serde_json::json!([]), || place.log());
+    let after = ran(place);
+    wait_until(|| ran(place) > after, || place.log());
+    let slots = place.json(&["slots", "tick"]);
+    let is_missed = |slot: &&Value| slot["state"] == "missed";
+    let missed: Vec<&Value> = slots.as_array().unwrap().iter().filter(is_missed).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+}
+
+// proves STATE-4
+#[test]
 fn a_daemon_that_starts_on_a_full_disk_waits_for_room() {
     let Some(disk) = SmallDisk::new() else { return };
     let place = &disk.0;

@@ -53,6 +53,25 @@ jobs:
     is_sound(&place);
 }
 
+// proves STATE-4
+#[test]
+fn a_slot_whose_run_cannot_begin_on_a_full_disk_waits_for_the_disk() {
+    let place = place(
+        "version: 1\njobs:\n  - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}\n",
+    );
+    let daemon = place.serve_with("DUTYD_FAULTS", "fail_line_once=session_start");
+    wait_until(|| place.log().contains("no run begins until it can"), || place.log());
+    wait_until(|| succeeded(&place) >= 2, || place.log());
+    assert!(!place.log().contains("did not run to its end"), "{}", place.log());
+    let slots = place.json(&["slots", "tick"]);
+    let slots = slots.as_array().unwrap();
+    assert_eq!(slots[0]["state"], "ran", "the first run began once the disk could be written");
+    assert!(slots.iter().all(|slot| slot["state"] != "missed"), "{slots:?}");
+    daemon.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+    is_sound(&place);
+}
+
 #[test]
 fn a_panic_before_the_session_ends_the_run_as_internal_error() {
     let place = place("version: 1\njobs:\n  - {name: bad, schedule: '* * * * * *', prompt: x}\n");

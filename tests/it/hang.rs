@@ -7,7 +7,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, skipped, wait_until};
+use crate::support::{Place, serve_on_loopback, skipped, wait_until};
 
 /// A mounted file system whose server never answers. Dropping it ends all that waits for it.
 struct Dead {
@@ -107,6 +107,52 @@ fn a_dead_file_system_fails_its_own_runs_and_holds_up_no_other() {
     drop(dead);
     let audit = place.json(&["audit"]);
     assert_eq!((&audit["holes"], &audit["extras"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+}
+
+// proves PROV-8
+#[test]
+fn a_provider_that_hangs_holds_up_no_run_of_another_model() {
+    let silent = axum::Router::new().fallback(std::future::pending::<String>);
+    let served = serve_on_loopback(silent);
+    let config = format!(
+        "default_model: m
+max_concurrent_runs: 2
+models:
+  m: {{provider: scripted, script: s.yaml}}
+  dead: {{provider: openai_chat, model: x, base_url: 'http://{}/v1', idle_timeout: 60s, first_byte_timeout: 4s}}
+",
+        served.address
+    );
+    // In each second, the runs of the model that hangs come first in the queue.
+    let jobs = "version: 1
+jobs:
+  - {name: a1, schedule: '* * * * * *', prompt: x, model: dead}
+  - {name: a2, schedule: '* * * * * *', prompt: x, model: dead}
+  - {name: a3, schedule: '* * * * * *', overlap: allow_all, prompt: x, model: dead}
+  - {name: tick, schedule: '* * * * * *', prompt: x, double_confirmation: false}
+";
+    let place = Place::new(&[
+        ("config.yaml", &config),
+        ("jobs.yaml", jobs),
+        ("tools.yaml", "version: 1\ntools: []\n"),
+        ("s.yaml", "steps: [{say: done}]\n"),
+    ]);
+    let _daemon = place.serve();
+    let ran = || {
+        let slots = place.json(&["slots", "tick"]).as_array().unwrap().clone();
+        slots.iter().filter(|slot| slot["state"] == "ran").count()
+    };
+    wait_until(|| ran() >= 4, || place.log());
+    let status = || place.json(&["status"]);
+    let waits = || status()["waits"][0].clone();
+    wait_until(|| waits()["runs"].as_array().is_some_and(|runs| runs.len() == 2), || place.log());
+    assert_eq!(waits()["model"], "dead");
+    assert!(status()["runs"]["active"].as_u64().unwrap() <= 3, "two runs for each model at most");
+    let degraded = || status()["degraded"].to_string();
+    wait_until(|| degraded().contains("`dead` has given no answer"), || place.log());
+    let requested = place.json(&["run", "a1", "--detach"]);
+    assert!(requested["run_id"].is_string(), "{requested}");
+    assert_eq!(place.dutyd(&["run", "tick"]).code, 0, "{}", place.log());
 }
 
 // proves PROC-1, PROC-2

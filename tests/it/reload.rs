@@ -53,6 +53,36 @@ fn private(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
+#[test]
+fn a_reload_names_the_secrets_that_changed() {
+    let place = place();
+    let key = place.path().join("key");
+    let put = |text: &str| {
+        std::fs::write(&key, text).unwrap();
+        private(&key);
+    };
+    put("first-value-of-the-key\n");
+    let remote = format!(
+        "r: {{provider: openai_chat, model: x, base_url: 'http://127.0.0.1:9/v1', api_key: '${{file:{}}}'}}",
+        key.display()
+    );
+    place.write("config.yaml", &CONFIG.replace("models: {", &format!("models: {{{remote}, ")));
+    let _daemon = place.serve();
+    let unchanged = place.dutyd(&["reload"]);
+    assert!(unchanged.stdout.ends_with(" unchanged\n"), "{unchanged:?}");
+    assert!(unchanged.stderr.contains("values of the daemon's start"), "{unchanged:?}");
+    put("second-value-of-the-key\n");
+    let answer = place.json(&["reload"]);
+    assert_eq!((&answer["changed"], &answer["values"]), (&json!(false), &json!(["key"])));
+    put("third-value-of-the-key\n");
+    let told = place.dutyd(&["reload"]);
+    assert!(
+        told.stdout.contains("unchanged, with new values\n`key` has a new value\n"),
+        "{told:?}"
+    );
+    assert!(!place.everything().contains("value-of-the-key"), "no secret reaches the state");
+}
+
 // proves CFG-1, CFG-2
 #[test]
 fn changed_files_are_loaded_and_broken_ones_are_not() {

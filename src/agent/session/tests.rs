@@ -264,6 +264,7 @@ impl Bench {
             marker: Marker::new([0; 32]),
             sink: self.record.clone(),
             stop: StopSignal::new(self.stop.subscribe(), Instant::now() + self.limits.max_duration),
+            waits: ModelWaits::default(),
             worked: Duration::ZERO,
             may_suspend: false,
         })

@@ -111,6 +111,16 @@ impl JobChecker<'_> {
             match parsed.and_then(|parsed| Ok((parsed.comes_due(zone, now)?, parsed))) {
                 Err(error) => self.error(pointer, error.to_string()),
                 Ok((comes_due, parsed)) => {
+                    if let Some(skipped) = parsed.skipped_after(zone, now) {
+                        self.diagnostics.warnings.push(Diagnostic {
+                            pointer: pointer.clone(),
+                            message: format!(
+                                "`{text}` skips {}, because the clock is set forward over it: write each time of day as an expression of its own (`schedule: ['0 1 * * *', '0 2 * * *']`), which is then due at the end of the gap",
+                                skipped.local.format("%Y-%m-%d %H:%M")
+                            ),
+                            hint: None,
+                        });
+                    }
                     expressions.push(parsed);
                     if !comes_due {
                         self.diagnostics.warnings.push(Diagnostic {

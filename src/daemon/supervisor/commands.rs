@@ -4,6 +4,7 @@ use sd_notify::NotifyState;
 use tokio::time::Instant;
 
 use super::decisions::EARLIER_UNWRITTEN;
+use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
 use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::SandboxMode;
@@ -104,13 +105,6 @@ impl Supervisor {
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let facts = TriggerFacts::manual(request.by.clone());
-        let (active, ahead, most) =
-            (self.active.len(), self.queue.ready(), config.settings.max_concurrent_runs);
-        let waits = match &self.disk_fault {
-            Some(fault) => Some(fault.clone()),
-            None => (active + ahead >= most)
-                .then(|| format!("{active} of {most} runs are active, {ahead} queued ahead")),
-        };
         let waiting = Waiting {
             run_id: run_id.clone(),
             job: request.job.clone(),
@@ -124,6 +118,13 @@ impl Supervisor {
         // The next start of the daemon tells by this time whether the run is too late.
         let requested_at = Some(self.parts.host.clock.now());
         let queued = QueuedRun { not_before: requested_at, ..waiting.as_queued() };
+        let (places, ahead) = (self.places(), self.queue.ready());
+        let waits = match &self.disk_fault {
+            Some(fault) => Some(fault.clone()),
+            None => places
+                .why_none_for(model_of(&config, &waiting))
+                .map(|why| format!("{why}, {ahead} queued ahead")),
+        };
         let kept = self.parts.ledger.enqueue(queued).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
@@ -284,6 +285,7 @@ impl Supervisor {
         degraded.extend(self.cannot_begin());
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
+        degraded.extend(self.silent_models());
         degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
             let problem = match run.has_ended {
                 true => "has ended, but its end could not be recorded everywhere",
@@ -315,6 +317,7 @@ impl Supervisor {
             sandbox: held(self.config.borrow().settings.security.sandbox),
             search_path: self.parts.host.environment.search_path(),
             cannot_begin: self.cannot_begin(),
+            waits: self.model_waits(),
             degraded: self.degraded(),
             approvals: None,
         }

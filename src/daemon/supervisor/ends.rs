@@ -5,6 +5,7 @@ use chrono::{DateTime, Utc};
 use super::decisions::Decision;
 use super::pauses::is_good;
 use super::retries::FailedRun;
+use super::unbegun::UnrecordedRun;
 use super::{Active, Supervisor};
 use crate::domain::{Outcome, RunId, SessionEnd, StopReason};
 use crate::run::{Ended, RunError};
@@ -30,6 +31,7 @@ impl Supervisor {
         }
         let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
         let is_replaceable = active.as_ref().is_none_or(Active::is_replaceable);
+        let is_caught_up = active.as_ref().is_some_and(|active| active.is_caught_up);
         // A stop of the daemon does not end the run for good.
         let stop = active.as_ref().and_then(|active| active.stop.borrow().clone());
         let stop = stop.filter(|stop| stop.reason != StopReason::Interrupted);
@@ -93,17 +95,9 @@ impl Supervisor {
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
             Err(error) => {
-                tracing::error!(job, %run_id, %error, "failed to record a run");
-                self.disk_failed(&error);
-                self.add_unrecovered(run_id.clone(), &error);
-                self.last_outcomes.insert(job, false);
-                let state = SlotState::Missed;
-                let reason = format!("did not run to its end: {error}");
-                let (runs, stop_reason) = (vec![run_id.clone()], StopReason::RecordFailed);
-                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
-                if self.parts.host.state.has_begun(&run_id) {
-                    self.give_up(vec![run_id], &error.to_string()).await;
-                }
+                let again = started.filter(|_| stop.is_none());
+                let run = UnrecordedRun { run_id, job, again, is_caught_up };
+                self.on_unrecorded(run, &error, now).await;
             }
         }
         self.unrecovered.keep(&ended_id, is_replaceable, stop);

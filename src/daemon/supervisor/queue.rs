@@ -174,10 +174,18 @@ impl Queue {
         }
     }
 
-    /// Takes the oldest run that may start. It counts as active until [`Self::ended`].
+    /// Takes the oldest run that may start.
+    #[cfg(test)]
     pub(super) fn start(&mut self) -> Option<Waiting> {
+        self.start_where(|_| true)
+    }
+
+    /// Takes the oldest run that may start and has a place. It counts as active until [`Self::ended`].
+    /// Passes over the ready runs without a place, which are few unless a model gives no answer.
+    pub(super) fn start_where(&mut self, has_place: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
         loop {
-            let (number, waiting) = self.ready.pop_first()?;
+            let number = *self.ready.iter().find(|(_, waiting)| has_place(waiting))?.0;
+            let waiting = self.ready.remove(&number)?;
             let runs = self.jobs.entry(waiting.job.clone()).or_default();
             runs.ready.remove(&number);
             runs.has_serial &= waiting.waits_for == WaitsFor::Nothing;

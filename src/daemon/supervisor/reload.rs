@@ -194,6 +194,10 @@ impl Supervisor {
     fn record_changes(&mut self, old: &Config, new: &Config) {
         let widened = jobs_with_more_rights(old, new);
         let needs_restart = needs_restart(&self.parts.config, new);
+        let changed_values = changed_values(old, new);
+        if !changed_values.is_empty() {
+            tracing::info!(names = ?changed_values, "loaded new values from outside the configuration files");
+        }
         let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
         let removed: Vec<String> = names(old).difference(&names(new)).cloned().collect();
         if !needs_restart.is_empty() {
@@ -212,6 +216,7 @@ impl Supervisor {
         state.valid = true;
         state.errors = Vec::new();
         state.needs_restart = needs_restart;
+        state.changed_values = changed_values;
         state.digest.clone_from(&new.digest);
         state.loaded_at = self.parts.host.clock.now();
         tracing::info!(jobs = new.jobs.len(), digest = new.digest, "configuration reloaded");
@@ -249,6 +254,17 @@ fn missing_settings_file(old: &Config, new: &Config) -> Option<String> {
             new.directory.display()
         )
     })
+}
+
+/// Returns the names of the secrets that have a new value, and `timezone` if the zone of schedules
+/// without one changed: `timezone: local` is the zone of the host.
+fn changed_values(old: &Config, new: &Config) -> Vec<String> {
+    let added = new.secrets.iter().filter(|secret| !old.secrets.contains(secret));
+    let mut names: BTreeSet<String> = added.map(|secret| secret.name.clone()).collect();
+    if old.settings.timezone != new.settings.timezone {
+        names.insert("timezone".to_owned());
+    }
+    names.into_iter().collect()
 }
 
 /// Returns the keys that differ from the configuration at the start of the daemon and take effect

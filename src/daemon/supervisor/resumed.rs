@@ -6,6 +6,7 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
 
+use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::runs_regardless;
 use super::{Active, Supervisor};
@@ -46,6 +47,7 @@ impl Supervisor {
             self.queue.put_back(waiting);
             return;
         }
+        let model = model_of(&self.config.borrow(), &waiting).to_owned();
         let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
         let Some(run) = resumed else { return };
         tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
@@ -59,7 +61,7 @@ impl Supervisor {
         };
         self.active.insert(
             run_id.clone(),
-            Active { job, is_caught_up, is_resumed: true, facts, request, stop },
+            Active { job, model, is_caught_up, is_resumed: true, facts, request, stop },
         );
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {

@@ -112,6 +112,7 @@ impl Bench {
             let (stop, _) = watch::channel(None);
             let other = Active {
                 job: "other".to_owned(),
+                model: String::new(),
                 is_caught_up: false,
                 is_resumed: false,
                 facts: TriggerFacts::manual(None),
@@ -327,6 +328,7 @@ jobs:
                 run.run_id,
                 Active {
                     job: run.job,
+                    model: String::new(),
                     is_caught_up: false,
                     is_resumed: false,
                     facts: run.facts,
@@ -1078,7 +1080,8 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
             supervisor.queue.start().unwrap();
         let stop = is_cancelled.then(|| StopReason::Cancelled.into());
         let (stop, _) = watch::channel(stop);
-        let active = Active { job, is_caught_up, is_resumed: false, facts, request, stop };
+        let model = String::new();
+        let active = Active { job, model, is_caught_up, is_resumed: false, facts, request, stop };
         supervisor.active.insert(run_id.clone(), active);
         let end = crate::domain::SessionEnd {
             outcome: crate::domain::Outcome::Failed,

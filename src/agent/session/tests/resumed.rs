@@ -232,6 +232,7 @@ impl Case {
             marker: marker.clone(),
             sink: record.clone(),
             stop: StopSignal::new(stop, Instant::now() + Duration::from_hours(1)),
+            waits: ModelWaits::default(),
             worked: Duration::ZERO,
             may_suspend: false,
         });

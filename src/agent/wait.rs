@@ -1,0 +1,130 @@
+//! The model calls in progress. The daemon reads them: a run that waits for its model works on
+//! nothing, so its place does not hold up the runs of other models.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// A call is listed once it has lasted for this long. Listing each shorter one would only wake the
+/// daemon, and a longer pause would make the runs of other models miss slots of a second.
+const LISTED_AFTER: Duration = Duration::from_millis(100);
+
+/// A call of a model with all its attempts.
+#[derive(Debug)]
+pub struct ModelWait {
+    /// The name of the model in the configuration.
+    pub model: String,
+    /// When the first attempt began.
+    pub since: Instant,
+    /// Whether a byte of an answer has arrived in the current attempt.
+    is_answering: AtomicBool,
+}
+
+impl ModelWait {
+    pub(super) fn new(model: &str) -> Self {
+        let (model, is_answering) = (model.to_owned(), AtomicBool::new(false));
+        Self { model, since: Instant::now(), is_answering }
+    }
+
+    /// Tells whether no byte of an answer has arrived in the current attempt.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        !self.is_answering.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin_attempt(&self) {
+        self.is_answering.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn begin_answer(&self) {
+        self.is_answering.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The model calls in progress, by the id of the run.
+#[derive(Debug, Clone, Default)]
+pub struct ModelWaits(Arc<Listed>);
+
+#[derive(Debug, Default)]
+struct Listed {
+    waits: Mutex<BTreeMap<String, Arc<ModelWait>>>,
+    added: Notify,
+}
+
+impl ModelWaits {
+    /// Returns the calls that are listed now.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<String, Arc<ModelWait>> {
+        self.locked().clone()
+    }
+
+    /// Returns once a call was listed since the last return. For one caller.
+    ///
+    /// *Cancel*: safe.
+    pub async fn added(&self) {
+        self.0.added.notified().await;
+    }
+
+    /// Lists the call of a run once it has lasted for a moment.
+    ///
+    /// *Cancel*: the call is no longer listed. Call it beside the call, and drop both together.
+    pub(super) async fn list(&self, run_id: &str, wait: Arc<ModelWait>) -> Infallible {
+        tokio::time::sleep_until(wait.since + LISTED_AFTER).await;
+        self.locked().insert(run_id.to_owned(), wait);
+        let _entry = Entry { waits: self, run_id };
+        self.0.added.notify_one();
+        std::future::pending().await
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<String, Arc<ModelWait>>> {
+        self.0.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An entry in the list; removed when dropped.
+struct Entry<'a> {
+    waits: &'a ModelWaits,
+    run_id: &'a str,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.waits.locked().remove(self.run_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_listed_after_a_moment_and_until_it_ends() {
+        let waits = ModelWaits::default();
+        let wait = Arc::new(ModelWait::new("m"));
+        let mut listing = Box::pin(waits.list("run", wait.clone()));
+        tokio::select! {
+            biased;
+            never = &mut listing => match never {},
+            () = tokio::time::sleep(LISTED_AFTER / 2) => {}
+        }
+        assert!(waits.all().is_empty(), "a short call wakes nobody");
+        tokio::select! {
+            biased;
+            never = &mut listing => match never {},
+            () = waits.added() => {}
+        }
+        let listed = || waits.all().get("run").map(|wait| (wait.model.clone(), wait.is_silent()));
+        assert_eq!(listed(), Some(("m".to_owned(), true)));
+        wait.begin_answer();
+        assert_eq!(listed(), Some(("m".to_owned(), false)));
+        wait.begin_attempt();
+        assert_eq!(listed(), Some(("m".to_owned(), true)));
+        drop(listing);
+        assert_eq!(listed(), None);
+    }
+}
