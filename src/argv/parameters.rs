@@ -335,7 +335,26 @@ pub(crate) fn tighten(
         };
         out.insert(keyword.clone(), tightened);
     }
+    check_choices(&out, pointer, errors);
     out
+}
+
+/// Reports an `enum` or `const` without a value that the rest of the schema admits.
+fn check_choices(schema: &Map<String, Value>, pointer: &str, errors: &mut Vec<Diagnostic>) {
+    // Another check reports an invalid schema.
+    let Ok(validator) = build(&Value::Object(schema.clone())) else { return };
+    if let Some(values) = schema.get("enum").and_then(Value::as_array)
+        && !values.is_empty()
+        && !values.iter().any(|value| validator.is_valid(value))
+    {
+        let message = "no value of `enum` matches the rest of the schema";
+        errors.push(Diagnostic::new(format!("{pointer}/enum"), message));
+    } else if let Some(value) = schema.get("const")
+        && !validator.is_valid(value)
+    {
+        let message = format!("`const: {value}` does not match the rest of the schema");
+        errors.push(Diagnostic::new(format!("{pointer}/const"), message));
+    }
 }
 
 fn compile_one(
@@ -391,19 +410,8 @@ fn compile_one(
     if errors.len() > before {
         return None;
     }
-    let validator = match build(&Value::Object(schema.clone())) {
-        Ok(validator) => validator,
-        Err(message) => {
-            errors.push(Diagnostic::new(pointer, message));
-            return None;
-        }
-    };
-    if !list
-        && let Some(values) = schema.get("enum").and_then(Value::as_array)
-        && !values.iter().any(|value| validator.is_valid(value))
-    {
-        let message = "no value of `enum` matches the rest of the schema";
-        errors.push(Diagnostic::new(format!("{pointer}/enum"), message));
+    if let Err(message) = build(&Value::Object(schema.clone())) {
+        errors.push(Diagnostic::new(pointer, message));
         return None;
     }
     let kind = kind?;

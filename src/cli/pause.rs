@@ -13,6 +13,23 @@ use super::output;
 use super::run::path_segment;
 use super::time::moment;
 
+/// Returns a line for each paused job that is not in the configuration. `added` are the jobs that
+/// came with the last load and are not paused.
+pub(super) fn lost_pauses(removed: &[String], added: &[String]) -> Vec<String> {
+    let added: Vec<String> = added.iter().map(|job| format!("`{job}`")).collect();
+    let new = if added.is_empty() {
+        "a job that got another name is not paused".to_owned()
+    } else {
+        format!("new and not paused: {}", added.join(", "))
+    };
+    let line = |job: &String| {
+        format!(
+            "`{job}` is paused, but not in the configuration any more (`dutyd unpause {job}` ends the pause); {new}"
+        )
+    };
+    removed.iter().map(line).collect()
+}
+
 pub(crate) async fn pause(context: &Context, args: &PauseArgs) -> Result<ExitCode, CliError> {
     let path = format!("/jobs/{}/pause", path_segment(&args.job));
     let answer: Value = Client::require(context)?.post(&path, &json!({"note": args.note})).await?;

@@ -29,7 +29,9 @@ pub(crate) fn man() -> Result<ExitCode, CliError> {
     for verb in command.get_subcommands() {
         let name = verb.get_name().to_owned();
         page.extend(format!(".SH \"DUTYD {}\"\n", name.to_uppercase()).as_bytes());
-        let man = clap_mangen::Man::new(verb.clone().disable_help_flag(true));
+        let verb = verb.clone().disable_help_flag(true).bin_name(format!("dutyd {name}"));
+        let man = clap_mangen::Man::new(verb);
+        man.render_synopsis_section(&mut page).map_err(failed)?;
         man.render_description_section(&mut page).map_err(failed)?;
         man.render_options_section(&mut page).map_err(failed)?;
     }

@@ -8,6 +8,7 @@ use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::pause::lost_pauses;
 
 pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
     let answer: Value = Client::require(context)?.post("/reload", &json!({})).await?;
@@ -33,13 +34,15 @@ pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
             .filter_map(Value::as_str)
             .map(|job| format!("`{job}` gained rights\n"))
             .collect();
+        let lost = lost_pauses(&list("paused_removed"), &list("added"));
+        let lost: String = lost.iter().map(|line| format!("{line}\n")).collect();
         let restart = answer.get("needs_restart").and_then(Value::as_array).into_iter().flatten();
         let restart: String = restart
             .filter_map(Value::as_str)
             .map(|key| format!("`{key}` in config.yaml takes effect only after a restart\n"))
             .collect();
         let digest = digest.get(..8).unwrap_or(digest);
-        format!("configuration {digest} {what}\n{values}{widened}{restart}")
+        format!("configuration {digest} {what}\n{values}{widened}{lost}{restart}")
     })?;
     if !is_changed && values.is_empty() {
         output::note(

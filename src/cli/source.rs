@@ -208,6 +208,10 @@ pub(crate) fn unless_lost<T>(read: Result<Option<T>, DbError>) -> Result<Option<
 pub(crate) fn of_database(error: DbError) -> CliError {
     match error {
         DbError::Unreadable { path, error } => denied(&path, &error),
+        DbError::Damaged(path) if path.file_name().is_some_and(|name| name == "index.db") => {
+            let hint = "if no daemon runs, `dutyd reindex` sets it aside and rebuilds it from the transcripts; else restart the daemon";
+            CliError::failed(DbError::Damaged(path).to_string()).hint(hint)
+        }
         other => CliError::failed(other.to_string()),
     }
 }

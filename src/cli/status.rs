@@ -6,6 +6,7 @@ use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
 use super::output;
+use super::pause::lost_pauses;
 
 pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
     let report = Client::require(context)?.status().await?;
@@ -41,6 +42,9 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         }
         for job in &report.config.widened {
             out.push_str(&format!("               `{job}` gained rights at the last reload\n"));
+        }
+        for line in lost_pauses(&report.config.paused_removed, &report.config.added) {
+            out.push_str(&format!("               {line}\n"));
         }
         for key in &report.config.needs_restart {
             out.push_str(&format!(

@@ -24,8 +24,13 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     let report = &loaded.report;
     let ok = report.errors.is_empty();
     let plain = |errors: &[ConfigError]| serde_json::to_value(errors).unwrap_or_default();
-    let value =
+    let mut value =
         json!({"ok": ok, "errors": plain(&report.errors), "warnings": plain(&report.warnings)});
+    if let (Some(config), Some(value)) = (&loaded.config, value.as_object_mut()) {
+        let local = &config.settings.local_zone;
+        let local = json!({"zone": local.zone.name(), "from": local.origin()});
+        value.insert("local_time".to_owned(), local);
+    }
     // The report is one object, so `jsonl` prints it as a single line.
     let form = context.form;
     output::value(form, &value, || people(&loaded, context))?;
@@ -74,8 +79,11 @@ fn schedule_table(config: &Config, context: &Context, warnings: usize) -> String
         ]
     });
     let table = output::table(&["job", "schedule", "zone", "next"], rows);
+    let local = &config.settings.local_zone;
     format!(
-        "{table}\nok: {} job(s), {} tool(s), {} model(s), {warnings} warning(s)\n",
+        "{table}\n`timezone: local` means {} (from {})\nok: {} job(s), {} tool(s), {} model(s), {warnings} warning(s)\n",
+        local.zone.name(),
+        local.origin(),
         config.jobs.len(),
         config.tools.len(),
         config.models.len()

@@ -11,6 +11,8 @@ use serde_json::{Map, Number, Value};
 use serde_yaml::granit_parser::{self as yaml, ErrorKind, Event, Marker, Parser, ScalarStyle};
 
 use super::error::{ConfigError, LINE_CHARACTERS};
+use super::location::Location;
+use super::yaml_slip::explain;
 use crate::argv::pointer_segment;
 
 /// The number of errors at which the parser, and then the schema check, stops reporting on a file.
@@ -25,13 +27,6 @@ const DEPTH_LIMIT: usize = 64;
 /// The maximum number of values in a file after alias expansion, inclusive. A list of one-character
 /// values stays below this limit even at the maximum file size.
 const NODE_LIMIT: usize = 600_000;
-
-/// A line and a column, both counted from 1; the column counts characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Location {
-    pub(crate) line: usize,
-    pub(crate) column: usize,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Spot {
@@ -273,7 +268,7 @@ impl Builder {
                 self.problems.push((at, format!("the tag {} is not allowed", tag.original())));
             }
             if let Err(message) = self.take(event, at, span.is_empty()) {
-                self.problems.push((at, message));
+                self.problems.push(explain(text, at).unwrap_or((at, message)));
                 return (None, self.problems);
             }
         }
@@ -298,6 +293,7 @@ impl Builder {
             }
             _ => None,
         };
+        let cause = cause.or_else(|| explain(text, noticed));
         cause.unwrap_or_else(|| (noticed, error.info().to_string()))
     }
 

@@ -31,6 +31,9 @@ pub struct FileSet {
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
+    /// Files whose ending is almost `.yaml`. The loader refuses them, because to ignore one would
+    /// drop the jobs, tools or limits in it.
+    pub(crate) misnamed: Vec<PathBuf>,
     /// The texts of the files, if a run recorded them; the files themselves are then not read.
     pub(crate) recorded: Option<Arc<RecordedFiles>>,
     /// Whether the caller named single files instead of a directory. Files may then be missing, so
@@ -42,7 +45,7 @@ impl FileSet {
     /// Returns the files of a configuration directory: `config.yaml`, `jobs.yaml`, `jobs.d/*.yaml`,
     /// `tools.yaml`, `tools.d/*.yaml`.
     ///
-    /// *Errors*: the directory cannot be read, or lacks a jobs or tools file. A missing file never
+    /// *Errors*: a directory cannot be read, or there is no jobs or tools file. A missing file never
     /// means "no jobs" (CFG-2).
     pub fn of_directory(directory: &Path) -> Result<Self, ConfigError> {
         let name = directory.display().to_string();
@@ -53,26 +56,30 @@ impl FileSet {
             )
             .with_hint("run `dutyd init` to write starter files, or name another directory with --config-dir"));
         }
-        let with_fragments = |kind: &str| {
-            let mut files: Vec<PathBuf> = Some(directory.join(format!("{kind}.yaml")))
-                .filter(|path| path.exists())
-                .into_iter()
-                .collect();
-            files.extend(fragments(&directory.join(format!("{kind}.d"))));
-            files
+        let named = |name: String| Some(directory.join(name)).filter(|path| is_present(path));
+        let mut misnamed: Vec<PathBuf> = named("config.yml".to_owned()).into_iter().collect();
+        let mut with_fragments = |kind: &str| -> Result<Vec<PathBuf>, ConfigError> {
+            let mut files: Vec<PathBuf> = named(format!("{kind}.yaml")).into_iter().collect();
+            misnamed.extend(named(format!("{kind}.yml")));
+            let listing = list(&directory.join(format!("{kind}.d")))?;
+            files.extend(listing.files);
+            misnamed.extend(listing.misnamed);
+            Ok(files)
         };
-        let (jobs, tools) = (with_fragments("jobs"), with_fragments("tools"));
+        let (jobs, tools) = (with_fragments("jobs")?, with_fragments("tools")?);
         for (files, kind) in [(&jobs, "jobs"), (&tools, "tools")] {
-            if files.is_empty() {
+            // A misnamed file is reported with its own name.
+            if files.is_empty() && misnamed.is_empty() {
                 return Err(ConfigError::of_file(name, format!("neither {kind}.yaml nor {kind}.d/*.yaml exists"))
                     .with_hint(format!("run `dutyd init` to write starter files, or write a {kind}.yaml with `{kind}: []` to define none")));
             }
         }
         Ok(Self {
             directory: directory.to_path_buf(),
-            config: Some(directory.join("config.yaml")).filter(|path| path.exists()),
+            config: named("config.yaml".to_owned()),
             jobs,
             tools,
+            misnamed,
             recorded: None,
             is_partial: false,
         })
@@ -87,14 +94,16 @@ impl FileSet {
             config: recorded.text(&config).is_some().then_some(config),
             jobs: recorded.of_kind("jobs"),
             tools: recorded.of_kind("tools"),
+            misnamed: Vec::new(),
             recorded: Some(recorded),
             is_partial: false,
         }
     }
 
-    /// Returns the paths of the files.
+    /// Returns the paths of the files, including those that the loader refuses for their names.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.config.iter().chain(&self.jobs).chain(&self.tools).map(PathBuf::as_path)
+        let files = self.config.iter().chain(&self.jobs).chain(&self.tools);
+        files.chain(&self.misnamed).map(PathBuf::as_path)
     }
 
     /// Returns the text of a file of the set, or of a file that one of them names.
@@ -124,6 +133,7 @@ impl FileSet {
             config: None,
             jobs: Vec::new(),
             tools: Vec::new(),
+            misnamed: Vec::new(),
             recorded: None,
             is_partial: true,
         };
@@ -138,21 +148,64 @@ impl FileSet {
         set.config = set.config.or_else(|| beside("config.yaml"));
         if set.tools.is_empty() && !set.jobs.is_empty() {
             set.tools.extend(beside("tools.yaml"));
-            set.tools.extend(fragments(&directory.join("tools.d")));
+            let listing = list(&directory.join("tools.d"))?;
+            set.tools.extend(listing.files);
+            set.misnamed.extend(listing.misnamed);
         }
         Ok(set)
     }
 }
 
-fn fragments(directory: &Path) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
-        .collect();
-    files.sort();
-    files
+/// The files of one directory that look like configuration, by name.
+#[derive(Default)]
+struct Listing {
+    files: Vec<PathBuf>,
+    /// Files whose ending is almost `.yaml`.
+    misnamed: Vec<PathBuf>,
+}
+
+/// Lists `jobs.d` or `tools.d`. A directory that does not exist is empty.
+///
+/// *Errors*: the directory cannot be read. Its files must not count as missing (CFG-2).
+fn list(directory: &Path) -> Result<Listing, ConfigError> {
+    let mut listing = Listing::default();
+    if !is_present(directory) {
+        return Ok(listing);
+    }
+    let failed = |error: std::io::Error| {
+        let name = directory.display().to_string();
+        ConfigError::of_file(name, format!("the directory cannot be read: {error}"))
+    };
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let is_like_yaml = path.extension().is_some_and(|ending| {
+            ["yaml", "yml"].iter().any(|known| ending.eq_ignore_ascii_case(known))
+        });
+        if is_fragment(&path) {
+            listing.files.push(path);
+        } else if is_like_yaml && !is_hidden(&path) {
+            listing.misnamed.push(path);
+        }
+    }
+    listing.files.sort();
+    listing.misnamed.sort();
+    Ok(listing)
+}
+
+/// Tells whether the loader reads a file of this name in `jobs.d` or `tools.d`. It skips names that
+/// begin with a dot: editors and ConfigMaps give them to files of their own.
+pub(crate) fn is_fragment(path: &Path) -> bool {
+    !is_hidden(path) && path.extension().is_some_and(|ending| ending == "yaml")
+}
+
+fn is_hidden(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+}
+
+/// Tells whether something has this name, even a link to nothing, which must fail when it is read.
+fn is_present(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    !found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn kind_of(file: &Path) -> Result<SchemaName, ConfigError> {
@@ -210,8 +263,11 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     })
 }
 
+/// Only owners can rename or remove the entries of a directory with this bit.
+const STICKY: u32 = 0o1000;
+
 /// Returns an error if other users could have written `path`. The hint of the error is the command
-/// that corrects the mode or the owner.
+/// that corrects the mode or the owner, or the way to mount a directory.
 pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> {
     let name = path.display().to_string();
     let meta = std::fs::metadata(path).ok()?;
@@ -219,8 +275,16 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
         return None;
     }
     let mode = meta.mode() & 0o7777;
-    if mode & 0o022 != 0 {
+    // Others can add entries to a sticky directory, but the owner of such an entry is refused.
+    if mode & 0o022 != 0 && !(meta.is_dir() && mode & STICKY != 0) {
         let who = if mode & 0o002 != 0 { "everybody" } else { "its group" };
+        let mount = if meta.is_dir() {
+            format!(
+                ", or mount it read-only (Kubernetes: `readOnly: true` in `volumeMounts`; docker: `--volume SOURCE:{name}:ro`)"
+            )
+        } else {
+            String::new()
+        };
         return Some(
             ConfigError::of_file(
                 &name,
@@ -228,7 +292,7 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
                     "{who} can write it (mode {mode:04o}) and could add rights that you did not grant"
                 ),
             )
-            .with_hint(format!("chmod go-w {name}")),
+            .with_hint(format!("chmod go-w {name}{mount}")),
         );
     }
     if meta.uid() != 0 && meta.uid() != own_uid {
@@ -249,7 +313,6 @@ pub(crate) fn check_ownership(path: &Path, own_uid: u32) -> Option<ConfigError> 
 /// Returns an error if other users could replace the entries of the directory `above`. With the
 /// sticky bit set, only owners can replace an entry.
 pub(crate) fn check_ownership_above(above: &Path, own_uid: u32) -> Option<ConfigError> {
-    const STICKY: u32 = 0o1000;
     let meta = std::fs::metadata(above).ok()?;
     let mode = meta.mode() & 0o7777;
     let name = above.display().to_string();
@@ -289,6 +352,13 @@ pub(crate) fn leaves(path: &Path, directory: &Path) -> Option<ConfigError> {
     })
 }
 
+/// Tells whether users other than the owner can change the entries of a directory, apart from what
+/// the sticky bit prevents.
+pub(super) fn is_shared(directory: &Path) -> bool {
+    let mode = std::fs::metadata(directory).map(|meta| meta.mode());
+    mode.is_ok_and(|mode| mode & 0o022 != 0) && !is_read_only_mount(directory)
+}
+
 fn is_read_only_mount(path: &Path) -> bool {
     rustix::fs::statvfs(path)
         .is_ok_and(|facts| facts.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
@@ -326,9 +396,17 @@ mod tests {
         );
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(leaves(&file, dir.path()), None);
-        let above = |mode: u32| {
+        let set_mode = |mode: u32| {
             let permissions = std::fs::Permissions::from_mode(mode);
             std::fs::set_permissions(dir.path(), permissions).unwrap();
+        };
+        set_mode(0o1777);
+        assert_eq!(check_ownership(dir.path(), uid), None);
+        set_mode(0o777);
+        let error = check_ownership(dir.path(), uid).unwrap();
+        assert!(error.hint.unwrap().contains("mount it read-only"));
+        let above = |mode: u32| {
+            set_mode(mode);
             check_ownership_above(dir.path(), uid).is_some()
         };
         assert_eq!(
@@ -337,5 +415,33 @@ mod tests {
         );
         assert!(check_ownership_above(dir.path(), uid + 1).is_some());
         assert!(check_ownership(&file, uid + 1).is_some() == (uid != 0));
+    }
+
+    // proves CFG-2
+    #[test]
+    fn a_file_is_never_left_out_in_silence() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["jobs.yaml", "tools.yaml", "jobs.d/a.yaml", "jobs.d/b.yml", "jobs.d/c.YAML"] {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "x").unwrap();
+        }
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, dir.path().join(name)).unwrap();
+        };
+        link("user@host.4711:1", "jobs.d/.#a.yaml");
+        link("nothing", "config.yaml");
+        let names = |paths: &[PathBuf]| -> Vec<String> {
+            paths.iter().map(|path| path.file_name().unwrap().to_string_lossy().into()).collect()
+        };
+        let set = FileSet::of_directory(dir.path()).unwrap();
+        assert_eq!(names(&set.jobs), ["jobs.yaml", "a.yaml"]);
+        assert_eq!(names(&set.misnamed), ["b.yml", "c.YAML"]);
+        let config = set.config.as_ref().unwrap();
+        assert!(set.read(config).unwrap_err().message.contains("cannot be read"));
+        // A file in place of `tools.d` cannot be listed.
+        std::fs::write(dir.path().join("tools.d"), "x").unwrap();
+        let error = FileSet::of_directory(dir.path()).unwrap_err();
+        assert!(error.message.contains("the directory cannot be read"), "{error:?}");
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::document::Document;
+use super::web::suggests_credential;
 use super::{Environment, Report};
 use crate::argv::pointer_segment;
 use crate::text::redact::{SHORTEST_SECRET, Secret};
@@ -147,6 +148,7 @@ impl Walk<'_> {
         }
         let tool_env = matches!(segments.as_slice(), ["tools" | "mcp_servers", _, "env", _]);
         let key = segments.last().copied().unwrap_or_default();
+        self.warn_of_literal(text, key, pointer, &segments);
         let mut out = String::with_capacity(text.len());
         let mut secret = self.is_secret_field(&segments) || (tool_env && is_secret_name(key));
         let mut name = key.to_owned();
@@ -214,6 +216,25 @@ impl Walk<'_> {
         (out != text).then_some(out)
     }
 
+    /// Warns about a credential that the file itself contains. Short values are placeholders, as
+    /// local servers want them.
+    fn warn_of_literal(&mut self, text: &str, key: &str, pointer: &str, segments: &[&str]) {
+        let is_header = matches!(segments, [_, _, "headers", _]);
+        if text.contains("${")
+            || text.trim().len() < SHORTEST_SECRET
+            || !self.is_secret_field(segments)
+            || is_header && !suggests_credential(key)
+        {
+            return;
+        }
+        let message = format!(
+            "the value of `{key}` is in the file itself, so each copy and backup of the file contains the secret"
+        );
+        let hint =
+            format!("write `{key}: ${{credential:NAME}}`, `${{file:/path}}` or `${{VARIABLE}}`");
+        self.found.report.add_warning(self.document.error(pointer, message).with_hint(hint));
+    }
+
     fn is_secret_field(&self, segments: &[&str]) -> bool {
         self.kind == "config"
             && matches!(
@@ -226,7 +247,8 @@ impl Walk<'_> {
     }
 
     fn keep(&mut self, name: &str, value: &str, pointer: &str) {
-        if self.mode == SecretsMode::Leave || value.is_empty() {
+        // Without its value, a reference is not a secret; a literal still is.
+        if self.mode == SecretsMode::Leave && value.contains("${") || value.is_empty() {
             return;
         }
         // The redactor ignores blanks around a secret.
@@ -336,6 +358,26 @@ mod tests {
         let mut found = Found::default();
         interpolate(&mut document, kind, &environment, SecretsMode::Resolve, &mut found);
         (document.value, found)
+    }
+
+    // proves SEC-2
+    #[test]
+    fn a_literal_key_is_a_warning_and_a_secret() {
+        let warnings = |text: &str| -> Vec<String> {
+            let (_, found) = run("config", text, &[("KEY", "sk-1234567")]);
+            found.report.warnings.into_iter().map(|warning| warning.field).collect()
+        };
+        assert_eq!(warnings("models: {m: {api_key: sk-literal-0}}\n"), ["models.m.api_key"]);
+        let headers = "{Authorization: Bearer sk-literal-0, anthropic-beta: some-feature}";
+        let text = format!("models: {{m: {{headers: {headers}}}}}\n");
+        assert_eq!(warnings(&text), ["models.m.headers.Authorization"]);
+        assert_eq!(warnings("models: {m: {api_key: '${KEY}'}}\n"), [""; 0]);
+        let mut document =
+            parse_yaml("f.yaml", "models: {m: {api_key: sk-literal-0}}\n").0.unwrap();
+        let mut found = Found::default();
+        let (environment, mode) = (Environment::default(), SecretsMode::Leave);
+        interpolate(&mut document, "config", &environment, mode, &mut found);
+        assert_eq!(found.secrets[0].value, "sk-literal-0");
     }
 
     #[test]

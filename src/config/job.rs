@@ -2,6 +2,7 @@
 
 mod check;
 mod limits;
+mod lists;
 mod precheck;
 mod slots;
 
@@ -319,9 +320,10 @@ impl Job {
         let (allowed_paths, errors) =
             paths("/allowed_paths", raw.allowed_paths.as_ref(), ctx.environment);
         check.diagnostics.errors.extend(errors);
-        let (allowed_domains, errors) = hosts("/allowed_domains", raw.allowed_domains.as_ref());
-        check.diagnostics.errors.extend(errors);
+        let raw_domains = raw.allowed_domains.as_ref();
+        let allowed_domains = hosts("/allowed_domains", raw_domains, &mut check.diagnostics);
         let mut policy = check.policy(raw);
+        check.lists_without_effect(raw);
         let skills = check.skills(raw.skills.as_deref().unwrap_or_default());
         policy.narrowed = skills
             .iter()

@@ -2,6 +2,7 @@
 
 mod models;
 mod read;
+mod zone;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +22,8 @@ use super::recorded::RecordedFiles;
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SandboxMode,
-    SchemaName, Security, Settings, Tool, Trust,
+    ConfigError, Environment, FileSet, Job, LocalZone, MCP_SEPARATOR, McpServer, Model, Report,
+    SandboxMode, SchemaName, Security, Settings, Tool, Trust,
 };
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
@@ -145,6 +146,7 @@ struct Checked {
 impl Loader<'_> {
     fn load(&self, now: DateTime<Utc>) -> Config {
         self.trust_directory();
+        self.refuse_misnamed();
         let config = self
             .set
             .config
@@ -198,6 +200,7 @@ impl Loader<'_> {
                 .map(|_| &model_names),
         };
         let jobs = self.jobs(&job_files, &settings, &names, &models, now);
+        self.check_local_zone(&settings, config.as_ref(), &job_files);
         Config {
             directory: self.set.directory.clone(),
             digest: String::new(),
@@ -220,6 +223,7 @@ impl Loader<'_> {
         let redactor = Redactor::new(&found.secrets);
         for error in report.errors.iter_mut().chain(&mut report.warnings) {
             error.message = redactor.text(&error.message).into_owned();
+            error.source_line = redactor.text(&error.source_line).into_owned();
         }
         report.sort();
         report.shorten();
@@ -362,16 +366,16 @@ impl Loader<'_> {
                 .map(|(_, text)| text)
                 .map_err(|error| format!("{}: {}", error.file, error.message))
         };
-        let expressions = RefCell::default();
+        let (expressions, local) = (RefCell::default(), &settings.local_zone);
         for file in files {
-            let own =
-                self.checked_defaults(defaults_of(file).unwrap_or_default(), &file.document, names);
+            let own = defaults_of(file).unwrap_or_default();
+            let own = self.checked_defaults(own, &file.document, names, local);
             let known = |model: &String| names.models.is_none_or(|models| models.contains(model));
             let defaults = RawDefaults {
                 model: own.model.or_else(|| common.model.clone().filter(known)),
                 timezone: own
                     .timezone
-                    .or_else(|| common.timezone.clone().filter(|name| zone(name).is_ok())),
+                    .or_else(|| common.timezone.clone().filter(|name| zone(name, local).is_ok())),
             };
             let ctx = JobContext {
                 environment: self.environment,
@@ -417,8 +421,10 @@ impl Loader<'_> {
         mut defaults: RawDefaults,
         document: &Document,
         names: &Names<'_>,
+        local: &LocalZone,
     ) -> RawDefaults {
-        if let Some(message) = defaults.timezone.as_deref().and_then(|name| zone(name).err()) {
+        let named = defaults.timezone.as_deref();
+        if let Some(message) = named.and_then(|name| zone(name, local).err()) {
             self.error(document.error("/defaults/timezone", message));
             defaults.timezone = None;
         }

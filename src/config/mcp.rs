@@ -7,7 +7,7 @@ use super::raw::RawMcpServer;
 use super::settings::is_hijacking;
 use super::tool::Program;
 use super::web::{is_exposed, web_address};
-use super::{Environment, ToolSandbox};
+use super::{Environment, ToolSandbox, launch_problem, shell_syntax};
 use crate::argv::{Diagnostics, pointer_segment};
 use crate::domain::Category;
 
@@ -136,7 +136,13 @@ impl McpServer {
                     let message =
                         format!("`{written}` was not found, so the server is unavailable");
                     diagnostics.warn("/command/0", message);
+                } else if let Some(problem) = path.as_deref().and_then(launch_problem) {
+                    diagnostics.warn("/command/0", format!("`{written}` cannot start: {problem}"));
                 }
+                // The program is the first element of `command`.
+                let place = |at: usize| format!("/command/{}", at + 1);
+                let found = shell_syntax::problems(&written, &args, place, environment);
+                diagnostics.warnings.extend(found);
                 let env = raw.env.clone().unwrap_or_default();
                 Some(McpTransport::Stdio { program: Program { written, path }, args, env, sandbox })
             }

@@ -15,24 +15,31 @@ mod error;
 mod execution_target;
 mod expect;
 mod files;
+mod host_zone;
 mod interpolate;
 mod job;
+mod launch;
+mod links;
 mod load;
+mod location;
 mod mcp;
 mod model;
 mod price;
 mod profile;
 mod raw;
 mod recorded;
+mod remedy;
 mod reserved;
 mod schema;
 mod script;
 mod security;
 mod settings;
+mod shell_syntax;
 mod skill;
 mod starter;
 mod tool;
 mod web;
+mod yaml_slip;
 
 pub use builtin::Builtin;
 pub use dirs::{CONTROL_KEY, DirError, Dirs, SYSTEM_RUNTIME_DIRECTORY};
@@ -41,12 +48,15 @@ pub use environment::Environment;
 pub use error::{ConfigError, Report};
 pub use execution_target::ExecutionTarget;
 pub use expect::Expect;
+pub(crate) use files::is_fragment;
 pub use files::{FileSet, Trust};
+pub use host_zone::{LocalZone, ZoneSource};
 pub use interpolate::{SecretsMode, Unread, is_secret_name};
 pub use job::{
     Approval, Autonomy, Catchup, DailyBudgets, Job, Limits, Listed, Mode, Overlap, Policy,
     Precheck, Rate, ReadPolicy, Retry, RunWhen,
 };
+pub(crate) use launch::launch_problem;
 pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Effort, Model, Provider, Remote, WireFormat};

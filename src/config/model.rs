@@ -7,7 +7,7 @@ use super::price::Price;
 use super::profile::Profile;
 use super::raw::{RawEffort, RawModel, RawProfile, RawProvider};
 use super::script::Script;
-use super::web::{is_exposed, service_address};
+use super::web::{is_exposed, service_address, suggests_credential};
 use crate::argv::Diagnostics;
 use crate::text::quantity;
 
@@ -356,11 +356,8 @@ fn effort(raw: RawEffort) -> Effort {
 
 /// Tells whether requests carry a credential: the API key, or a header whose name suggests one.
 fn sends_key(raw: &RawModel) -> bool {
-    let is_key = |name: &String| {
-        let name = name.to_ascii_lowercase();
-        ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word))
-    };
-    raw.api_key.is_some() || raw.headers.iter().flat_map(BTreeMap::keys).any(is_key)
+    let mut names = raw.headers.iter().flat_map(BTreeMap::keys);
+    raw.api_key.is_some() || names.any(|name| suggests_credential(name))
 }
 
 fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {

@@ -16,8 +16,8 @@ use crate::domain::Category;
 
 pub(crate) use jobs::{
     RawAutonomy, RawBudget, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed,
-    RawMode, RawOnCrash, RawOneOrMany, RawOverlap, RawPrecheck, RawRead, RawRetry, RawRunWhen,
-    RawRunWhenWord, RawScalar, RawUnanswered,
+    RawMode, RawOnCrash, RawOneOrMany, RawOverlap, RawPolicy, RawPrecheck, RawRead, RawRetry,
+    RawRunWhen, RawRunWhenWord, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{
     RawCalls, RawExpect, RawProbe, RawScript, RawTool, RawToolSandbox, RawTools,

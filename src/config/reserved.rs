@@ -6,7 +6,7 @@
 /// `(path, keys)`: the path of an object and its reserved keys. A path begins with the kind of the
 /// file; `[]` stands for any item of a list, and `*` for any key of `models` or `mcp_servers`.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["server", "notifications", "builtin_tools"]),
+    ("config", &["server", "notifications", "builtin_tools", "fleet"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.defaults", &["notify"]),
@@ -20,6 +20,9 @@ const KEYS: &[(&str, &[&str])] = &[
             "output_schema",
             "notify",
             "reasoning_effort",
+            "runs_on",
+            "on_host_loss",
+            "on",
         ],
     ),
     ("jobs.jobs[].limits", &["output_lines"]),
@@ -85,6 +88,10 @@ mod tests {
     fn places_are_found_by_pointer() {
         assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "verify"));
         assert!(is_reserved_key(&place_of("config", ""), "server"));
+        assert!(is_reserved_key(&place_of("config", ""), "fleet"));
+        for key in ["runs_on", "on_host_loss", "on"] {
+            assert!(is_reserved_key(&place_of("jobs", "/jobs/0"), key), "{key}");
+        }
         assert!(is_reserved_value(&place_of("jobs", "/jobs/0/compaction"), "auto"));
         assert!(!is_reserved_key(&place_of("jobs", "/jobs/0"), "colour"));
     }

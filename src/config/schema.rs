@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::document::{Document, MAX_ERRORS};
 use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
-use super::{ConfigError, reserved};
+use super::{ConfigError, remedy, reserved};
 use crate::domain::{Event, Line};
 use crate::text::suggest::nearest;
 
@@ -153,10 +153,12 @@ impl FileSchema {
                             .with_hint("remove it: it would have no effect")
                     } else {
                         let error = document.key_error(&below, format!("unknown key `{name}`"));
-                        match nearest(name, known.iter().map(String::as_str)) {
-                            Some(known) => error.with_hint(format!("did you mean `{known}`?")),
-                            None => error.with_hint(format!("known keys: {}", known.join(", "))),
-                        }
+                        let near = nearest(name, known.iter().map(String::as_str));
+                        let hint = remedy::of_key(&place, name, document.value.pointer(&below))
+                            .or_else(|| near.map(|known| format!("did you mean `{known}`?")));
+                        error.with_hint(
+                            hint.unwrap_or_else(|| format!("known keys: {}", known.join(", "))),
+                        )
                     });
                     cut(value, &below);
                 }
@@ -203,14 +205,16 @@ impl FileSchema {
             kind => {
                 let choices = choices_of(kind);
                 errors.push(match kind {
-                    ValidationErrorKind::Type { kind } => wrong_value(
-                        document,
-                        pointer,
-                        &place,
-                        error.instance(),
-                        &[],
-                        &type_words(kind),
-                    ),
+                    ValidationErrorKind::Type { kind } => {
+                        let (found, words) = (error.instance(), type_words(kind));
+                        let pattern = self.pattern(error.schema_path().as_str());
+                        let hint = remedy::of_value(&place, pointer, found, pattern);
+                        let error = wrong_value(document, pointer, &place, found, &[], &words);
+                        match hint {
+                            Some(hint) => error.with_hint(hint),
+                            None => error,
+                        }
+                    }
                     _ if !choices.is_empty() => {
                         wrong_value(document, pointer, &place, error.instance(), &choices, &[])
                     }
@@ -222,6 +226,12 @@ impl FileSchema {
                 cut(value, pointer);
             }
         }
+    }
+
+    /// Returns the pattern of the string whose `type` failed.
+    fn pattern(&self, schema_path: &str) -> Option<&str> {
+        let (parent, _) = schema_path.rsplit_once('/')?;
+        self.schema.pointer(parent)?.get("pattern")?.as_str()
     }
 
     /// Returns the known keys of the object whose `additionalProperties` failed.

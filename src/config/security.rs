@@ -186,8 +186,7 @@ impl Security {
         let destructive_commands =
             commands("destructive_commands", raw.and_then(|raw| raw.destructive_commands.as_ref()));
         let raw_domains = raw.and_then(|raw| raw.allowed_domains.as_ref());
-        let (allowed_domains, errors) = hosts("/security/allowed_domains", raw_domains);
-        diagnostics.errors.extend(errors);
+        let allowed_domains = hosts("/security/allowed_domains", raw_domains, diagnostics);
         let sandbox = raw.and_then(|security| security.sandbox);
         Self {
             allowed_paths,

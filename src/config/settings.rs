@@ -1,12 +1,13 @@
 //! The checked settings of `config.yaml`, except its models and MCP servers.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use chrono_tz::Tz;
 
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
-use super::{Environment, Security, WebSearch};
+use super::{Environment, LocalZone, Security, WebSearch};
 use crate::argv::Diagnostics;
 use crate::text::quantity;
 
@@ -48,6 +49,8 @@ pub struct LogSettings {
 pub struct Settings {
     /// The time zone of schedules that do not name one.
     pub timezone: Tz,
+    /// The zone that `local` stands for.
+    pub local_zone: LocalZone,
     /// The number of runs of each job to keep.
     pub keep_runs: u32,
     /// The age of runs and slots to keep, in days.
@@ -77,7 +80,9 @@ impl Settings {
         environment: &Environment,
         diagnostics: &mut Diagnostics,
     ) -> Self {
-        let timezone = zone(raw.timezone.as_deref().unwrap_or("local")).unwrap_or_else(|message| {
+        let local_zone = LocalZone::find(environment, Path::new("/"));
+        let named = raw.timezone.as_deref().unwrap_or("local");
+        let timezone = zone(named, &local_zone).unwrap_or_else(|message| {
             diagnostics.error("/timezone", message);
             Tz::UTC
         });
@@ -112,6 +117,7 @@ impl Settings {
         let log = raw.telemetry.as_ref().and_then(|telemetry| telemetry.log.as_ref());
         Self {
             timezone,
+            local_zone,
             keep_runs: raw.retention.and_then(|retention| retention.keep_runs).unwrap_or(1000),
             keep_days: raw.retention.and_then(|retention| retention.keep_days).unwrap_or(90),
             max_cost_usd_per_day: raw.budget.and_then(|budget| budget.max_cost_usd_per_day),
@@ -217,15 +223,10 @@ pub(crate) fn is_hijacking(name: &str) -> bool {
 /// Returns the time zone `name`: an IANA name, or `local` for the zone of this host.
 ///
 /// *Errors*: a message for the configuration report.
-pub(crate) fn zone(name: &str) -> Result<Tz, String> {
-    let name = match name {
-        "local" => match iana_time_zone::get_timezone() {
-            // A host without a configured zone reports no name, or one that is not an IANA name.
-            Ok(name) if name.parse::<Tz>().is_ok() => name,
-            _ => "UTC".to_owned(),
-        },
-        other => other.to_owned(),
-    };
+pub(crate) fn zone(name: &str, local: &LocalZone) -> Result<Tz, String> {
+    if name == "local" {
+        return Ok(local.zone);
+    }
     name.parse().map_err(|_| {
         format!(
             "`{name}` is not a time zone: write an IANA name such as Europe/Berlin, UTC, or local"

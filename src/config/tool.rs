@@ -10,7 +10,7 @@ use super::environment::{RELATIVE_PATH, is_absolute_search_path};
 use super::raw::{RawExpect, RawProbe, RawTool};
 use super::reserved::EDITOR;
 use super::settings::is_hijacking;
-use super::{Builtin, Environment, Expect, ToolSandbox};
+use super::{Builtin, Environment, Expect, ToolSandbox, launch_problem, shell_syntax};
 use crate::argv::{
     ArgumentConditions, CommandLine, Declaration, Diagnostic, Diagnostics, pointer_segment,
 };
@@ -118,6 +118,11 @@ impl Tool {
             } else if is_hijacking(name) {
                 diagnostics
                     .warn(&pointer, format!("`{name}` changes what the program loads or runs"));
+            } else if value.starts_with("~/")
+                && let Some(hint) = shell_syntax::path_for(value, environment)
+            {
+                let message = format!("the program gets `{value}` as it is, with its `~`");
+                diagnostics.warnings.push(Diagnostic::new(pointer, message).with_hint(hint));
             }
         }
         let sandbox = ToolSandbox::from_raw(raw.sandbox.as_ref(), environment, &mut diagnostics);
@@ -137,6 +142,12 @@ impl Tool {
             diagnostics.error("/probe", message.to_owned());
         }
         let command = Self::command(raw, &mut diagnostics);
+        let cmd = raw.cmd.as_deref().unwrap_or_default();
+        for (pointer, args) in [("/args", &raw.args), ("/dry_run_args", &raw.dry_run_args)] {
+            let args = args.as_deref().unwrap_or_default();
+            let place = |at: usize| format!("{pointer}/{at}");
+            diagnostics.warnings.extend(shell_syntax::problems(cmd, args, place, environment));
+        }
         let probe = raw.probe.as_ref().and_then(|probe| Self::probe(raw, probe, &mut diagnostics));
         let destructive_when = conditions(raw, command.as_ref(), &mut diagnostics);
         if let Some(command) = &command {
@@ -282,12 +293,20 @@ fn program(cmd: &str, environment: &Environment, diagnostics: &mut Diagnostics) 
         diagnostics
             .error("/cmd", "`cmd` must not contain a parameter: the program is fixed".to_owned());
     } else if path.is_none() {
-        diagnostics.warn(
-            "/cmd",
-            format!(
-                "`{cmd}` was not found, so the tool is not offered to models and its calls fail"
-            ),
+        let message = format!(
+            "`{cmd}` was not found, so the tool is not offered to models and its calls fail"
         );
+        // A file name with blanks is rare, a command line in this place is not.
+        let is_line = cmd.contains(char::is_whitespace) || shell_syntax::split(cmd).is_none();
+        let hint = is_line.then(|| {
+            format!(
+                "dutyd uses no shell, and `cmd` is only the program: {}",
+                shell_syntax::keys_for(cmd)
+            )
+        });
+        diagnostics.warnings.push(Diagnostic { pointer: "/cmd".to_owned(), message, hint });
+    } else if let Some(problem) = path.as_deref().and_then(launch_problem) {
+        diagnostics.warn("/cmd", format!("`{cmd}` cannot start: {problem}"));
     }
     Program { written: cmd.to_owned(), path }
 }

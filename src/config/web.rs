@@ -2,11 +2,13 @@
 //! the addresses of models and MCP servers.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use url::{Host, Url};
 
 use super::raw::{RawHost, RawInternalHost, RawWebSearch};
 use crate::argv::{Diagnostic, Diagnostics};
+use crate::text::address::{AddressKind, kind};
 
 /// The default base URL of `web_search`.
 const SEARCH: &str = "https://api.exa.ai";
@@ -79,6 +81,31 @@ impl AllowedHost {
         }
     }
 
+    /// Returns why a valid entry opens nothing, and the entry to write; `None` if it opens
+    /// something.
+    fn opens_nothing(&self) -> Option<Diagnostic> {
+        let address = match &self.named {
+            Named::Exactly(Host::Ipv4(address)) => IpAddr::from(*address),
+            Named::Exactly(Host::Ipv6(address)) => IpAddr::from(*address),
+            Named::Exactly(Host::Domain(_)) | Named::Below(_) => return None,
+        };
+        match kind(address) {
+            AddressKind::Internal if !self.internal => {
+                let message = format!(
+                    "`{address}` is an internal address, which a plain entry does not open"
+                );
+                let hint = format!("write `{{host: \"{address}\", internal: true}}`");
+                Some(Diagnostic::new("", message).with_hint(hint))
+            }
+            AddressKind::Impossible => {
+                let message =
+                    format!("`{address}` is not the address of a host, so the entry opens nothing");
+                Some(Diagnostic::new("", message))
+            }
+            AddressKind::Public | AddressKind::Internal => None,
+        }
+    }
+
     /// Parses an entry of `allowed_domains`.
     ///
     /// *Errors*: a message for the configuration report.
@@ -100,6 +127,12 @@ impl AllowedHost {
         let named = host(text).map(Named::Exactly).ok_or_else(refused)?;
         Ok(Self { named, internal })
     }
+}
+
+/// Tells whether the name of a header suggests that its value is a credential.
+pub(super) fn suggests_credential(header: &str) -> bool {
+    let name = header.to_ascii_lowercase();
+    ["auth", "key", "token", "secret", "cookie"].iter().any(|word| name.contains(word))
 }
 
 /// Parses an http or https URL; `how` describes the expected form for the error.
@@ -173,13 +206,13 @@ fn host(text: &str) -> Option<Host> {
     }
 }
 
-/// Returns the valid hosts of a list, and an error for each invalid entry. The pointers of the
-/// errors are below `pointer`.
+/// Returns the valid hosts of a list. Reports an error for each invalid entry, and a warning for each
+/// entry that opens nothing. The pointers are below `pointer`.
 pub(crate) fn hosts(
     pointer: &str,
     raw: Option<&Vec<RawHost>>,
-) -> (Vec<AllowedHost>, Vec<Diagnostic>) {
-    let mut errors = Vec::new();
+    diagnostics: &mut Diagnostics,
+) -> Vec<AllowedHost> {
     let hosts = raw.into_iter().flatten().enumerate().filter_map(|(at, raw)| {
         let parsed = match raw {
             RawHost::Name(name) => AllowedHost::new(name, false),
@@ -187,12 +220,13 @@ pub(crate) fn hosts(
                 AllowedHost::new(host, internal.unwrap_or(false))
             }
         };
-        parsed
-            .map_err(|message| errors.push(Diagnostic::new(format!("{pointer}/{at}"), message)))
-            .ok()
+        let pointer = format!("{pointer}/{at}");
+        let host = parsed.map_err(|message| diagnostics.error(&pointer, message)).ok()?;
+        let warning = host.opens_nothing().map(|warning| Diagnostic { pointer, ..warning });
+        diagnostics.warnings.extend(warning);
+        Some(host)
     });
-    let hosts = hosts.collect();
-    (hosts, errors)
+    hosts.collect()
 }
 
 #[cfg(test)]
@@ -226,6 +260,23 @@ mod tests {
         check("bücher.example", &["xn--bcher-kva.example", "BÜCHER.example"], &["bucher.example"]);
         check("127.0.0.1", &["127.0.0.1", "127.1", "0x7f.1", "2130706433"], &["127.0.0.2"]);
         check("::1", &["[::1]", "[0:0::1]"], &["[::2]"]);
+    }
+
+    // proves NET-7
+    #[test]
+    fn an_entry_that_opens_nothing_is_a_warning() {
+        let hint = |text: &str, internal: bool| {
+            AllowedHost::new(text, internal).unwrap().opens_nothing().map(|found| found.hint)
+        };
+        let write =
+            |host: &str| Some(Some(format!("write `{{host: \"{host}\", internal: true}}`")));
+        assert_eq!(hint("10.0.0.5", false), write("10.0.0.5"));
+        assert_eq!(hint("0x7f.1", false), write("127.0.0.1"));
+        assert_eq!(hint("::1", false), write("::1"));
+        assert_eq!(hint("0.0.0.0", true), Some(None));
+        for (text, internal) in [("10.0.0.5", true), ("8.8.8.8", false), ("a.example", false)] {
+            assert_eq!(hint(text, internal), None, "{text}");
+        }
     }
 
     #[test]

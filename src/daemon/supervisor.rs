@@ -216,6 +216,9 @@ impl Supervisor {
             widened: Vec::new(),
             needs_restart: Vec::new(),
             changed_values: Vec::new(),
+            warnings: Vec::new(),
+            added: Vec::new(),
+            paused_removed: Vec::new(),
         };
         let load = Arc::from(std::mem::replace(
             &mut parts.reload,
@@ -276,6 +279,7 @@ impl Supervisor {
     pub async fn run(mut self) {
         let mut watchdog = self.parts.watchdog.map(|period| tokio::time::interval(period / 2));
         self.log_cannot_begin();
+        self.log_paused_removed(&[]);
         self.fill().await;
         loop {
             self.tell_systemd();

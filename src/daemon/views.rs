@@ -82,6 +82,16 @@ pub struct StatusConfig {
     /// part of the digest.
     #[serde(default)]
     pub changed_values: Vec<String>,
+    /// The warnings about the files on disk, without places.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// Jobs that came with the configuration in effect and are not paused.
+    #[serde(default)]
+    pub added: Vec<String>,
+    /// Paused jobs that are not in the configuration. If one of them got another name, the job with
+    /// the new name is not paused.
+    #[serde(default)]
+    pub paused_removed: Vec<String>,
 }
 
 /// The number of runs, in `status`.

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
 use super::command::Command;
-use crate::config::{Config, ConfigError, FileSet, Loaded, Report};
+use crate::config::{Config, ConfigError, FileSet, Loaded, Report, is_fragment};
 use crate::process::on_host;
 
 /// How long nothing may change before the files are read.
@@ -273,13 +273,13 @@ impl Files {
 
     /// Tells whether the configuration may be read from this path.
     fn may_contain(&self, path: &Path) -> bool {
-        let is_fragment = || {
+        let is_listed = || {
             let parent = path.parent();
             let is_there = |name: &str| parent == Some(self.directory.join(name).as_path());
-            path.extension().is_some_and(|end| end == "yaml")
+            is_fragment(path)
                 && (parent == Some(&self.directory) || is_there("jobs.d") || is_there("tools.d"))
         };
-        self.named.contains(path) || is_fragment()
+        self.named.contains(path) || is_listed()
     }
 
     /// Tells whether dutyd reads configuration files directly from this directory.

@@ -12,6 +12,8 @@ use croner::Cron;
 use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
+use super::advice::{advise, split_range};
+
 use super::gap::next_gap;
 
 pub use count::Folded;
@@ -49,7 +51,7 @@ pub enum ScheduleError {
         reason: String,
     },
     /// The expression describes a date that never comes, such as the 30th of February.
-    #[error("`{expression}` never comes due")]
+    #[error("`{expression}` never comes due: without `schedule`, a job is only started by hand")]
     NeverFires {
         /// The expression as written.
         expression: String,
@@ -258,6 +260,15 @@ impl Schedule {
 }
 
 fn parse(text: &str) -> Result<Cron, ScheduleError> {
+    read(text).map_err(|error| match advise(text, |text| read(text).is_ok()) {
+        Some(reason) => ScheduleError::Malformed { expression: text.to_owned(), reason },
+        None => error,
+    })
+}
+
+fn read(text: &str) -> Result<Cron, ScheduleError> {
+    // The parser does not know this name, which every manual of cron has.
+    let text = if text.eq_ignore_ascii_case("@midnight") { "@daily" } else { text };
     let malformed =
         |reason: String| ScheduleError::Malformed { expression: text.to_owned(), reason };
     let pattern = if text.starts_with('@') {
@@ -281,7 +292,8 @@ fn parser() -> CronParser {
 /// parser's message.
 fn reason(text: &str, error: &CronError) -> String {
     if text.starts_with('@') {
-        return "use @yearly, @annually, @monthly, @weekly, @daily or @hourly".to_owned();
+        return "use @yearly, @annually, @monthly, @weekly, @daily, @midnight or @hourly"
+            .to_owned();
     }
     let fields: Vec<&str> = text.split_whitespace().collect();
     let facts = FIELDS.iter().skip(usize::from(fields.len() == 5));
@@ -292,6 +304,12 @@ fn reason(text: &str, error: &CronError) -> String {
             plain_fields(&alone).is_ok_and(|pattern| parser().parse(&pattern).is_err())
         };
         if let Some(part) = field.split(',').find(is_wrong) {
+            let ranges = split_range(part, *least, *most).filter(|_| *name != "year");
+            if let Some(ranges) = ranges {
+                return format!(
+                    "the range `{part}` of the {name} field runs backwards: write `{ranges}`"
+                );
+            }
             let names = match *name {
                 "month" => ", or JAN to DEC",
                 "day of week" => ", or SUN to SAT",
@@ -442,6 +460,38 @@ mod tests {
         {
             assert!(error(wrong).contains("is not a cron expression"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn schedules_of_other_schedulers_are_answered_with_ours() {
+        let check = |text: &str, expected: &str| {
+            let error = Expression::parse(text).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}\nlacks\n{expected}");
+        };
+        check("@every 1h30m", "write `every: 1h30m` instead");
+        check("@reboot", "there is no such schedule");
+        check("@noon", "use @yearly");
+        check("daily", "write `@daily`");
+        check("Midnight", "write `@midnight`");
+        check("CRON_TZ=Europe/Berlin 0 9 * * *", "write `timezone: Europe/Berlin` and");
+        check("TZ=UTC 0 9 * * *", "`schedule: \"0 9 * * *\"`");
+        check("0 9 * * * root /usr/bin/backup", "write only the time, `\"0 9 * * *\"`");
+        check("0 9 * * * /usr/bin/backup", "no user and no command");
+        check("0 9 * * * root /usr/bin/backup --all now", "no user and no command");
+        check("@daily root /usr/bin/backup", "write only the time, `\"@daily\"`");
+        check("0 0 9 * * MONDAI", "day of week field");
+        check("0 22-2 * * *", "write `22-23,0-2`");
+        check("0 0 25-5 * *", "write `25-31,1-5`");
+        check("0 0 * * 5-1", "write `5-7,0-1`");
+        assert!(Expression::parse("0 22-23,0-2 * * 5-7,0-1").is_ok());
+    }
+
+    #[test]
+    fn midnight_is_a_name_of_daily() {
+        let dues = |text: &str| dues(text, Tz::Europe__Berlin, "2026-05-04T00:00:00Z", 3).unwrap();
+        assert_eq!(dues("@midnight"), dues("@daily"));
+        assert_eq!(schedule(&["@midnight"], Tz::UTC).as_written(), "@midnight");
+        assert!(schedule(&["@midnight"], Tz::UTC).is_fixed_time(at("2026-05-05T00:00:00Z")));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! time that a clock change skips is due right after the change, and one that occurs twice is due
 //! once. Intervals and wildcards follow real time (CRON-2).
 
+mod advice;
 mod expression;
 mod gap;
 mod jitter;

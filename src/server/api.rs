@@ -84,8 +84,11 @@ impl Api {
         report.approvals = Some(self.approvals.waiting().len());
         let disk = self.disk.clone();
         let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();
-        let config = loaded.and_then(|loaded| loaded.config);
-        report.config.disk_digest = config.map(|config| config.digest);
+        if let Some(loaded) = loaded {
+            let warnings = loaded.report.warnings.into_iter();
+            report.config.warnings = warnings.map(|warning| warning.message).collect();
+            report.config.disk_digest = loaded.config.map(|config| config.digest);
+        }
         Ok(report)
     }
 

@@ -18,7 +18,8 @@ use crate::store::{self, Pruned, Retention};
 
 /// Reloads the configuration and reports whether it changed.
 ///
-/// *Shape*: `{"digest":"38be…","changed":true,"widened":["web"],"needs_restart":[],"values":["ops_key"]}`
+/// *Shape*: `{"digest":"38be…","changed":true,"widened":["web"],"needs_restart":[],"values":["ops_key"],`
+/// `"paused_removed":["backup"],"added":["nightly-backup"]}`
 pub(super) async fn reload(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -36,6 +37,8 @@ pub(super) async fn reload(
         "widened": if changed { config.widened } else { Vec::new() },
         "needs_restart": config.needs_restart,
         "values": config.changed_values,
+        "paused_removed": config.paused_removed,
+        "added": config.added,
     })))
 }
 

@@ -142,10 +142,12 @@ fn configuration_item(status: &StatusReport) -> CheckItem {
         }
         Some(_) => ", in effect",
     };
+    let warnings: String =
+        config.warnings.iter().map(|warning| format!("; warning: {warning}")).collect();
     CheckItem {
         name: "configuration".to_owned(),
         ok: Some(config.valid && config.disk_digest.is_some()),
-        detail: format!("{}{says}", config.directory),
+        detail: format!("{}{says}{warnings}", config.directory),
     }
 }
 

@@ -170,7 +170,8 @@ impl Db {
     }
 }
 
-fn failed(path: &Path, error: rusqlite::Error) -> DbError {
+/// Converts an error of SQLite; one about the content of the file becomes [`DbError::Damaged`].
+pub(super) fn failed(path: &Path, error: rusqlite::Error) -> DbError {
     match is_damage(&error) {
         true => DbError::Damaged(path.to_path_buf()),
         false => DbError::Sqlite { path: path.to_path_buf(), error },

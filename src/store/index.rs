@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
-use super::db::{Db, DbError, Schema, in_memory, read_only};
+use super::db::{Db, DbError, Schema, failed, in_memory, read_only};
 use super::expired_runs::{IndexedRun, expired};
 use super::lock::StateLock;
 use super::reader::{ReadLine, read_lines};
@@ -246,9 +246,7 @@ impl Index {
                 Ok(connection)
             }),
         };
-        connection
-            .and_then(|connection| query(&connection))
-            .map_err(|error| DbError::Sqlite { path, error })
+        connection.and_then(|connection| query(&connection)).map_err(|error| failed(&path, error))
     }
 }
 

@@ -14,7 +14,7 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
 use super::claim::{Claim, SlotState, StateWord, decide, write_claim};
-use super::db::{Db, DbError, Origin, read_only};
+use super::db::{Db, DbError, Origin, failed, read_only};
 use super::guards::{GuardsFile, LedgerFound, Life, Restrictions, has_past};
 use super::identity::{Displaced, StateIdentity};
 use super::lock::StateLock;
@@ -320,7 +320,7 @@ impl Ledger {
         };
         query(&LedgerReader { connection: &reading.connection })
             .map(Some)
-            .map_err(|error| DbError::Sqlite { path, error })
+            .map_err(|error| failed(&path, error))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Functions over text: escaping, did-you-mean, templates, patches, diffs, truncation, redaction,
-//! web pages, the size of JSON, durations and sizes.
+//! web pages, the size of JSON, durations and sizes, addresses.
 //!
 //! Nothing here knows about runs or reads files.
 
+pub(crate) mod address;
 pub(crate) mod diff;
 pub(crate) mod escape;
 pub mod html;

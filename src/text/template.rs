@@ -2,7 +2,8 @@
 //!
 //! A value is never searched for braces (ARG-3), and nothing is split, globbed or expanded. Tool
 //! arguments and prompts share this grammar. In a tool argument, a placeholder names a parameter.
-//! In a prompt, it names an entry of `vars`.
+//! In a prompt, it names an entry of `vars`. `{{{{` stands for a literal `{{`, so `{{{{.Names}}` is
+//! the Go template `{{.Names}}`.
 
 /// One piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +23,12 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// `{{` without a closing `}}`.
-    #[error("`{{{{` is never closed by `}}}}`")]
+    #[error("`{{{{` is never closed by `}}}}`: write `{{{{{{{{` for a literal `{{{{`")]
     Unclosed,
     /// The text between the braces is not a name.
-    #[error("`{{{{{0}}}}}` does not contain a name: use letters, digits and `_` only")]
+    #[error(
+        "`{{{{{0}}}}}` does not contain a name: use letters, digits and `_` only, or write `{{{{{{{{` for a literal `{{{{`"
+    )]
     NotAName(String),
     /// A single brace before a name and two after it.
     #[error("`{{{0}}}}}` opens with one brace and closes with two")]
@@ -41,12 +44,17 @@ impl Template {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("{{") {
             check_literal(before)?;
+            push_literal(&mut pieces, before);
+            if let Some(tail) = after.strip_prefix("{{") {
+                push_literal(&mut pieces, "{{");
+                rest = tail;
+                continue;
+            }
             let (inside, tail) = after.split_once("}}").ok_or(TemplateError::Unclosed)?;
             let name = inside.trim();
             if !is_name(name) {
                 return Err(TemplateError::NotAName(inside.to_owned()));
             }
-            push_literal(&mut pieces, before);
             pieces.push(Piece::Placeholder(name.to_owned()));
             rest = tail;
         }
@@ -102,8 +110,12 @@ impl Template {
 }
 
 fn push_literal(pieces: &mut Vec<Piece>, text: &str) {
-    if !text.is_empty() {
-        pieces.push(Piece::Literal(text.to_owned()));
+    if text.is_empty() {
+        return;
+    }
+    match pieces.last_mut() {
+        Some(Piece::Literal(before)) => before.push_str(text),
+        _ => pieces.push(Piece::Literal(text.to_owned())),
     }
 }
 
@@ -146,6 +158,21 @@ mod tests {
         assert_eq!(placeholders("{name}}"), Err(TemplateError::HalfOpen("name".into())));
     }
 
+    #[test]
+    fn doubled_braces_are_literal() {
+        let check = |text: &str, literal: &str| {
+            assert_eq!(Template::parse(text).unwrap().literal(), Some(literal), "{text}");
+        };
+        check("{{{{.Names}} {{{{.Status}}", "{{.Names}} {{.Status}}");
+        check("a{{{{", "a{{");
+        check("{{{{{{{{", "{{{{");
+        check("{{{{x}}", "{{x}}");
+        let mixed = Template::parse("{{{{.A}}{{x}}{{{{.B}}").unwrap();
+        assert_eq!(mixed.render(|_| Some("1")), Some("{{.A}}1{{.B}}".to_owned()));
+        let error = Template::parse("{{.Names}}").unwrap_err().to_string();
+        assert!(error.ends_with("write `{{{{` for a literal `{{`"), "{error}");
+    }
+
     proptest! {
         // proves ARG-3
         #[test]
@@ -157,7 +184,8 @@ mod tests {
         #[test]
         fn any_text_parses_or_is_refused(text in ".*") {
             if let Ok(template) = Template::parse(&text) && template.literal().is_some() {
-                prop_assert_eq!(template.literal(), Some(text.as_str()));
+                let literal = text.replace("{{{{", "{{");
+                prop_assert_eq!(template.literal(), Some(literal.as_str()));
             }
         }
     }

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::ToolContext;
 use super::output::PROGRAM_VIEW;
 use crate::agent::{CallContext, CallOutput, PreparedCall};
-use crate::config::ToolSandbox;
+use crate::config::{ToolSandbox, launch_problem};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::process::{Exit, HUNG_UP, HostWork, HostWorkError, ProcessSpec, SpawnFailure};
 
@@ -98,7 +98,14 @@ impl Process<'_> {
                 (Some(exit), output)
             }
             Err(failure) => {
-                fail(&failure, &mut output);
+                let program = self.program.clone();
+                let is_refused = matches!(failure, SpawnFailure::Refused { .. });
+                let cause = if is_refused && ctx.programs.execution.is_local() {
+                    ctx.host_work.run(move || launch_problem(&program)).await.ok().flatten()
+                } else {
+                    None
+                };
+                fail(&failure, cause, &mut output);
                 (None, output)
             }
         }
@@ -130,7 +137,8 @@ pub(super) fn interruption(
     Some((ErrorKind::Interrupted, note.to_owned()))
 }
 
-fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
+/// `cause` is why the kernel does not start the program, if we know it.
+fn fail(failure: &SpawnFailure, cause: Option<String>, output: &mut CallOutput) {
     let kind = match failure {
         SpawnFailure::Refused { .. } | SpawnFailure::Order(_) => ErrorKind::SpawnFailed,
         SpawnFailure::ShimLost { .. } => ErrorKind::Interrupted,
@@ -138,7 +146,10 @@ fn fail(failure: &SpawnFailure, output: &mut CallOutput) {
     };
     let message = match failure {
         SpawnFailure::Refused { step, errno } => {
-            format!("[ERROR: {step} failed with {errno:?}: {}. Nothing was run.]", errno.desc())
+            let cause = cause.map(|cause| format!(" The program cannot start: {cause}."));
+            let cause = cause.unwrap_or_default();
+            let why = errno.desc();
+            format!("[ERROR: {step} failed with {errno:?}: {why}. Nothing was run.{cause}]")
         }
         other => format!("[ERROR: {other}]"),
     };

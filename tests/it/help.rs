@@ -30,6 +30,16 @@ fn every_verb_and_flag_is_named_in_the_help() {
 }
 
 #[test]
+fn each_verb_has_its_synopsis_in_the_manual() {
+    let place = Place::new(&[]);
+    let manual = place.dutyd(&["man"]).stdout.replace("\\-", "-");
+    for verb in verbs(&place.dutyd(&["--help"]).stdout) {
+        let synopsis = format!("\\fBdutyd {verb}\\fR");
+        assert!(manual.contains(&synopsis), "{verb} has no synopsis");
+    }
+}
+
+#[test]
 fn every_exit_code_is_named_in_the_manual() {
     let manual = Place::new(&[]).dutyd(&["man"]).stdout;
     let codes: String =

@@ -22,6 +22,7 @@ mod differential;
 mod disk;
 mod environment;
 mod faults;
+mod field_config;
 mod follow;
 mod formats;
 mod hang;

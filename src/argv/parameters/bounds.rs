@@ -31,6 +31,15 @@ pub(super) fn check_satisfiable(
             errors.push(Diagnostic::new(format!("{pointer}/{least}"), message));
         }
     }
+    let is_integer = schema.get("type").and_then(Value::as_str) == Some("integer");
+    if let (Some(low), Some(high)) = (bound("minimum"), bound("maximum"))
+        && is_integer
+        && low <= high
+        && low.ceil() > high.floor()
+    {
+        let message = format!("there is no integer from `minimum: {low}` to `maximum: {high}`");
+        errors.push(Diagnostic::new(format!("{pointer}/minimum"), message));
+    }
 }
 
 /// Reports each keyword that does not apply to values of this type. JSON Schema ignores such a

@@ -64,7 +64,7 @@ impl JobChecker<'_> {
             (None, Some(name)) => ("", Some(name)),
             (None, None) => ("", None),
         };
-        match name.map(|name| zone(name)) {
+        match name.map(|name| zone(name, &self.ctx.settings.local_zone)) {
             None => Some(self.ctx.settings.timezone),
             Some(Ok(zone)) => Some(zone),
             Some(Err(message)) => {
@@ -179,6 +179,10 @@ impl JobChecker<'_> {
                 (None, vars)
             }
             Ok(template) => {
+                if text.contains("{%") && text.contains("%}") {
+                    let message = "`{% … %}` reaches the model as it is: a prompt only replaces `{{name}}` by an entry of `vars`";
+                    self.diagnostics.warn(pointer, message);
+                }
                 let unknown: BTreeSet<&str> =
                     template.placeholders().filter(|name| !vars.contains_key(*name)).collect();
                 for name in unknown {
@@ -415,10 +419,11 @@ impl JobChecker<'_> {
                 let message = format!(
                     "`{name}` has category {category}: an entry under `{kind}` does not admit it"
                 );
+                let hint = format!("write `{category}: [{name}]` under `tools`");
                 self.diagnostics.warnings.push(Diagnostic {
                     pointer: pointer.clone(),
                     message,
-                    hint: None,
+                    hint: Some(hint),
                 });
             }
             if let Ok(tool) = ToolName::parse(name) {

@@ -9,6 +9,7 @@ use super::{Checked, Loader};
 use crate::config::document;
 use crate::config::files::{check_ownership, check_ownership_above, leaves};
 use crate::config::interpolate::interpolate;
+use crate::config::links::check_way;
 use crate::config::schema::FileSchema;
 use crate::config::{ConfigError, Trust};
 
@@ -19,13 +20,31 @@ impl Loader<'_> {
         if !self.trust_path(&self.set.directory) || self.trust == Trust::Given {
             return;
         }
-        let real = std::fs::canonicalize(&self.set.directory).unwrap_or_default();
-        let problem =
-            real.ancestors().skip(1).find_map(|above| check_ownership_above(above, self.own_uid));
+        // Who can write a directory above a link to the configuration can replace the link.
+        let ways =
+            [std::fs::canonicalize(&self.set.directory), std::path::absolute(&self.set.directory)];
+        let problem = ways.iter().flatten().find_map(|way| {
+            way.ancestors().skip(1).find_map(|above| check_ownership_above(above, self.own_uid))
+        });
         match problem {
             Some(problem) if self.trust == Trust::Required => self.error(problem),
             Some(problem) => self.warning(problem),
             None => {}
+        }
+    }
+
+    /// Refuses the files whose names end almost like those that dutyd reads.
+    pub(super) fn refuse_misnamed(&self) {
+        for path in &self.set.misnamed {
+            let ending = path.extension().unwrap_or_default().to_string_lossy();
+            let message = format!(
+                "the ending `.{ending}` is not read, so everything in this file would be missing"
+            );
+            let right = path.with_extension("yaml");
+            self.error(
+                ConfigError::of_file(path.display().to_string(), message)
+                    .with_hint(format!("rename it to {}, or remove it", right.display())),
+            );
         }
     }
 
@@ -39,7 +58,10 @@ impl Loader<'_> {
             self.error(problem);
             return false;
         }
-        let Some(problem) = check_ownership(path, self.own_uid) else { return true };
+        let way = check_way(path, &self.set.directory, self.own_uid);
+        let Some(problem) = way.or_else(|| check_ownership(path, self.own_uid)) else {
+            return true;
+        };
         let is_refused = self.trust == Trust::Required;
         if is_refused {
             self.error(problem);

@@ -313,6 +313,66 @@ fn a_cost_limit_without_a_price_is_an_error() {
     );
 }
 
+/// Returns the warnings with their hints, one line each.
+fn warnings(files: &[(&str, &str)]) -> Vec<String> {
+    let report = load_texts(files).report;
+    assert_eq!(report.errors, [], "{}", report.render());
+    let line = |warning: ConfigError| {
+        let hint = warning.hint.unwrap_or_default();
+        format!("{}: {} | {hint}", warning.field, warning.message)
+    };
+    report.warnings.into_iter().map(line).collect()
+}
+
+#[test]
+fn entries_of_lists_without_effect_are_reported_with_the_line_to_write() {
+    let of = |tools: &str| {
+        let jobs = format!("version: 1\njobs: [{{name: a, prompt: x, tools: {tools}}}]\n");
+        warnings(&[("config.yaml", CONFIG), ("tools.yaml", TOOLS), ("jobs.yaml", &jobs)])
+    };
+    let found = of("{read: [df, scale]}");
+    assert_eq!(
+        found,
+        [
+            "jobs[0].tools.read[1]: `scale` has category write: an entry under `read` does not admit it | write `write: [scale]` under `tools`"
+        ]
+    );
+    let found = of("{approve: [scale, df]}");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("denied and never wait for approval | write `write: [scale]`"));
+    let found = of("{read: [], approve: [df]}");
+    assert!(found[0].ends_with("write `read: [df]` under `tools`"), "{found:?}");
+    for right in ["{write: [scale], approve: [scale]}", "{approve: [df]}", "{read: [df]}"] {
+        assert_eq!(of(right), [""; 0], "{right}");
+    }
+}
+
+#[test]
+fn a_command_line_in_cmd_is_answered_with_the_keys_to_write() {
+    let of = |tool: &str| {
+        let tools =
+            format!("version: 1\ntools: [{{name: t, description: d, category: read, {tool}}}]\n");
+        let jobs = "version: 1\njobs: []\n";
+        warnings(&[("config.yaml", CONFIG), ("tools.yaml", &tools), ("jobs.yaml", jobs)])
+    };
+    assert!(of("cmd: df -h")[0].contains("write `cmd: df` and `args: [\"-h\"]`"));
+    assert!(of("cmd: 'df -h | grep x'")[0].contains("write `cmd: bash` and `args: [\"-c\", "));
+    assert!(of("cmd: cat, args: ['|', wc]")[0].contains("tools[0].args[0]: the program gets `|`"));
+    assert!(of("cmd: cat, env: {X: ~/x}")[0].contains("with its `~`"));
+    assert_eq!(of("cmd: cat, args: [/etc/hostname]"), [""; 0]);
+}
+
+// proves SEC-2
+#[test]
+fn a_quoted_line_does_not_show_a_literal_key() {
+    let config = "models: {m: {provider: openai, model: m, api_key: sk-literal-0, colour: 1}}\n";
+    let jobs = "version: 1\njobs: []\n";
+    let files = [("config.yaml", config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)];
+    let rendered = load_texts(&files).report.render();
+    assert!(rendered.contains("unknown key `colour`"), "{rendered}");
+    assert!(!rendered.contains("sk-literal-0"), "{rendered}");
+}
+
 // proves CFG-2
 #[test]
 fn empty_and_missing_files_are_never_no_jobs() {

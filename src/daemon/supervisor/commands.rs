@@ -8,7 +8,7 @@ use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
 use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
 use crate::config::SandboxMode;
-use crate::daemon::views::{StatusJobs, StatusReport, StatusRuns};
+use crate::daemon::views::{StatusConfig, StatusJobs, StatusReport, StatusRuns};
 use crate::domain::{Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::{TriggerFacts, why_runs_cannot_begin};
@@ -304,7 +304,11 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             started_at: self.started_at,
-            config: self.config_state.clone(),
+            // A person may have ended a pause since the last load.
+            config: StatusConfig {
+                paused_removed: self.paused_removed(),
+                ..self.config_state.clone()
+            },
             runs: StatusRuns {
                 active: self.active.len(),
                 queued: self.queue.len() + self.retries.len(),

@@ -79,6 +79,21 @@ impl Supervisor {
         Ok(was_paused)
     }
 
+    /// Returns the paused jobs that are not in the configuration.
+    pub(super) fn paused_removed(&self) -> Vec<String> {
+        let config = self.config.borrow();
+        let gone = self.pauses.iter().filter(|job| !config.jobs.contains_key(job.as_str()));
+        gone.cloned().collect()
+    }
+
+    /// Logs the paused jobs that are not in the configuration. `added` are the jobs that came.
+    pub(super) fn log_paused_removed(&self, added: &[String]) {
+        let removed = self.paused_removed();
+        if !removed.is_empty() {
+            tracing::warn!(paused = ?removed, ?added, "paused jobs are not in the configuration; a job that got another name is not paused");
+        }
+    }
+
     /// Returns the number of paused jobs in the configuration.
     pub(super) fn paused_jobs(&self) -> usize {
         let config = self.config.borrow();

@@ -200,19 +200,25 @@ impl Supervisor {
         }
         let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
         let removed: Vec<String> = names(old).difference(&names(new)).cloned().collect();
+        let mut added: Vec<String> = names(new).difference(&names(old)).cloned().collect();
+        added.retain(|job| !self.pauses.contains(job));
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
         if !removed.is_empty() {
             tracing::warn!(jobs = ?removed, "jobs were removed from the configuration");
+            self.log_paused_removed(&added);
         }
+        let paused_removed = self.paused_removed();
         if !widened.is_empty() {
             tracing::warn!(jobs = ?widened, "jobs gained rights through the reload");
         }
         let state = &mut self.config_state;
         if new.digest != state.digest {
             state.widened = widened;
+            state.added = added;
         }
+        state.paused_removed = paused_removed;
         state.valid = true;
         state.errors = Vec::new();
         state.needs_restart = needs_restart;
