@@ -208,11 +208,11 @@ impl RunSummary {
                 // If a limit ends a run, we write its last message ourselves. That message is not a
                 // model response, so it is not an iteration.
                 Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
-                Some(Event::PolicyDecision(decision)) => {
-                    // A call that requires approval has two decisions.
-                    if decision.decision != DecisionKind::Deny {
-                        calls.insert(&decision.call_id);
-                    }
+                // A call that requires approval has two decisions.
+                Some(Event::PolicyDecision(decision))
+                    if decision.decision != DecisionKind::Deny =>
+                {
+                    calls.insert(&decision.call_id);
                 }
                 Some(Event::SessionEnd(end)) => row.end(end, line.ts.clone()),
                 _ => {}
