@@ -30,7 +30,7 @@ pub use declared::{DeclaredTool, declared_resources};
 pub use environment::{Connection, ExecutionEnvironment, Local, Remote, TargetError};
 pub use mcp::{
     Described, LeftOut, McpError, McpWarning, Offer, Pins, RunningServer, SchemaError,
-    UnusableServer, name_for_models,
+    UnusableServer, name_for_models, read_as_answer,
 };
 pub use output::{Collected, Collector, INLINE_LIMIT, KeptFile, OutputStore};
 pub use remote_script::missing_programs;

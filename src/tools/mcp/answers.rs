@@ -48,6 +48,16 @@ enum Named {
     Nothing,
 }
 
+/// Reads bytes as what a server sends while some requests are open, for fuzz targets. Returns the
+/// number of messages.
+#[doc(hidden)]
+#[must_use]
+pub fn read_as_answer(bytes: &[u8], requests: u8) -> usize {
+    let mut open = OpenRequests::default();
+    open.open.extend((0..requests.into()).map(|id| (id, Asked::Other)));
+    open.read(bytes, None).len()
+}
+
 /// The requests that have no answer yet.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequests {

@@ -32,6 +32,7 @@ use crate::agent::AgentTool;
 use crate::config::McpServer;
 use crate::domain::Category;
 pub use alias::name_for_models;
+pub use answers::read_as_answer;
 use connection::Connection;
 use error::{ListFault, UnreadableTool};
 pub use error::{McpError, SchemaError, UnusableServer};
