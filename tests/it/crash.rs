@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, alive, wait_until};
+use crate::support::{Daemon, Place, alive, wait_until};
 
 const TOOLS: &str = "version: 1
 tools:
@@ -18,6 +18,14 @@ tools:
     cmd: sh
     args: [-c, 'printf \"%s %s\\n\" \"$${TMPDIR##*/}\" \"$1\" >> ROOT/made', sh, '{{id}}']
     parameters: {id: {type: string, enum: [a, b]}}
+  - name: late
+    description: Appends the id of its run to a file, a moment after its child was started
+    category: write
+    cmd: sh
+    args: [-c, '(sleep 0.3; echo \"$${TMPDIR##*/}\" >> ROOT/late) & wait']
+    probe:
+      args: [-c, 'touch ROOT/late; grep -qx \"$${TMPDIR##*/}\" ROOT/late']
+      done_when: {exit_code: 0}
 ";
 const SCRIPT: &str = "steps:
   - call: [{tool: look}, {tool: look}]
@@ -26,7 +34,7 @@ const SCRIPT: &str = "steps:
   - say: done
 ";
 const CONFIG: &str = "default_model: m
-models: {m: {provider: scripted, script: s.yaml}, looks: {provider: scripted, script: looks.yaml}}
+models: {m: {provider: scripted, script: s.yaml}, looks: {provider: scripted, script: looks.yaml}, lates: {provider: scripted, script: lates.yaml}}
 security: {sandbox: off}
 shutdown_grace: 5s
 ";
@@ -36,6 +44,7 @@ fn place(jobs: &str) -> Place {
         ("config.yaml", CONFIG),
         ("s.yaml", SCRIPT),
         ("looks.yaml", "steps: [{call: {tool: look}}, {call: {tool: look}}]\n"),
+        ("lates.yaml", "steps: [{call: {tool: late}}, {say: done}]\n"),
         ("jobs.yaml", jobs),
     ]);
     let root = place.path().display().to_string();
@@ -144,6 +153,61 @@ fn kills() -> usize {
     std::env::var("DUTYD_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(30)
 }
 
+/// Kills the daemon; every third time with its fork server and all its shims, none of which can act in
+/// between.
+fn kill(daemon: Daemon, random: &mut fastrand::Rng) {
+    let mut pids = vec![daemon.pid()];
+    if random.u8(0..3) == 0 {
+        let processes = processes();
+        let mut below = vec![daemon.pid()];
+        while let Some(parent) = below.pop() {
+            let children = processes.iter().filter(|(_, of, _)| *of == parent);
+            below.extend(children.clone().map(|(pid, ..)| *pid));
+            pids.extend(children.filter(|(.., is_ours)| *is_ours).map(|(pid, ..)| *pid));
+        }
+    }
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for pid in &pids {
+            // A shim may have ended.
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), signal);
+        }
+    }
+    daemon.wait();
+}
+
+/// Returns the pid and the parent of each process, and whether it is a fork server or a shim.
+fn processes() -> Vec<(i32, i32, bool)> {
+    let stats = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = stats.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| {
+            let (head, rest) = stat.rsplit_once(')')?;
+            let (pid, name) = head.split_once(" (")?;
+            let parent = rest.split_whitespace().nth(1)?;
+            Some((pid.parse().ok()?, parent.parse().ok()?, name.starts_with("dutyd:")))
+        })
+        .collect()
+}
+
+/// Checks that no effect followed a probe that said "not done", and that none happened twice.
+fn check_probes(place: &Place, run_ids: &[&str]) {
+    let late = std::fs::read_to_string(place.path().join("late")).unwrap_or_default();
+    let mut probes = 0;
+    for run_id in run_ids {
+        let effects = late.lines().filter(|line| line == run_id).count();
+        assert!(effects <= 1, "{run_id} took effect {effects} times");
+        let shown = place.json(&["show", run_id]);
+        let events = shown["events"].as_array().unwrap().iter();
+        for probe in events.filter(|event| event["type"] == "probe") {
+            probes += 1;
+            if let Some(done) = probe["done"].as_bool() {
+                assert_eq!(effects, usize::from(done), "an effect followed its probe: {probe}");
+            }
+        }
+    }
+    println!("{probes} probes");
+}
+
 /// Returns the number of slots that are not decided yet.
 fn slots_left(place: &Place) -> usize {
     let slots = place.json(&["slots"]);
@@ -159,6 +223,7 @@ fn kills_at_random_instants_lose_and_double_no_slot() {
 jobs:
   - {name: tick, schedule: '* * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
   - {name: other, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, prompt: x, tools: {write: [mark]}}
+  - {name: lates, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, model: lates, prompt: x, tools: {write: [late]}}
   - {name: fails, schedule: '*/2 * * * * *', overlap: buffer_all, catchup: all, retry: {max_attempts: 2, backoff: 1s}, limits: {max_iterations: 1}, model: looks, prompt: x}
 ",
     );
@@ -172,12 +237,11 @@ jobs:
         let verified = place.json(&["verify", "--all", "--since", "2m"]);
         assert_eq!(verified["broken"], serde_json::json!([]), "{verified}");
         std::thread::sleep(std::time::Duration::from_millis(random.u64(0..1200)));
-        daemon.signal(Signal::SIGKILL);
-        daemon.wait();
+        kill(daemon, &mut random);
         assert!(made(&place).values().all(|count| *count == 1), "{:?}", made(&place));
     }
     let daemon = place.serve();
-    for job in ["tick", "other", "fails"] {
+    for job in ["tick", "other", "lates", "fails"] {
         assert_eq!(place.dutyd(&["pause", job]).code, 0);
     }
     // A slot that waits for its next attempt is `queued`.
@@ -213,6 +277,7 @@ jobs:
     let mut attempts: Vec<_> = attempts.collect();
     attempts.sort();
     assert!(attempts.windows(2).all(|two| two[0] != two[1]), "made twice: {attempts:?}");
+    check_probes(&place, &runs);
     let count = runs.len();
     runs.sort_unstable();
     runs.dedup();
