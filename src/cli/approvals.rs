@@ -13,7 +13,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc};
 
 use super::args::{AnswerArgs, ApprovalsArgs, DenyArgs};
-use super::call_view::{CallView, Extent};
+use super::call_view::{CallView, Extent, MARGIN};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
@@ -30,7 +30,10 @@ pub(crate) async fn approvals(
     let extent = Extent::of_flag(args.full);
     output::value(context.form, &waiting, || {
         let texts: Vec<String> = waiting.iter().map(|one| described(one, extent)).collect();
-        if texts.is_empty() { "no waiting approvals\n".to_owned() } else { texts.join("\n") }
+        if texts.is_empty() {
+            return "no waiting approvals\n".to_owned();
+        }
+        output::hanging(&texts.join("\n"), MARGIN)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -45,19 +48,54 @@ pub(crate) async fn deny(context: &Context, args: &DenyArgs) -> Result<ExitCode,
 
 async fn answer(
     context: &Context,
-    id: &str,
+    name: &str,
     approved: bool,
     reason: Option<&str>,
 ) -> Result<ExitCode, CliError> {
-    let body = json!({"approved": approved, "reason": reason});
-    let is_plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
-    if id.is_empty() || !is_plain {
-        return Err(CliError::not_found(format!("there is no approval `{}`", one_line(id))));
+    let is_plain =
+        name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+    if name.is_empty() || !is_plain {
+        return Err(no_approval(name));
     }
-    let path = format!("/approvals/{id}");
-    let _: serde::de::IgnoredAny = Client::require(context)?.post(&path, &body).await?;
-    output::note(if approved { "approved" } else { "denied" });
+    let client = Client::require(context)?;
+    let waiting: Vec<ApprovalRequest> = client.list("/approvals", &()).await?;
+    let found = find(&waiting, name)?;
+    // The daemon tells whether an approval that does not wait was decided.
+    let id = found.map_or(name, |request| &request.approval_id);
+    let body = json!({"approved": approved, "reason": reason});
+    let _: serde::de::IgnoredAny = client.post(&format!("/approvals/{id}"), &body).await?;
+    let of = found.map_or_else(String::new, |ApprovalRequest { tool, job, .. }| {
+        format!(" (tool {tool} of job {job})")
+    });
+    output::note(&format!("{} {id}{of}", if approved { "approved" } else { "denied" }));
     Ok(ExitCode::SUCCESS)
+}
+
+fn no_approval(name: &str) -> CliError {
+    CliError::not_found(format!("there is no approval `{}`", one_line(name)))
+}
+
+/// Finds a waiting approval by its id or a unique prefix; `last` is the one that was requested last.
+/// `None` if no id begins with `name`.
+///
+/// *Errors*: several ids begin with `name`, or none waits for `last`.
+fn find<'a>(
+    waiting: &'a [ApprovalRequest],
+    name: &str,
+) -> Result<Option<&'a ApprovalRequest>, CliError> {
+    if name == "last" {
+        let newest = waiting.last();
+        return if newest.is_some() { Ok(newest) } else { Err(no_approval(name)) };
+    }
+    if let Some(exact) = waiting.iter().find(|request| request.approval_id == name) {
+        return Ok(Some(exact));
+    }
+    let name = name.to_ascii_lowercase();
+    let mut matching = waiting.iter().filter(|request| request.approval_id.starts_with(&name));
+    match (matching.next(), matching.next()) {
+        (_, Some(_)) => Err(CliError::ambiguous(&name)),
+        (found, None) => Ok(found),
+    }
 }
 
 /// Renders an approval request.
@@ -147,8 +185,9 @@ impl Approver for Terminal {
     }
 
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
-        output::note(&format!("\n{}", described(&request, Extent::Folded)));
-        let full = described(&request, Extent::Full);
+        let shown = output::hanging(&described(&request, Extent::Folded), MARGIN);
+        output::note(&format!("\n{shown}"));
+        let full = output::hanging(&described(&request, Extent::Full), MARGIN);
         let approved = self.yes_about("Run this?", &full).await;
         ApprovalAnswer { approved, by: "terminal".to_owned(), reason: None }
     }
@@ -167,6 +206,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
+    use crate::cli::ErrorKind;
     use crate::domain::{CallId, Category};
 
     #[tokio::test]
@@ -207,28 +247,46 @@ mod tests {
         assert!(!asked.await);
     }
 
-    // proves WEB-7
-    #[test]
-    fn a_person_sees_what_would_run_and_no_disguise() {
-        let long = format!("head{}tail", "x".repeat(5_000));
-        let request = ApprovalRequest {
-            approval_id: "a-1".to_owned(),
+    fn request(approval_id: &str) -> ApprovalRequest {
+        ApprovalRequest {
+            approval_id: approval_id.to_owned(),
             run_id: "r".to_owned(),
             job: "j".to_owned(),
             call_id: CallId::parse("call_1_1").unwrap(),
             tool: "note".to_owned(),
             category: Category::Write,
             arguments: Map::new(),
-            argv: vec![
-                "/bin/rm".to_owned(),
-                "a\n  argv[2] harmless\u{1b}[2K\u{202e}".to_owned(),
-                long,
-            ],
+            argv: Vec::new(),
             working_dir: "/srv".to_owned(),
             binding: Default::default(),
             reason: "because".to_owned(),
             expires_at: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn an_approval_has_a_prefix_and_the_newest_is_the_last() {
+        let waiting = ["01b-call_1_1-x", "01a-call_1_1-y", "01a-call_1_1-y2"].map(request);
+        let found = |name: &str| {
+            let found = find(&waiting, name);
+            found.map(|found| found.map(|request| request.approval_id.as_str()))
         };
+        assert_eq!(found("last"), Ok(Some("01a-call_1_1-y2")));
+        assert_eq!(found("01B"), Ok(Some("01b-call_1_1-x")));
+        assert_eq!(found("01a-call_1_1-y"), Ok(Some("01a-call_1_1-y")), "a whole id");
+        assert_eq!(found("01c"), Ok(None));
+        assert_eq!(found("01a").map_err(|error| error.kind), Err(ErrorKind::Usage));
+        let none = find(&[], "last").map_err(|error| error.kind);
+        assert_eq!(none.map(|_| ()), Err(ErrorKind::NotFound));
+    }
+
+    // proves WEB-7
+    #[test]
+    fn a_person_sees_what_would_run_and_no_disguise() {
+        let long = format!("head{}tail", "x".repeat(5_000));
+        let disguised = "a\n  argv[2] harmless\u{1b}[2K\u{202e}";
+        let argv = vec!["/bin/rm".to_owned(), disguised.to_owned(), long];
+        let request = ApprovalRequest { argv, ..request("a-1") };
         let told = described(&request, Extent::Folded);
         assert!(told.contains("argv[0] /bin/rm\n"), "{told}");
         assert!(!told.contains(['\u{1b}', '\u{202e}']), "{told}");

@@ -191,6 +191,9 @@ pub(crate) struct UnpauseArgs {
 pub(crate) struct TriggerArgs {
     /// Job
     pub(crate) job: String,
+    /// Replace an entry of the job's `vars`
+    #[arg(long = "var", value_name = "K=V")]
+    pub(crate) vars: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -203,6 +206,9 @@ pub(crate) struct BackfillArgs {
     /// End of the period (inclusive); must not be in the future
     #[arg(long, value_name = "TIME")]
     pub(crate) to: String,
+    /// Run the slots again that were missed, or whose runs failed or were interrupted
+    #[arg(long)]
+    pub(crate) again: bool,
 }
 
 #[derive(Debug, Args)]
@@ -361,14 +367,14 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
-    /// Id of the approval
+    /// Approval: an id or a unique prefix, or `last`
     #[arg(value_name = "ID")]
     pub(crate) approval: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DenyArgs {
-    /// Id of the approval
+    /// Approval: an id or a unique prefix, or `last`
     #[arg(value_name = "ID")]
     pub(crate) approval: String,
     /// Set the reason that is shown to the model

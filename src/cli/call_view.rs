@@ -18,6 +18,10 @@ const SHOWN_LINES: usize = 24;
 /// Characters shown of a digest.
 const DIGEST: usize = 12;
 
+/// The column in which a line of a call goes on if the terminal is too narrow for it: deeper than the
+/// label of a value.
+pub(crate) const MARGIN: usize = 6;
+
 /// How much of a call is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {

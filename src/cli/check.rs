@@ -12,6 +12,9 @@ use crate::config::{Config, Trust};
 use crate::run::{CheckItem, CheckReport, check as check_job};
 use crate::sinks::Observers;
 
+/// The column in which the details of a checklist begin.
+const DETAIL: usize = 32;
+
 pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Configuration).await?;
     let report: CheckReport = match &source {
@@ -23,20 +26,23 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
         }
         Source::Files(_) => of_files(context, &args.job).await?,
     };
-    output::value(context.form, &report, || {
-        let lines = report.items.iter().map(|item| {
-            let mark = match item.ok {
-                Some(true) => "ok  ",
-                Some(false) => "FAIL",
-                None => "?   ",
-            };
-            format!("{mark}  {:<24}  {}\n", item.name, item.detail)
-        });
-        lines.collect()
-    })?;
+    output::value(context.form, &report, || checklist(&report))?;
     source.tell(context.form);
     source.tell_stale();
     Ok(ExitCode::from(u8::from(!report.ok)))
+}
+
+/// Renders the items of a report, one in each line.
+pub(super) fn checklist(report: &CheckReport) -> String {
+    let line = |item: &CheckItem| {
+        let mark = match item.ok {
+            Some(true) => "ok  ",
+            Some(false) => "FAIL",
+            None => "?   ",
+        };
+        format!("{mark}  {:<24}  {}\n", item.name, item.detail)
+    };
+    output::hanging(&report.items.iter().map(line).collect::<String>(), DETAIL)
 }
 
 async fn of_files(context: &Context, job: &str) -> Result<CheckReport, CliError> {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use super::args::DoctorArgs;
+use super::check::checklist;
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
@@ -39,17 +40,7 @@ pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitC
     let at = host_items.map_or(items.len(), |at| at + 1);
     items.insert(at, unit(context).await);
     let report = CheckReport::of(items);
-    output::value(context.form, &report, || {
-        let lines = report.items.iter().map(|item| {
-            let mark = match item.ok {
-                Some(true) => "ok  ",
-                Some(false) => "FAIL",
-                None => "?   ",
-            };
-            format!("{mark}  {:<24}  {}\n", item.name, item.detail)
-        });
-        lines.collect()
-    })?;
+    output::value(context.form, &report, || checklist(&report))?;
     Ok(ExitCode::from(u8::from(!report.ok)))
 }
 

@@ -18,6 +18,9 @@ use crate::sinks::Observers;
 /// The exit code of a call that the gate denies.
 pub(crate) const REFUSED: u8 = 5;
 
+/// The column in which the reason begins.
+const REASON: usize = 7;
+
 pub(crate) async fn explain(context: &Context, args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let arguments: Option<Map<String, Value>> = args
         .arguments
@@ -48,13 +51,14 @@ pub(crate) async fn explain(context: &Context, args: &ExplainArgs) -> Result<Exi
         }
     };
     output::value(context.form, &explained, || {
-        format!(
+        let text = format!(
             "{}  {} by rule {}\n       {}\n",
             explained.decision.as_str(),
             explained.category,
             explained.rule,
             explained.reason
-        )
+        );
+        output::hanging(&text, REASON)
     })?;
     source.tell(context.form);
     source.tell_stale();

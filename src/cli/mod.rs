@@ -9,6 +9,7 @@ mod call_view;
 mod cancel;
 mod check;
 mod client;
+mod columns;
 mod context;
 mod demo;
 mod doctor;

@@ -6,14 +6,15 @@
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 use owo_colors::OwoColorize as _;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::args::OutputForm;
+use super::columns::{GAP, fit};
 use super::error::CliError;
-use super::wrap::terminal_width;
+use super::wrap::{hang, terminal_width};
 use crate::text::escape::{for_terminal, json_line, json_pretty, one_line};
 
 /// Prints text for people to stdout, escaped.
@@ -107,6 +108,12 @@ pub(crate) fn value<T: Serialize>(
     Ok(())
 }
 
+/// Escapes a text for people, and wraps its lines at the width of the terminal: what does not fit goes
+/// on in column `margin`.
+pub(crate) fn hanging(text: &str, margin: usize) -> String {
+    hang(&for_terminal(text), margin, terminal_width())
+}
+
 /// Formats rows as aligned columns, at most as wide as the terminal.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     table_of_width(header, rows, terminal_width())
@@ -117,53 +124,35 @@ fn table_of_width(
     rows: impl IntoIterator<Item = Vec<String>>,
     width: Option<usize>,
 ) -> String {
+    let header = header.iter().map(|name| name.to_uppercase()).collect();
+    let rows = rows.into_iter().map(|row| row.iter().map(|cell| one_line(cell)).collect());
+    let rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
+    let table = lay_out(&rows, 2);
+    let is_wide = |width: &usize| table.lines().any(|line| line.width() > *width);
+    match width.filter(is_wide) {
+        Some(width) => lay_out(&fit(&rows, width), GAP),
+        None => table,
+    }
+}
+
+/// Formats rows as columns that are `gap` apart. The first row is the header.
+fn lay_out(rows: &[Vec<String>], gap: u16) -> String {
     let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header.iter().map(|name| name.to_uppercase()));
-    for row in rows {
-        table.add_row(row.iter().map(|cell| one_line(cell)));
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    if let Some((header, rows)) = rows.split_first() {
+        table.set_header(header);
+        for row in rows {
+            table.add_row(row);
+        }
     }
     for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    let width = width.and_then(|width| u16::try_from(width).ok());
-    if let Some(width) = width.filter(|width| !fits(&table, *width)) {
-        narrow(&mut table, width);
+        column.set_padding((0, gap));
     }
     let mut out: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
     if out.is_empty() {
         out.push('\n');
     }
     out
-}
-
-fn fits(table: &Table, width: u16) -> bool {
-    table.lines().all(|line| line.trim_end().width() <= usize::from(width))
-}
-
-/// Wraps cells between words until the table fits. Breaks within a word only as a last resort, and
-/// never in the first column.
-fn narrow(table: &mut Table, width: u16) {
-    let longest_word = |column: usize, table: &Table| {
-        let cells = table.header().into_iter().chain(table.row_iter());
-        let text = cells.filter_map(|row| row.cell_iter().nth(column)).map(|cell| cell.content());
-        text.flat_map(|text| text.split(' ').map(str::width).max()).max().unwrap_or(0)
-    };
-    let least: Vec<u16> = (0..table.column_count())
-        .map(|column| u16::try_from(longest_word(column, table) + 1).unwrap_or(u16::MAX))
-        .collect();
-    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-    let is_enough = least.iter().copied().map(u32::from).sum::<u32>() <= u32::from(width);
-    for (at, (column, least)) in table.column_iter_mut().zip(least).enumerate() {
-        column.set_padding((0, 1));
-        if at == 0 {
-            column.set_constraint(ColumnConstraint::ContentWidth);
-        } else if is_enough {
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
-        }
-    }
 }
 
 #[cfg(test)]

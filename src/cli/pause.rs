@@ -55,8 +55,8 @@ pub(crate) async fn backfill(context: &Context, args: &BackfillArgs) -> Result<E
     let now = context.clock.now();
     let (from, to) = (moment(&args.from, now)?, moment(&args.to, now)?);
     let path = format!("/jobs/{}/backfill", path_segment(&args.job));
-    let answer: Value =
-        Client::require(context)?.post(&path, &json!({"from": from, "to": to})).await?;
+    let body = json!({"from": from, "to": to, "again": args.again});
+    let answer: Value = Client::require(context)?.post(&path, &body).await?;
     let slots = answer.get("slots").and_then(Value::as_u64).unwrap_or_default();
     output::value(context.form, &answer, || format!("{slots}\n"))?;
     Ok(ExitCode::SUCCESS)

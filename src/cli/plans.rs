@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::approvals::Terminal;
 use super::args::{ApplyArgs, PlanArgs, ShowPlanArgs};
-use super::call_view::{CallView, Extent};
+use super::call_view::{CallView, Extent, MARGIN};
 use super::context::Context;
 use super::error::CliError;
 use super::output;
@@ -47,7 +47,7 @@ pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
 pub(crate) async fn plan(context: &Context, args: &ShowPlanArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Record).await?;
     let plan = find(&source, &args.plan).await?;
-    output::value(context.form, &plan, || described(&plan, Extent::of_flag(args.full)))?;
+    output::value(context.form, &plan, || shown(&plan, Extent::of_flag(args.full)))?;
     source.tell(context.form);
     Ok(ExitCode::SUCCESS)
 }
@@ -80,8 +80,8 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         return Err(CliError::not_found(format!("the plan has no step {only}")));
     }
     if !args.yes && std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        output::text(&described(&plan, Extent::of_flag(args.full)));
-        let full = described(&plan, Extent::Full);
+        output::text(&shown(&plan, Extent::of_flag(args.full)));
+        let full = shown(&plan, Extent::Full);
         if !Terminal::new().yes_about("Apply this?", &full).await {
             output::note("nothing was done");
             return Ok(ExitCode::from(NOT_DONE));
@@ -113,7 +113,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     signals.abort();
     let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
     output::value(context.form, &applied.plan, || {
-        described(&applied.plan, Extent::of_flag(args.full))
+        shown(&applied.plan, Extent::of_flag(args.full))
     })?;
     let error = applied.refused.as_ref().or(applied.ended.end.error.as_ref());
     if let Some(error) = error {
@@ -167,6 +167,11 @@ async fn find(source: &Source, wanted: &str) -> Result<Plan, CliError> {
     }
     let first = plans.into_iter().next();
     first.ok_or_else(|| CliError::not_found(format!("there is no plan `{wanted}`")))
+}
+
+/// Renders a plan for the terminal.
+fn shown(plan: &Plan, extent: Extent) -> String {
+    output::hanging(&described(plan, extent), MARGIN)
 }
 
 fn described(plan: &Plan, extent: Extent) -> String {

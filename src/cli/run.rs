@@ -53,6 +53,9 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     }
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &args.job)?.clone();
+    if !job.enabled {
+        output::note("warning: the job is disabled");
+    }
     let vars = variables(&args.vars)?;
     let facts = TriggerFacts::manual(Some(myself()));
     let run_id = context.new_run_id();
@@ -172,11 +175,12 @@ fn tell_warnings(answer: &Value) {
 
 /// `dutyd trigger`: has the daemon run a job, and prints the id of the run.
 pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<ExitCode, CliError> {
+    let request = RunRequest { vars: variables(&args.vars)?, ..RunRequest::default() };
     Client::require(context)?;
     let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? else {
         return Err(CliError::failed("the daemon has just stopped"));
     };
-    let (answer, run_id) = start(&daemon, &args.job, &RunRequest::default()).await?;
+    let (answer, run_id) = start(&daemon, &args.job, &request).await?;
     output::value(context.form, &answer, || format!("{run_id}\n"))?;
     tell_warnings(&answer);
     Ok(ExitCode::SUCCESS)

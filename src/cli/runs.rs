@@ -10,9 +10,9 @@ use super::output;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
 use crate::config::Trust;
-use crate::domain::{RunId, StopReason};
+use crate::domain::StopReason;
 use crate::server::RunsQuery;
-use crate::store::{self, Index, Ledger, RunFilter, RunSummary, all_runs};
+use crate::store::{self, Index, Ledger, RunFilter, RunState, RunSummary, all_runs};
 
 pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
@@ -38,12 +38,8 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     };
     let is_cut = rows.len() > usize::try_from(args.limit).unwrap_or(usize::MAX);
     rows.truncate(usize::try_from(args.limit).unwrap_or(usize::MAX));
-    // Without a daemon, a run that no process works on waits for the next start of one.
     let is_suspended = |row: &RunSummary| {
-        let has_begun = row.outcome.is_none() && row.started_at.is_some();
-        let run_id = RunId::parse(&row.run_id);
-        let is_live = |run_id: &RunId| context.state().is_live(run_id);
-        has_begun && matches!(&source, Source::Files(_)) && !run_id.as_ref().is_ok_and(is_live)
+        row.state() == RunState::Running && source.is_suspended(context, &row.run_id)
     };
     output::value(context.form, &rows, || table(&rows, is_suspended))?;
     if is_cut {

@@ -35,7 +35,8 @@ pub(crate) async fn show(context: &Context, args: &ShowArgs) -> Result<ExitCode,
         let people = || {
             let state = if row.ended_at.is_some() { "ended in the queue" } else { "queued" };
             let why = row.error.as_deref().map(|why| format!(": {}", one_line(why)));
-            format!("run {} of {}\n{state}{}\n", row.run_id, row.job, why.unwrap_or_default())
+            let why = why.unwrap_or_default();
+            output::hanging(&format!("run {} of {}\n{state}{why}\n", row.run_id, row.job), 2)
         };
         output::value(context.form, &json!({"run": &row, "events": []}), people)?;
         return Ok(ExitCode::SUCCESS);
@@ -105,6 +106,22 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
         .collect()
 }
 
+/// Describes a run that has not ended.
+fn open_state(record: &Record, lines: &[ReadLine]) -> &'static str {
+    if record.is_live {
+        return "still running";
+    }
+    let last = lines.last().and_then(known);
+    let is_suspended = matches!(last, Some(Event::SessionSuspended { .. }));
+    match (&record.path, is_suspended) {
+        (None, _) => "not running: the daemon continues the run or marks it as interrupted",
+        (Some(_), true) => "suspended until the next start of the daemon",
+        (Some(_), false) => {
+            "not ended: the next start of the daemon continues or interrupts the run"
+        }
+    }
+}
+
 fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     let mut renderer = Renderer::new(context.color, terminal_width());
     let lines: Vec<ReadLine> = parsed(record)?;
@@ -113,10 +130,7 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     let has_ended = |line: &ReadLine| matches!(known(line), Some(Event::SessionEnd(_)));
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
         Some(end) => out.push_str(&renderer.result(&end.event)),
-        None if record.is_live => out.push_str("still running\n"),
-        None => {
-            out.push_str("not ended: the next start of the daemon continues the run or marks it as interrupted\n")
-        }
+        None => out.push_str(&format!("{}\n", open_state(record, &lines))),
     }
     out.push('\n');
     for line in &raw {

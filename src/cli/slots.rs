@@ -11,7 +11,7 @@ use super::time::moment;
 use crate::config::Trust;
 use crate::daemon::AuditReport;
 use crate::server::{AuditQuery, SlotsQuery};
-use crate::store::{Ledger, SlotRow};
+use crate::store::{Ledger, SlotRow, SlotState};
 
 pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
@@ -35,10 +35,19 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
     if let Some(limit) = args.limit {
         rows.drain(..rows.len().saturating_sub(limit));
     }
+    let is_suspended = |row: &SlotRow| {
+        let of_run = |run_id: &String| source.is_suspended(context, run_id);
+        row.state == SlotState::Running && row.run_id.as_ref().is_some_and(of_run)
+    };
     output::value(context.form, &rows, || {
         output::table(
             &["job", "due (UTC)", "state", "run", "reason"],
             rows.iter().map(|row| {
+                let (state, reason) = if is_suspended(row) {
+                    ("suspended", "until the next start of the daemon")
+                } else {
+                    (row.state.as_str(), row.reason.as_str())
+                };
                 let mut due = row.due_at.format("%Y-%m-%d %H:%M:%S").to_string();
                 if let Some(until) = row.until {
                     let until = until.format("%Y-%m-%d %H:%M:%S");
@@ -47,9 +56,9 @@ pub(crate) async fn slots(context: &Context, args: &SlotsArgs) -> Result<ExitCod
                 vec![
                     row.job.clone(),
                     due,
-                    row.state.as_str().to_owned(),
+                    state.to_owned(),
                     row.run_id.clone().unwrap_or_else(|| "-".to_owned()),
-                    row.reason.clone(),
+                    reason.to_owned(),
                 ]
             }),
         )

@@ -119,6 +119,13 @@ impl Source {
         }
     }
 
+    /// Tells whether a run that has begun and not ended waits for the next start of a daemon: none
+    /// runs, and no process works on the run.
+    pub(crate) fn is_suspended(&self, context: &Context, run_id: &str) -> bool {
+        let is_live = |run_id: &RunId| context.state().is_live(run_id);
+        matches!(self, Self::Files(_)) && !RunId::parse(run_id).as_ref().is_ok_and(is_live)
+    }
+
     /// Warns on stderr if the files differ from the configuration in effect.
     pub(crate) fn tell_stale(&self) {
         if let Self::Daemon(daemon) = self

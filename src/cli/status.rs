@@ -8,6 +8,9 @@ use super::error::CliError;
 use super::output;
 use super::pause::lost_pauses;
 
+/// The column in which the values begin.
+const VALUE: usize = 15;
+
 pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
     let report = Client::require(context)?.status().await?;
     output::value(context.form, &report, || {
@@ -65,7 +68,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         for error in &report.config.errors {
             out.push_str(&format!("  {error}\n"));
         }
-        out
+        output::hanging(&out, VALUE)
     })?;
     Ok(ExitCode::from(u8::from(!report.is_good())))
 }

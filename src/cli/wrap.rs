@@ -7,12 +7,36 @@ use unicode_width::UnicodeWidthChar as _;
 /// Columns between two tab stops of a terminal.
 const TAB: usize = 8;
 
-/// Returns the width of the terminal on stdout; `None` if stdout is not a terminal or does not
-/// report its width.
+/// The width of a terminal that does not report one, as in a container or on a serial line.
+const USUAL_WIDTH: usize = 80;
+
+/// Returns the width of the terminal on stdout; `None` if stdout is not a terminal.
 pub(crate) fn terminal_width() -> Option<usize> {
     let out = io::stdout();
-    let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok())??;
-    (size.ws_col > 0).then_some(usize::from(size.ws_col))
+    if !out.is_terminal() {
+        return None;
+    }
+    let columns = rustix::termios::tcgetwinsize(&out).map_or(0, |size| usize::from(size.ws_col));
+    Some(if columns > 0 { columns } else { USUAL_WIDTH })
+}
+
+/// Wraps the lines of a text at `width`. What does not fit goes on in column `margin`, or behind the
+/// bar (`|`) with which its line begins. `None` disables wrapping.
+pub(crate) fn hang(text: &str, margin: usize, width: Option<usize>) -> String {
+    let Some(columns) = width else { return text.to_owned() };
+    let hung = |line: &str| {
+        let own = line.trim_start_matches(' ');
+        let indent = line.len() - own.len();
+        let margin = if own.starts_with("| ") {
+            format!("{:indent$}| ", "")
+        } else {
+            " ".repeat(margin.min(columns / 2))
+        };
+        let margin_columns = margin.len();
+        let mut wrap = Wrap { column: 0, ..Wrap::new(width, margin, margin_columns) };
+        format!("{}\n", wrap.push(line))
+    };
+    text.lines().map(hung).collect()
 }
 
 /// Wraps a text that arrives in pieces.
@@ -97,6 +121,17 @@ mod tests {
         assert_eq!(wrapped(10, &["a\nb"]), "a\n| b");
         assert_eq!(wrapped(10, &["a long/long/word"]), "a \n| long/lon\n| g/word");
         assert_eq!(wrapped(10, &["三三三三三"]), "三三三三\n| 三");
+    }
+
+    #[test]
+    fn a_long_line_goes_on_below_what_it_began() {
+        let hung = |text| hang(text, 6, Some(20));
+        assert_eq!(hung("ok    fits into it"), "ok    fits into it\n");
+        assert_eq!(hung("ok    goes on below it\nok"), "ok    goes on below \n      it\nok\n");
+        assert_eq!(hung("  | a value of two words"), "  | a value of two \n  | words\n");
+        assert_eq!(hung("a very long label  x"), "a very long label  x\n");
+        assert_eq!(hang("ok  /long/path", 12, Some(8)), "ok  /lon\n    g/pa\n    th\n");
+        assert_eq!(hang("as it is", 6, None), "as it is");
     }
 
     #[test]

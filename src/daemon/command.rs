@@ -59,10 +59,20 @@ pub struct RunRequest {
     pub by: Option<Person>,
 }
 
-/// A request to run a job for the due times of a period that have no slot.
+/// Which due times of its period a backfill takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackfillScope {
+    /// Those without a slot.
+    WithoutSlot,
+    /// Those whose slot was missed, and those whose run failed or was interrupted.
+    FailedOrMissed,
+}
+
+/// A request to run a job for due times of a period.
 #[derive(Debug, Clone)]
 pub struct BackfillRequest {
     pub job: String,
+    pub scope: BackfillScope,
     /// The start of the period, inclusive.
     pub from: DateTime<Utc>,
     /// The end of the period, inclusive.
@@ -107,6 +117,9 @@ pub enum CommandError {
     /// The run cannot be recorded, so it does not start.
     #[error("cannot start a run without writing the ledger: {0}")]
     Unrecorded(String),
+    /// The index cannot be read, so it is unknown which runs failed.
+    #[error("cannot tell which runs failed: {0}")]
+    NoIndex(String),
     /// The end of a queued run cannot be recorded, so the run stays in the queue.
     #[error("cannot cancel a queued run without writing the ledger: {0}")]
     NotCancelled(String),

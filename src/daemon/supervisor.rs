@@ -3,6 +3,7 @@
 //! Everything that happens is a message to the supervisor. The supervisor writes a slot to the
 //! ledger before it starts the slot's run, and joins every task that it spawns.
 
+mod again;
 mod backfill;
 mod commands;
 mod decisions;

@@ -3,7 +3,7 @@
 //! Each takes one answer. An answer that comes late, twice or for an unknown id is rejected
 //! (WEB-8).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,11 +36,24 @@ pub struct Approvals {
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: BTreeMap<String, (ApprovalRequest, oneshot::Sender<ApprovalAnswer>)>,
+    /// In the order of their arrival.
+    waiting: Vec<Pending>,
     decided: VecDeque<String>,
 }
 
+#[derive(Debug)]
+struct Pending {
+    request: ApprovalRequest,
+    sender: oneshot::Sender<ApprovalAnswer>,
+}
+
 impl State {
+    /// Removes a pending request; `None` if none has this id.
+    fn take(&mut self, id: &str) -> Option<Pending> {
+        let at = self.waiting.iter().position(|pending| pending.request.approval_id == id)?;
+        Some(self.waiting.remove(at))
+    }
+
     fn decide(&mut self, id: &str) {
         self.decided.push_back(id.to_owned());
         while self.decided.len() > REMEMBERED {
@@ -54,10 +67,10 @@ impl Approvals {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the pending requests, sorted by id; an id begins with the id of the run.
+    /// Returns the pending requests, oldest first.
     #[must_use]
     pub fn waiting(&self) -> Vec<ApprovalRequest> {
-        self.lock().waiting.values().map(|(request, _)| request.clone()).collect()
+        self.lock().waiting.iter().map(|pending| pending.request.clone()).collect()
     }
 
     /// Answers a pending request.
@@ -65,7 +78,7 @@ impl Approvals {
     /// *Errors*: [`AnswerError`].
     pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<(), AnswerError> {
         let mut state = self.lock();
-        let Some((_, sender)) = state.waiting.remove(id) else {
+        let Some(Pending { sender, .. }) = state.take(id) else {
             let is_known = state.decided.iter().any(|known| known == id);
             return Err(if is_known { AnswerError::Decided } else { AnswerError::Unknown });
         };
@@ -94,7 +107,7 @@ struct PendingGuard<'a>(&'a Approvals, String);
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
-        if state.waiting.remove(&self.1).is_some() {
+        if state.take(&self.1).is_some() {
             state.decide(&self.1);
         }
     }
@@ -109,7 +122,7 @@ impl Approver for SocketApprover {
     async fn ask(&self, request: ApprovalRequest) -> ApprovalAnswer {
         let (sender, answer) = oneshot::channel();
         let id = request.approval_id.clone();
-        self.approvals.lock().waiting.insert(id.clone(), (request, sender));
+        self.approvals.lock().waiting.push(Pending { request, sender });
         let _pending = PendingGuard(&self.approvals, id);
         match answer.await {
             Ok(answer) => answer,
@@ -163,5 +176,11 @@ mod tests {
         }
         assert_eq!(approvals.answer("b", yes()), Err(AnswerError::Decided));
         assert!(approvals.waiting().is_empty());
+        let (older, newer) = (approver.ask(request("d")), approver.ask(request("c")));
+        tokio::pin!(older, newer);
+        assert!(futures_util::poll!(&mut older).is_pending());
+        assert!(futures_util::poll!(&mut newer).is_pending());
+        let ids = approvals.waiting().into_iter().map(|request| request.approval_id);
+        assert_eq!(ids.collect::<Vec<_>>(), ["d", "c"]);
     }
 }

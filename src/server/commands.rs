@@ -12,7 +12,7 @@ use super::body::OptionalBody;
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::Settings;
-use crate::daemon::{BackfillRequest, Command, CommandError, RunRequest};
+use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError, RunRequest};
 use crate::process::person;
 use crate::store::{self, Pruned, Retention};
 
@@ -147,19 +147,23 @@ pub(super) async fn pause(
 pub(super) struct BackfillBody {
     from: DateTime<Utc>,
     to: DateTime<Utc>,
+    /// Whether to take the failed and missed slots instead of the due times without a slot.
+    #[serde(default)]
+    again: bool,
 }
 
-/// Runs a job for the due times of a period that have no slot; returns their number.
+/// Runs a job for due times of a period; returns their number.
 ///
 /// *Shape*: `{"slots":12}`
 pub(super) async fn backfill(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(job): Path<String>,
-    Json(BackfillBody { from, to }): Json<BackfillBody>,
+    Json(BackfillBody { from, to, again }): Json<BackfillBody>,
 ) -> Answer<Value> {
-    tracing::info!(job, %from, %to, uid = peer.uid, "backfill requested");
-    let request = BackfillRequest { job, from, to, by: peer.uid.map(person) };
+    tracing::info!(job, %from, %to, again, uid = peer.uid, "backfill requested");
+    let scope = if again { BackfillScope::FailedOrMissed } else { BackfillScope::WithoutSlot };
+    let request = BackfillRequest { job, scope, from, to, by: peer.uid.map(person) };
     let slots = api.ask(|reply| Command::Backfill(request, reply)).await?.map_err(refused)?;
     Ok(Json(json!({ "slots": slots })))
 }
@@ -191,6 +195,7 @@ fn code_of(error: &CommandError) -> StatusCode {
         CommandError::Stopping
         | CommandError::Full(_)
         | CommandError::Unrecorded(_)
+        | CommandError::NoIndex(_)
         | CommandError::NotCancelled(_)
         | CommandError::NotPaused(_) => StatusCode::SERVICE_UNAVAILABLE,
     }

@@ -11,7 +11,7 @@ use super::expired_runs::{IndexedRun, expired};
 use super::lock::StateLock;
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
-use super::run_summary::{QueuedRun, RunState, RunSummary};
+use super::run_summary::{QueuedRun, RunState, RunSummary, moment};
 use crate::domain::{Outcome, RunId};
 
 const SCHEMA: Schema = Schema {
@@ -143,6 +143,29 @@ impl Index {
                     Ok(RunSummary { config_digest, ..parse(&json)? })
                 })
                 .collect()
+            })
+            .await
+    }
+
+    /// Returns the ids of the runs of a job that failed or were interrupted and whose due time is from
+    /// `since` to `until`, both inclusive.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn failed_runs(
+        &self,
+        job: String,
+        since: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Result<HashSet<String>, DbError> {
+        self.db
+            .write(move |transaction| {
+                let mut query = transaction.prepare_cached(
+                    "SELECT run_id FROM runs WHERE job = ?1 AND outcome IN ('failed', 'interrupted')
+                     AND row ->> 'scheduled_for' BETWEEN ?2 AND ?3",
+                )?;
+                query
+                    .query_map(params![job, moment(since), moment(until)], |row| row.get(0))?
+                    .collect()
             })
             .await
     }

@@ -4,6 +4,7 @@
 //! the transcripts, and the ledger is authoritative for what no transcript can tell. Files are
 //! created private (SEC-3). This folder does not know who reads them.
 
+mod again;
 mod budgets;
 mod cells;
 mod claim;
@@ -37,6 +38,7 @@ mod transcript;
 mod unreadable;
 mod verify;
 
+pub use again::{Again, SpanPlace};
 pub use budgets::{DayBudget, Shortage};
 pub use claim::{Claim, EndedRuns, Slot, SlotState, Span, StateWord};
 pub use db::DbError;

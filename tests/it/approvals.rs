@@ -112,6 +112,26 @@ fn a_call_waits_for_a_person_s_answer() {
     assert!(end["output"].as_str().unwrap().contains("freeze"), "{end}");
 }
 
+// proves WEB-8
+#[test]
+fn an_approval_is_named_by_a_prefix_or_as_the_last() {
+    let place = place();
+    let _daemon = place.serve();
+    let answered = |name: &str, verb: &str| {
+        let request = started(&place);
+        let (id, run_id) = (request["approval_id"].as_str().unwrap(), &request["run_id"]);
+        let done = place.dutyd(&[verb, name.replace("RUN", run_id.as_str().unwrap()).as_str()]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert!(done.stderr.contains(&format!(" {id} (tool touch of job j)\n")), "{done:?}");
+        ended(&place);
+    };
+    answered("RUN", "approve");
+    answered("last", "deny");
+    for name in ["last", "nothing"] {
+        assert_eq!(place.dutyd(&["approve", name]).code, 3, "none waits");
+    }
+}
+
 #[test]
 fn an_approval_that_is_denied_or_expires_counts_as_refused() {
     let place = place();

@@ -204,6 +204,62 @@ fn a_failed_run_is_repeated_also_over_a_crash() {
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
 
+// proves CRON-1
+#[test]
+fn a_failed_slot_runs_again_on_request() {
+    let place = failing(2, true);
+    let daemon = place.serve();
+    let period = ["--from", "2025-11-01T03:00:00Z", "--to", "2025-11-01T03:00:00Z"];
+    let backfill = |more: &[&str]| {
+        let done = place.dutyd(&[&["backfill", "j"], &period[..], more].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        done.stdout
+    };
+    assert_eq!(backfill(&["--again"]), "0\n", "there is no slot yet");
+    assert_eq!(backfill(&[]), "1\n");
+    let slot = || place.json(&["slots", "j", "--until", "2025-11-02"])[0].clone();
+    wait_until(|| slot()["reason"] == "failed (error_threshold)", || place.log());
+    let failed = slot()["run_id"].as_str().unwrap().to_owned();
+    assert_eq!(backfill(&[]), "0\n", "it has a slot");
+    assert_eq!(backfill(&["--again"]), "1\n");
+    wait_until(|| slot()["reason"] == "succeeded (completed)", || place.log());
+    assert_ne!(slot()["run_id"], failed.as_str());
+    assert_eq!(place.json(&["show", &failed])["run"]["outcome"], "failed", "its run stays");
+    let expected =
+        ["failed", "succeeded"].map(|outcome| (1, "backfill".to_owned(), outcome.to_owned()));
+    assert_eq!(attempts(&place), expected);
+    assert_eq!(backfill(&["--again"]), "0\n", "it has succeeded");
+    drop(daemon);
+    assert_eq!(place.json(&["audit"])["ok"], true);
+}
+
+#[test]
+fn trigger_sets_variables_and_warns_of_a_disabled_job() {
+    let place = place();
+    place.write(
+        "jobs.yaml",
+        "version: 1
+jobs:
+  - {name: off, schedule: '0 3 * * *', enabled: false, vars: {host: a}, prompt: 'Look at {{host}}.', double_confirmation: false}
+",
+    );
+    let alone = place.dutyd(&["run", "off"]);
+    assert_eq!(alone.code, 0, "{alone:?}");
+    assert!(alone.stderr.contains("warning: the job is disabled\n"), "{alone:?}");
+    let daemon = place.serve();
+    let triggered = place.dutyd(&["trigger", "off", "--var", "host=b"]);
+    assert_eq!((triggered.code, &*triggered.stderr), (0, "warning: the job is disabled\n"));
+    let run_id = triggered.stdout.trim().to_owned();
+    let shown = || place.json(&["show", &run_id]);
+    wait_until(|| shown()["run"]["outcome"] == "succeeded", || place.log());
+    assert!(shown()["events"].to_string().contains("Look at b."), "{}", shown());
+    for (var, why) in [("host", "is not K=V"), ("port=1", "has no variable `port`")] {
+        let refused = place.dutyd(&["trigger", "off", "--var", var]);
+        assert!(refused.code == 2 && refused.stderr.contains(why), "{refused:?}");
+    }
+    drop(daemon);
+}
+
 /// Starts a planned run whose first attempt fails, kills the daemon while the second one waits, and sets
 /// `request` of its row, as SQL. Returns the id of the second attempt, which is due at once.
 fn attempt_with_request(place: &Place, request: &str) -> String {

@@ -47,4 +47,5 @@ mod sandbox;
 mod shown;
 mod support;
 mod unit;
+mod views;
 mod web;

@@ -7,8 +7,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::Supervisor;
 use super::downtime::remove_decided;
 use super::slots::{DueFacts, Dues};
-use crate::daemon::command::{BackfillRequest, CommandError};
+use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError};
 use crate::daemon::disposition::Cause;
+use crate::store::SlotRow;
 
 /// The maximum number of slots of a job that may wait after a backfill.
 const MAX_SLOTS: usize = 1000;
@@ -17,8 +18,7 @@ const MAX_SLOTS: usize = 1000;
 const MAX_DUE_TIMES: usize = 100_000;
 
 impl Supervisor {
-    /// Queues a run for each due time in a period of the past that is not in the ledger; returns
-    /// their number.
+    /// Queues a run for each due time that a request takes; returns their number.
     pub(super) async fn backfill(
         &mut self,
         request: BackfillRequest,
@@ -29,12 +29,28 @@ impl Supervisor {
         // Now every due time has its row, or waits for its jitter.
         self.tick().await;
         let now = self.parts.host.clock.now();
-        let BackfillRequest { job, from, to, by } = request;
+        let (job, from, to) = (request.job.clone(), request.from, request.to);
         let due_times = self.due_times(&job, from, to, now)?;
-        let name = job.clone();
         let rows =
-            self.parts.ledger.read(move |reader| reader.slots(Some(&name), Some(from), Some(to)));
-        let mut rows = rows.await.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
+            self.parts.ledger.read(move |reader| reader.slots(Some(&job), Some(from), Some(to)));
+        let rows = rows.await.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
+        let count = match request.scope {
+            BackfillScope::WithoutSlot => self.run_undecided(request, due_times, rows, now).await?,
+            BackfillScope::FailedOrMissed => self.run_again(request, due_times, rows, now).await?,
+        };
+        self.fill().await;
+        Ok(count)
+    }
+
+    /// Queues a run for each due time that has no slot; returns their number.
+    async fn run_undecided(
+        &mut self,
+        request: BackfillRequest,
+        due_times: Vec<DateTime<Utc>>,
+        mut rows: Vec<SlotRow>,
+        now: DateTime<Utc>,
+    ) -> Result<usize, CommandError> {
+        let BackfillRequest { job, by, .. } = request;
         rows.sort_by_key(|row| row.due_at);
         let mut open = due_times;
         remove_decided(&mut open, &rows);
@@ -42,15 +58,7 @@ impl Supervisor {
         let held: HashSet<DateTime<Utc>> = held.map(|held| held.due_at).collect();
         open.retain(|due_at| !held.contains(due_at));
         let count = open.len();
-        if count > MAX_SLOTS {
-            return Err(CommandError::Invalid(format!(
-                "the period has {count} due times without a slot, and a backfill takes at most {MAX_SLOTS}"
-            )));
-        }
-        let waiting = self.queue.slots_of(&job);
-        if waiting + count > MAX_SLOTS {
-            return Err(CommandError::Full(waiting));
-        }
+        self.check_room(&job, count, "due times without a slot")?;
         if count == 0 {
             return Ok(0);
         }
@@ -59,8 +67,28 @@ impl Supervisor {
         let mut dues = Dues::from([((self.epoch, job), of_job)]);
         let settled = self.settle(&mut dues, Cause::DaemonDown, now).await;
         settled.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
-        self.fill().await;
         Ok(count)
+    }
+
+    /// Checks that the job may have `count` more slots in the queue; `what` names them.
+    ///
+    /// *Errors*: they are too many.
+    pub(super) fn check_room(
+        &self,
+        job: &str,
+        count: usize,
+        what: &str,
+    ) -> Result<(), CommandError> {
+        if count > MAX_SLOTS {
+            return Err(CommandError::Invalid(format!(
+                "the period has {count} {what}, and a backfill takes at most {MAX_SLOTS}"
+            )));
+        }
+        let waiting = self.queue.slots_of(job);
+        if waiting + count > MAX_SLOTS {
+            return Err(CommandError::Full(waiting));
+        }
+        Ok(())
     }
 
     /// Returns the due times of a job in a period, whose bounds are inclusive.

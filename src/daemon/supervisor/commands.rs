@@ -97,6 +97,9 @@ impl Supervisor {
         if self.queue.is_busy(&request.job) {
             warnings.push("another run of the job is queued or running".to_owned());
         }
+        if !job.enabled {
+            warnings.push("the job is disabled".to_owned());
+        }
         if self.pauses.contains(&request.job) {
             warnings.push("the job is paused".to_owned());
         }

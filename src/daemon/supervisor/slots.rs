@@ -389,7 +389,7 @@ impl Supervisor {
 }
 
 /// Returns the run for a due time, or `None` if its disposition starts no run.
-fn of_slot(
+pub(super) fn of_slot(
     job: &Job,
     (epoch, due_at): (i64, DateTime<Utc>),
     disposition: Disposition,

@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
+use crate::daemon::command::{BackfillRequest, BackfillScope};
 use crate::daemon::recovery::{Recovered, Recovery};
-use crate::domain::Trigger;
+use crate::domain::{Outcome, Trigger};
 use crate::sinks::Observers;
-use crate::store::{SharedLedger, SlotRow, StateDir};
+use crate::store::{RunSummary, SharedLedger, SlotRow, StateDir};
 
 /// A clock that a test sets.
 #[derive(Debug)]
@@ -292,8 +293,8 @@ async fn a_backfill_keeps_its_person_over_a_restart() {
     first.starts_nothing();
     let by = Some(crate::domain::Person { uid: 7, user: "ann".to_owned() });
     let (from, to) = (at("2026-05-01T12:00:00Z"), at("2026-05-02T12:00:00Z"));
-    let job = "daily".to_owned();
-    let request = crate::daemon::command::BackfillRequest { job, from, to, by: by.clone() };
+    let (job, scope) = ("daily".to_owned(), BackfillScope::WithoutSlot);
+    let request = BackfillRequest { job, scope, from, to, by: by.clone() };
     assert_eq!(first.supervisor.backfill(request).await, Ok(2));
     drop(first);
     let second = bench(DAILY, "2026-05-04T11:01:00Z", temp).await;
@@ -771,9 +772,106 @@ async fn a_clock_that_is_wrong_for_a_moment_decides_nothing() {
 }
 
 async fn backfilled(bench: &mut Bench, from: &str, to: &str) -> Result<usize, CommandError> {
-    let (from, to) = (at(from), at(to));
-    let request = crate::daemon::BackfillRequest { job: "hourly".into(), from, to, by: None };
+    let (scope, from, to) = (BackfillScope::WithoutSlot, at(from), at(to));
+    let request = BackfillRequest { job: "hourly".into(), scope, from, to, by: None };
     bench.supervisor.backfill(request).await
+}
+
+async fn repeated(bench: &mut Bench, from: &str, to: &str) -> Result<usize, CommandError> {
+    let (scope, from, to) = (BackfillScope::FailedOrMissed, at(from), at(to));
+    let request = BackfillRequest { job: "hourly".into(), scope, from, to, by: None };
+    bench.supervisor.backfill(request).await
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn failed_and_missed_slots_run_again_on_request() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T09:30:00Z", temp.clone()).await;
+    for (due, outcome) in [("10", Outcome::Failed), ("11", Outcome::Succeeded)] {
+        let due = format!("2026-05-04T{due}:00:00Z");
+        first.claims(&due).await;
+        let run = RunSummary::queued(&first.supervisor.queue.iter().next().unwrap().as_queued());
+        let row = RunSummary { started_at: Some(due.clone()), outcome: Some(outcome), ..run };
+        first.supervisor.parts.host.index.get().await.unwrap().take(row).await.unwrap();
+        first.goes(&due).await;
+    }
+    first.goes("2026-05-04T14:30:00Z").await;
+    let before =
+        ["04 10:00 ran", "04 11:00 ran", "04 12:00 missed", "04 13:00 missed", "04 14:00 ran"];
+    let states = async |bench: &Bench| {
+        let rows = bench.slots().await.into_iter();
+        rows.map(|(_, due, state)| format!("{due} {state}")).collect::<Vec<_>>()
+    };
+    assert_eq!(states(&first).await, before);
+    first.starts_nothing();
+    let all = ("2026-05-04T00:00:00Z", "2026-05-04T14:30:00Z");
+    assert_eq!(repeated(&mut first, all.0, "2026-05-04T09:59:59Z").await, Ok(0));
+    assert_eq!(repeated(&mut first, all.0, all.1).await, Ok(3));
+    assert_eq!(repeated(&mut first, all.0, all.1).await, Ok(0), "they wait already");
+    let again =
+        ["04 10:00 queued", "04 11:00 ran", "04 12:00 queued", "04 13:00 queued", "04 14:00 ran"];
+    assert_eq!(states(&first).await, again);
+    assert!(first.supervisor.queue.iter().all(|run| run.facts.trigger == Trigger::Backfill));
+    assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
+    assert!(first.is_sound().await);
+    drop(first);
+    // Far outside of the catch-up window, and still in the queue.
+    let mut second = bench(HOURLY, "2026-05-05T00:00:00Z", temp).await;
+    second.goes("2026-05-05T00:00:01Z").await;
+    let ran = ["04 10:00 ran", "04 11:00 ran", "04 12:00 ran", "04 13:00 ran", "04 14:00 ran"];
+    assert_eq!(states(&second).await[..5], ran);
+    assert!(second.is_sound().await);
+}
+
+// proves CRON-1
+#[tokio::test]
+async fn a_slot_within_a_span_runs_again() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
+    first.goes("2026-05-04T01:00:00Z").await;
+    drop(first);
+    let mut second = bench(HOURLY, "2026-05-14T00:30:00Z", temp).await;
+    second.goes("2026-05-14T00:30:00Z").await;
+    second.starts_nothing();
+    let rows = async |bench: &Bench| {
+        let ledger = &bench.supervisor.parts.ledger;
+        let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+        let row = |row: SlotRow| {
+            let until = row.until.map(|until| until.format(" to %d %H:%M").to_string());
+            let (due, until) = (row.due_at.format("%d %H:%M"), until.unwrap_or_default());
+            format!("{due}{until} {} {}", row.count, row.state.as_str())
+        };
+        rows.into_iter().map(row).collect::<Vec<_>>()
+    };
+    let before = ["04 01:00 1 ran", "04 02:00 to 13 23:00 238 missed", "14 00:00 1 ran"];
+    assert_eq!(rows(&second).await, before);
+    // The first two of the span, two within it, and the last.
+    for (from, to, count) in [
+        ("2026-05-04T01:00:00Z", "2026-05-04T03:30:00Z", 2),
+        ("2026-05-06T00:00:00Z", "2026-05-06T01:00:00Z", 2),
+        ("2026-05-13T23:00:00Z", "2026-05-14T00:30:00Z", 1),
+    ] {
+        assert_eq!(repeated(&mut second, from, to).await, Ok(count), "{from}");
+        assert_eq!(repeated(&mut second, from, to).await, Ok(0), "{from}");
+    }
+    let after = [
+        "04 01:00 1 ran",
+        "04 02:00 1 queued",
+        "04 03:00 1 queued",
+        "04 04:00 to 05 23:00 44 missed",
+        "06 00:00 1 queued",
+        "06 01:00 1 queued",
+        "06 02:00 to 13 22:00 189 missed",
+        "13 23:00 1 queued",
+        "14 00:00 1 ran",
+    ];
+    assert_eq!(rows(&second).await, after);
+    assert!(second.is_sound().await);
+    let rest = ("2026-05-04T00:00:00Z", "2026-05-14T00:30:00Z");
+    assert_eq!(repeated(&mut second, rest.0, rest.1).await, Ok(44 + 189));
+    assert_eq!(rows(&second).await.len(), 240);
+    assert!(second.is_sound().await);
 }
 
 // proves STATE-1
