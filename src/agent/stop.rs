@@ -65,7 +65,9 @@ pub fn outer_limit(reason: StopReason, limits: &Limits) -> Option<(Event, String
         // The temporary directory is the only budget that is checked outside the loop.
         StopReason::BudgetExceeded => {
             let most = limits.max_tmp_bytes;
-            let error = format!("the temporary directory of the run took more than {most} bytes");
+            let error = format!(
+                "the temporary directory of the run took more than {most} bytes, or more than its share of the free space"
+            );
             ("max_tmp_bytes", most.into(), error)
         }
         _ => return None,

@@ -380,8 +380,8 @@ impl Supervisor {
     /// Holds due times up to a second after `now`, those of a job together; returns their number. Those
     /// that are too late to run count as one.
     fn take_due(&mut self, now: DateTime<Utc>) -> usize {
-        let single = self.may_repeat_until(now);
-        self.ticker.fold(now, single, |job| self.too_late(job, now));
+        let repeats = self.may_repeat(DateTime::<Utc>::MIN_UTC, now);
+        self.ticker.fold(now, &repeats, |job| self.too_late(job, now));
         let due_times = self.ticker.take(now);
         let count = due_times.len();
         due_times.into_iter().for_each(|due| self.hold(due));

@@ -90,24 +90,35 @@ impl Table {
     }
 
     /// Claims the due times of each job that are too late to run, as one span if they are many.
-    /// `too_late` returns the time up to which those of a job are. Claims those up to `single` one by
-    /// one.
+    /// `too_late` returns the time up to which those of a job are. Claims those in `repeats` one by one.
     fn fold(
         &mut self,
         now: DateTime<Utc>,
-        single: Option<DateTime<Utc>>,
+        repeats: &[(DateTime<Utc>, DateTime<Utc>)],
         too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
     ) {
         if self.closed {
             return;
         }
-        while single.is_some_and(|until| self.claim_job(until)) {}
+        for (begin, end) in repeats {
+            self.fold_until(*begin, &too_late);
+            while self.claim_job(now.min(*end)) {}
+        }
+        self.fold_until(now, &too_late);
+    }
+
+    /// Does what [`Self::fold`] does up to `limit`, where no due time is a repeated one.
+    fn fold_until(
+        &mut self,
+        limit: DateTime<Utc>,
+        too_late: &impl Fn(&str) -> Option<DateTime<Utc>>,
+    ) {
         let due: Vec<(DateTime<Utc>, String)> =
-            self.due.range(..(now, String::new())).cloned().collect();
+            self.due.range(..(limit, String::new())).cloned().collect();
         for (first, job) in due {
             let Some(schedule) = self.schedules.get(&job) else { continue };
             let before = first - TimeDelta::milliseconds(1);
-            let folded = too_late(&job).and_then(|until| fold(schedule, before, until));
+            let folded = too_late(&job).and_then(|until| fold(schedule, before, until.min(limit)));
             let Some(Due { due_at, span: Some(span) }) = folded else { continue };
             let next = schedule.next_after(span.until).map(|at| (at, job.clone()));
             self.due.remove(&(first, job.clone()));
@@ -211,10 +222,10 @@ impl Ticker {
     pub(super) fn fold(
         &self,
         now: DateTime<Utc>,
-        single: Option<DateTime<Utc>>,
+        repeats: &[(DateTime<Utc>, DateTime<Utc>)],
         too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
     ) {
-        self.store.lock().fold(now, single, too_late);
+        self.store.lock().fold(now, repeats, too_late);
     }
 
     /// Makes the scheduler claim nothing while the clock shows a time later than `until`.

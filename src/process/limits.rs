@@ -4,7 +4,7 @@
 //! *Source*: `getrlimit(2)`; `proc_pid_limits(5)`.
 
 use nix::errno::Errno;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use sha2::{Digest as _, Sha256};
 
 /// Bytes of the largest file that a tool may write.
@@ -42,8 +42,11 @@ pub(super) fn put_on(mark: u64) -> Result<(), Errno> {
     }
     // Linux has not enforced this limit since 2.4, but every process inherits it, no exec removes it,
     // and everyone may read it. Setting it fails only where it is lower already; the process is then
-    // recognized by its environment.
-    let _ = setrlimit(Resource::RLIMIT_LOCKS, mark, mark);
+    // recognized by its environment. A tool of a tool keeps the mark of the outer run.
+    let (_, hard) = getrlimit(Resource::RLIMIT_LOCKS)?;
+    if !(LEAST_MARK..RLIM_INFINITY).contains(&hard) {
+        let _ = setrlimit(Resource::RLIMIT_LOCKS, mark, mark);
+    }
     Ok(())
 }
 

@@ -19,6 +19,9 @@ use super::{FORK_SERVER_NAME, FORK_SERVER_VERB, GRACE, SHIM_PREFIX, shim_name, t
 /// The time that a shim may take in addition to [`GRACE`] after its lifeline has closed.
 const PATIENCE: Duration = Duration::from_millis(1500);
 
+/// Ancestors of a process that are looked at, at most.
+const DEEPEST: usize = 256;
+
 /// Killed processes that are logged one by one, at most.
 const MOST_LOGGED: usize = 50;
 
@@ -45,7 +48,7 @@ pub fn end_orphans(run_ids: &BTreeSet<String>) -> Orphans {
         return Orphans::default();
     }
     let wanted = Wanted::new(run_ids);
-    let is_orphan = |seen| wanted.is_shim(seen) || is_server(seen);
+    let is_orphan = |seen| (wanted.is_shim(seen) && !wanted.has_daemon(seen)) || is_server(seen);
     let mut left: Vec<Seen> = tree::all().into_iter().filter(|seen| is_orphan(*seen)).collect();
     let mut found: BTreeSet<i32> =
         left.iter().filter(|seen| wanted.is_shim(**seen)).map(|seen| seen.pid).collect();
@@ -53,7 +56,8 @@ pub fn end_orphans(run_ids: &BTreeSet<String>) -> Orphans {
         std::thread::sleep(Duration::from_millis(20));
         left.retain(|seen| tree::look(seen.pid).is_some_and(|now| now.is_same(*seen)));
     }
-    let find = || tree::trees(&|seen| is_orphan(seen) || wanted.run_of(seen).is_some());
+    let is_tool = |seen| wanted.run_of(seen).is_some() && !wanted.has_daemon(seen);
+    let find = || tree::trees(&|seen| is_orphan(seen) || is_tool(seen));
     let mut logged = BTreeSet::new();
     let stuck = tree::kill_found(&find, KILL_LIMIT, &mut |killed| {
         for seen in killed {
@@ -92,6 +96,21 @@ impl<'a> Wanted<'a> {
 
     fn is_shim(&self, seen: Seen) -> bool {
         self.names.contains_key(&name_of(seen.pid)) && is_of_our_namespace(&seen.pid.to_string())
+    }
+
+    /// Tells whether a process is below the fork server of a daemon that lives. The caller holds the
+    /// lock of its state directory, so that daemon has another one: a copy, with the same run ids
+    /// (PROC-10). A tool that imitates a fork server has a mark.
+    fn has_daemon(&self, seen: Seen) -> bool {
+        let mut at = Some(seen.pid);
+        for _ in 0..DEEPEST {
+            let Some(pid) = at.filter(|pid| *pid > 1) else { return false };
+            if is_live_server(pid) && self.marked(pid).is_none() {
+                return true;
+            }
+            at = tree::parent(pid);
+        }
+        false
     }
 
     /// Returns the run of a shim or of a tool.
@@ -149,24 +168,33 @@ fn namespace_pids(process: &str) -> Vec<i32> {
 ///
 /// A waiting shim has the name of its fork server, which is its parent, and is below it.
 fn is_server(server: Seen) -> bool {
-    if name_of(server.pid) != FORK_SERVER_NAME || !is_of_our_namespace(&server.pid.to_string()) {
-        return false;
-    }
     use std::os::unix::fs::MetadataExt as _;
+    let Some(daemon) = daemon_of(server.pid) else { return false };
     let own_user = rustix::process::geteuid().as_raw();
     let is_own =
         std::fs::metadata(format!("/proc/{}", server.pid)).is_ok_and(|meta| meta.uid() == own_user);
-    let line = std::fs::read_to_string(format!("/proc/{}/cmdline", server.pid)).unwrap_or_default();
-    let mut words = line.trim_end_matches('\0').rsplit('\0');
-    let daemon: Option<i32> = words.next().and_then(|pid| pid.parse().ok());
-    let has_verb = words.next() == Some(FORK_SERVER_VERB);
     // A waiting shim has the command line of the fork server, and the fork server as its parent.
     let parent = tree::parent(server.pid);
     is_own
-        && has_verb
-        && daemon.is_some()
-        && parent != daemon
+        && parent != Some(daemon)
         && parent.is_none_or(|parent| name_of(parent) != FORK_SERVER_NAME)
+}
+
+/// Tells whether a process is a fork server of this PID namespace whose daemon lives.
+fn is_live_server(pid: i32) -> bool {
+    daemon_of(pid).is_some_and(|daemon| tree::parent(pid) == Some(daemon))
+}
+
+/// Returns the pid of the daemon that started this fork server, from its last argument; `None` if the
+/// process is neither a fork server nor a waiting shim of this PID namespace.
+fn daemon_of(pid: i32) -> Option<i32> {
+    if name_of(pid) != FORK_SERVER_NAME || !is_of_our_namespace(&pid.to_string()) {
+        return None;
+    }
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.trim_end_matches('\0').rsplit('\0');
+    let daemon = words.next()?.parse().ok()?;
+    (words.next() == Some(FORK_SERVER_VERB)).then_some(daemon)
 }
 
 /// Tells whether a process is a shim or a fork server, or descends from one or from this process.
@@ -177,7 +205,6 @@ fn is_server(server: Seen) -> bool {
 /// access.
 #[must_use]
 pub fn is_tool(pid: i32) -> bool {
-    const DEEPEST: usize = 256;
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let mut at = pid;
     for _ in 0..DEEPEST {

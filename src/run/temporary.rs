@@ -104,9 +104,10 @@ impl TemporaryWatch {
     }
 }
 
-/// Returns once the directory exceeds `most` bytes.
+/// Returns once the directory exceeds `most` bytes, or its share of what it and the others have left.
 async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
-    let (mut plan, mut has_failed) = (MeasurementPlan::new(most), false);
+    let (mut plan, mut has_failed, mut before) = (MeasurementPlan::new(most), false, 0);
+    let root = state.root().to_path_buf();
     let mut interval = tokio::time::interval(CHECK_INTERVAL);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -119,7 +120,16 @@ async fn wait_until_over(state: StateDir, run_id: RunId, most: u64) {
         let measured =
             tokio::task::spawn_blocking(move || state.temporary_bytes(&run_id, most)).await;
         match measured {
-            Ok(Ok(Some(_))) => has_failed = false,
+            Ok(Ok(Some(bytes))) => {
+                // Other runs may have taken since the start what was free then.
+                let room = free_bytes(&root).map(|free| room_of(most, free.saturating_add(bytes)));
+                let has_grown = bytes > std::mem::replace(&mut before, bytes);
+                if let Some(room) = room.filter(|room| has_grown && bytes > *room) {
+                    tracing::warn!(run_id = %id, bytes, room, "ended a run whose temporary directory takes more than its share of the free space");
+                    return;
+                }
+                has_failed = false;
+            }
             Ok(Ok(None)) => return,
             Ok(Err(error)) => {
                 plan.repeat();

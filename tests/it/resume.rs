@@ -820,3 +820,28 @@ fn a_run_that_cannot_continue_yet_keeps_its_job_busy_and_can_be_cancelled() {
     daemon.wait();
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
+
+// proves PROC-10
+#[test]
+fn a_daemon_on_a_copy_of_the_state_leaves_the_tools_of_the_original_alone() {
+    let place = place("change", "7347.OWN", "description: d");
+    let (daemon, run_id) = hang(&place, "7347.OWN");
+    let (config, state) = (place.config(), place.path().join("copy"));
+    let copied = place.shell(&format!("cp -a {} {}", place.state().display(), state.display()));
+    assert_eq!(copied.code, 0, "{copied:?}");
+    for name in ["control.sock", "control.key", "lock"] {
+        let _ = std::fs::remove_file(state.join(name));
+    }
+    let mut second = place.command(&["serve"]);
+    second.env("DUTYD_STATE_DIR", &state).env("DUTYD_CONFIG_DIR", config);
+    let log = std::fs::File::create(place.path().join("second")).unwrap();
+    let mut second = second.stderr(log).spawn().unwrap();
+    let told = || std::fs::read_to_string(place.path().join("second")).unwrap();
+    wait_until(|| told().contains("ready"), told);
+    assert!(!told().contains("killed an orphaned process"), "{}", told());
+    assert!(!alive("sleep 7347.OWN").is_empty(), "the tool of the original works");
+    second.kill().unwrap();
+    second.wait().unwrap();
+    assert!(place.json(&["show", &run_id])["run"]["outcome"].is_null(), "{}", place.log());
+    drop(daemon);
+}

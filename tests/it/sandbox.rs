@@ -154,7 +154,10 @@ fn a_run_that_fills_its_temporary_directory_is_ended() {
     let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
     let end = of("session_end");
     assert_eq!((&end["stop_reason"], &end["survivors"]), (&json!("budget_exceeded"), &json!(0)));
-    assert_eq!(end["error"], "the temporary directory of the run took more than 8388608 bytes");
+    assert_eq!(
+        end["error"],
+        "the temporary directory of the run took more than 8388608 bytes, or more than its share of the free space"
+    );
     let limit = of("turn_limit");
     assert_eq!((&limit["limit"], &limit["value"]), (&json!("max_tmp_bytes"), &json!(8 << 20)));
     assert_eq!(of("tool_call_end")["error_kind"], "interrupted");

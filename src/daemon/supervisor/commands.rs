@@ -288,6 +288,9 @@ impl Supervisor {
         degraded.extend(self.cannot_begin());
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());
+        degraded.extend(self.doubt.is_open().then(|| {
+            "the clock was set far forward; no slot is decided until that has lasted for a minute".to_owned()
+        }));
         degraded.extend(self.silent_models());
         degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
             let problem = match run.has_ended {

@@ -185,18 +185,26 @@ impl Supervisor {
         let single = |after: DateTime<Utc>, until: DateTime<Utc>| {
             schedule.iter_after(after).take_while(move |due| *due <= until)
         };
-        // After this time, no due time has a row, and none is a repeated one.
-        let known = last.into_iter().chain(self.may_repeat_until(until));
-        let mut from = known.fold(since, std::cmp::max).min(until);
+        // After this time, no due time has a row.
+        let mut from = last.map_or(since, |last| last.max(since)).min(until);
         let mut before: Vec<DateTime<Utc>> = single(since, from).collect();
         remove_decided(&mut before, &decided);
         let mut dues: Vec<Due> = before.into_iter().map(Due::single).collect();
-        let late = |from| fold(schedule, from, too_late?.min(until));
-        while let Some(due) = late(from) {
-            from = due.span.map_or(due.due_at, |span| span.until);
-            dues.push(due);
+        // Fold nothing in the hours in which a due time may be a repeated one.
+        let hours = self.may_repeat(from, until).into_iter();
+        let parts = hours.flat_map(|(begin, end)| [(begin, too_late), (end, None)]);
+        for (end, too_late) in parts.chain([(until, too_late)]) {
+            let end = end.min(until);
+            let late = |from| fold(schedule, from, too_late?.min(end));
+            while let Some(due) = late(from) {
+                from = due.span.map_or(due.due_at, |span| span.until);
+                dues.push(due);
+            }
+            if from < end {
+                dues.extend(single(from, end).map(Due::single));
+                from = end;
+            }
         }
-        dues.extend(single(from, until).map(Due::single));
         Ok(dues)
     }
 

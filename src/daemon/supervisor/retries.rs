@@ -48,8 +48,10 @@ impl Supervisor {
         }
         let delay = retry.delay_after(facts.attempt);
         let delay = TimeDelta::from_std(delay).unwrap_or_default();
-        let now = self.parts.host.clock.now();
-        // The end lies in the future if the clock was set back.
+        let shown = self.parts.host.clock.now();
+        // The delay counts from the last time that is believed (CRON-8).
+        let now = if self.is_in_doubt(shown) { self.last_seen } else { shown };
+        // The end lies in the future if the clock was set back, or was wrong for a while.
         let begins_at = ended_at.min(now) + delay;
         if self.is_too_late(job, begins_at, now).is_some() {
             return false;

@@ -11,7 +11,7 @@ use crate::store::{Slot, Span};
 
 impl Supervisor {
     /// Returns the time up to which every due time of a job is too late to run, whatever its jitter, and
-    /// none is a repeated one unless [`Self::may_repeat_until`] says so; `None` if no such time is known.
+    /// none is a repeated one unless [`Self::may_repeat`] says so; `None` if no such time is known.
     pub(super) fn too_late(&self, job: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let config = self.config.borrow();
         let job = config.jobs.get(job)?;
@@ -25,10 +25,20 @@ impl Supervisor {
         Some(ends.map(|ended| *ended - REPEAT_WINDOW).fold(until, std::cmp::min))
     }
 
-    /// Returns the time up to which a due time may be a repeated one: the end of the epoch that ended
-    /// last before `now`.
-    pub(super) fn may_repeat_until(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
-        self.epoch_ends.values().copied().filter(|ended| *ended < now).max()
+    /// Returns the times, in order, in which a due time later than `after` and up to `until` may be a
+    /// repeated one: the hours before the end of each earlier epoch, without the first moment. They may
+    /// overlap, and the last may end after `until`.
+    pub(super) fn may_repeat(
+        &self,
+        after: DateTime<Utc>,
+        until: DateTime<Utc>,
+    ) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
+        let begin = |ended: DateTime<Utc>| ended - REPEAT_WINDOW - TimeDelta::milliseconds(1);
+        let ends = self.epoch_ends.values().copied();
+        let mut ends: Vec<DateTime<Utc>> =
+            ends.filter(|ended| *ended > after && begin(*ended) < until).collect();
+        ends.sort_unstable();
+        ends.into_iter().map(|ended| (begin(ended), ended)).collect()
     }
 }
 

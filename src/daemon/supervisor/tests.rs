@@ -1199,3 +1199,49 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
         assert_eq!(supervisor.retries.len(), attempts);
     }
 }
+
+// proves CRON-8
+#[tokio::test]
+async fn a_clock_that_is_a_year_ahead_twice_costs_no_year_of_slots() {
+    const RIGHT: &str = "2026-01-01T00:00:30Z";
+    const WRONG: [&str; 2] = ["2027-01-01T00:00:30Z", "2027-01-02T00:00:30Z"];
+    let job = |n| format!("  - {{name: j{n}, schedule: '* * * * *', timezone: UTC, prompt: x}}\n");
+    let jobs = "version: 1\njobs:\n".to_owned() + &(0..5).map(job).collect::<String>();
+    let check = async |bench: &Bench, began: Instant| {
+        let ledger = &bench.supervisor.parts.ledger;
+        let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+        assert!(rows.len() < 5 * 600, "{}", rows.len());
+        assert!(bench.is_sound().await);
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    };
+    let temp_dir = temp();
+    for now in [WRONG[0], RIGHT] {
+        drop(bench(&jobs, now, temp_dir.clone()).await);
+    }
+    let began = Instant::now();
+    check(&bench(&jobs, WRONG[1], temp_dir).await, began).await;
+    let mut asleep = bench(&jobs, WRONG[0], temp()).await;
+    asleep.claims(RIGHT).await;
+    let began = Instant::now();
+    asleep.claims(WRONG[1]).await;
+    check(&asleep, began).await;
+}
+
+// proves CRON-8
+#[tokio::test]
+async fn an_attempt_does_not_wait_for_a_time_that_a_wrong_clock_showed() {
+    const JOBS: &str = "version: 1
+jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, prompt: x}]
+";
+    let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
+    bench.claims("2026-05-04T01:00:00Z").await;
+    let run = bench.supervisor.queue.start().unwrap();
+    *bench.clock.0.lock().unwrap() = at("2038-05-04T01:00:05Z");
+    let stop_reason = StopReason::MaxIterations;
+    let failed = retries::FailedRun { facts: run.facts, request: run.request, stop_reason };
+    let ended_at = bench.clock.now();
+    assert!(bench.supervisor.retry("j", &run.run_id, failed, ended_at).await);
+    let begins_at = bench.supervisor.retries.keys().next().unwrap().0;
+    assert_eq!(begins_at, at("2026-05-04T01:10:00Z"));
+}
