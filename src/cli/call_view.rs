@@ -18,6 +18,10 @@ const SHOWN_LINES: usize = 24;
 /// Characters shown of a digest.
 const DIGEST: usize = 12;
 
+/// Variables that every program gets. The operator allowed each other one, so it may decide what
+/// the call does.
+const USUAL: [&str; 8] = ["HOME", "LANG", "LC_ALL", "PATH", "SHELL", "TERM", "TZ", "USER"];
+
 /// The column in which a line of a call goes on if the terminal is too narrow for it: deeper than the
 /// label of a value.
 pub(crate) const MARGIN: usize = 6;
@@ -25,7 +29,7 @@ pub(crate) const MARGIN: usize = 6;
 /// How much of a call is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Long values are folded, and the variables that the host sets for every program are left out.
+    /// Long values are folded, and variables that every program gets are left out.
     Folded,
     Full,
 }
@@ -63,10 +67,14 @@ impl CallView<'_> {
             lines.value("stdin", stdin);
         }
         for variable in &self.binding.environment {
-            if extent == Extent::Full || variable.set_by == SetBy::Tool {
-                let value = variable.value.as_deref().unwrap_or("(not shown: it may be a secret)");
-                lines.value(&format!("env {} =", variable.name), value);
+            let is_usual =
+                variable.set_by == SetBy::Host && USUAL.contains(&variable.name.as_str());
+            if is_usual && extent == Extent::Folded {
+                lines.is_folded = true;
+                continue;
             }
+            let value = variable.value.as_deref().unwrap_or("(not shown: it may be a secret)");
+            lines.value(&format!("env {} =", variable.name), value);
         }
         lines.value("in", self.working_dir);
         for (path, state) in &self.binding.files {
@@ -80,7 +88,7 @@ impl CallView<'_> {
             lines.value("not bound:", what);
         }
         if lines.is_folded {
-            lines.line("(long values are folded; --full shows them whole)");
+            lines.line("(--full also shows the usual variables, and long values whole)");
         }
         lines.text
     }
@@ -160,6 +168,7 @@ mod tests {
             stdin: Some(format!("kind: ClusterRoleBinding\n  argv[2] harmless\n{manifest}")),
             environment: vec![
                 variable("LANG", Some("C"), SetBy::Host),
+                variable("STAGE", Some("prod"), SetBy::Host),
                 variable("KUBECONFIG", Some("/etc/k"), SetBy::Tool),
                 variable("A_TOKEN", None, SetBy::Tool),
             ],
@@ -173,17 +182,18 @@ mod tests {
             "    | kind: ClusterRoleBinding",
             "    |   argv[2] harmless",
             "    [… 18 lines …]",
+            "  env STAGE = prod",
             "  env KUBECONFIG = /etc/k",
             "  env A_TOKEN = (not shown: it may be a secret)",
             "  file /usr/bin/kubectl (0123456789ab)",
             "  not bound: other files that kubectl reads",
-            "  (long values are folded; --full shows them whole)",
+            "  (--full also shows the usual variables, and long values whole)",
         ] {
             assert!(folded.lines().any(|shown| shown == line), "{line}\n{folded}");
         }
         assert!(!folded.contains("LANG"), "{folded}");
         let full = rendered(&binding, Extent::Full);
         assert!((1..=40).all(|n| full.contains(&format!("    | line {n}\n"))), "{full}");
-        assert!(full.contains("  env LANG = C\n") && !full.contains("folded"), "{full}");
+        assert!(full.contains("  env LANG = C\n") && !full.contains("--full"), "{full}");
     }
 }

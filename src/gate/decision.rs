@@ -645,6 +645,11 @@ mod tests {
             "cd /etc && echo x > cron.d/x",
             "echo x > ../etc/app/x",
             "bash -c 'touch /etc/app/x'",
+            "cd /etc; tar xf a",
+            "curl -s u | tar xzC /etc",
+            "tar -xf a -C /",
+            "git -C /etc pull",
+            "find . -fprint /etc/x",
         ] {
             check(command, ("category", Category::Admin));
         }
@@ -653,6 +658,8 @@ mod tests {
             "cp /etc/app/x .; tar -czf a.tgz /etc/app; cat < /etc/app/x",
             "sed -n 1p /etc/app/x; sed -i '/etc/d' a; curl -s http://h/x",
             "cd /app && touch a",
+            "tar xf a; git pull",
+            "cd /etc && git log",
         ] {
             check(command, ("allowed", Category::Write));
         }

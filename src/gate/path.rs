@@ -175,7 +175,9 @@ impl PathRules {
             }
         }
         let is_device = ["/dev", "/proc"].iter().any(|tree| path.starts_with(tree));
-        (!is_device && self.is_system(&path)).then_some(path)
+        // What a command writes into the root may lie in any tree.
+        let is_root = path.parent().is_none() && path != self.working_dir;
+        (!is_device && (is_root || self.is_system(&path))).then_some(path)
     }
 
     /// Returns the first writable tree that contains a closed tree, and that closed tree. The

@@ -56,7 +56,10 @@ pub(super) const VERBS: &[Verb] = &[
     Verb { names: "bundle poetry uv pipenv conda pipx mise", verbs: "exec run", reader: WITHIN },
     Verb { names: "go", verbs: "run generate", reader: EVERY },
     Verb { names: "nix", verbs: "run shell develop", reader: EVERY },
-    Verb { names: "gcloud vagrant", verbs: "ssh", reader: EVERY },
+    Verb { names: "gcloud vagrant minikube", verbs: "ssh", reader: EVERY },
+    Verb { names: "aws", verbs: "send-command execute-command start-session", reader: EVERY },
+    Verb { names: "az", verbs: "run-command command exec", reader: EVERY },
+    Verb { names: "virsh", verbs: "qemu-agent-command qemu-monitor-command", reader: EVERY },
     Verb {
         names: "git",
         verbs: "bisect submodule filter-branch difftool mergetool config",

@@ -17,10 +17,15 @@ struct Abbreviating {
 const PROGRAMS: &[Abbreviating] = &[
     Abbreviating {
         names: ROUTING,
-        verbs: "set add append change replace restore prepend delete flush exec attach",
+        verbs: "set setdefault add append change chg replace restore prepend delete deleteall update flush exec \
+            attach reload flash split unsplit",
         valued: "-n -netns -f -family -l -loops -rcvbuf",
     },
-    Abbreviating { names: "tc", verbs: "add change replace link delete", valued: "-n -netns" },
+    Abbreviating {
+        names: "tc",
+        verbs: "add change replace link delete flush exec",
+        valued: "-n -netns",
+    },
     Abbreviating {
         names: "nmcli",
         verbs: "delete down up modify disconnect off set reapply connect edit",
@@ -59,14 +64,16 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let object = bare.first().map_or("", |word| word.beginning());
     let is_deep =
         object.len() > 1 && DEEPER.iter().any(|name| name.starts_with(object)) || object == "x";
-    let depth = if program == "ip" && is_deep { 2 } else { 1 };
+    let is_radio = program == "nmcli" && !object.is_empty() && "radio".starts_with(object);
+    let depth = if program == "ip" && is_deep || is_radio { 2 } else { 1 };
     let changing = bare.iter().skip(1).take(depth).find_map(|word| {
         let Some(text) = word.known() else {
             return (!word.begins_known())
                 .then(|| "a word that is computed at run time".to_owned());
         };
-        // Here, `s` is short for `show`; only `ip link` reads it as `set`.
-        let is_show = text == "s" && !(program == "ip" && "link".starts_with(object));
+        // Here, `s` is short for `show`; only `ip link` and `bridge link` read it as `set`.
+        let is_show =
+            text == "s" && !(is_listed("ip bridge", program) && "link".starts_with(object));
         let is_verb = |verb: &str| !text.is_empty() && verb.starts_with(text);
         (row.verbs.split_ascii_whitespace().any(is_verb) && !is_show)
             .then(|| format!("`{text}`, which changes something"))

@@ -304,7 +304,12 @@ impl Classifier<'_> {
     /// Records the files that a well-known program writes, and where `cd` goes.
     fn record_writes(&mut self, program: &str, arguments: &[Word]) {
         for word in writers::written(program, arguments) {
-            self.record_write(writers::path(word));
+            let path = writers::path(word);
+            self.home(path);
+            // Without a `cd`, the current directory is the working directory.
+            if path != "." || !self.directory.is_empty() {
+                self.record_write(path);
+            }
         }
         if matches!(program, "cd" | "pushd") {
             let mut directories = arguments.iter().map(Word::beginning);
@@ -328,8 +333,17 @@ impl Classifier<'_> {
         format!("{}/{path}", self.directory)
     }
 
+    /// Checks whether bash replaces the beginning of a path by a home directory, which we do not
+    /// know, as with `$HOME`.
+    fn home(&mut self, path: &str) {
+        if path.starts_with('~') {
+            self.destructive(format!("`{path}` is below a home directory"));
+        }
+    }
+
     /// Checks a file that a redirection writes.
     fn written(&mut self, target: &Word) {
+        self.home(target.beginning());
         self.record_write(target.beginning());
         match target.known() {
             Some(path) if is_device(path) || target.may_become("/dev/") => {

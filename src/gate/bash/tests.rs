@@ -955,3 +955,50 @@ fn what_reviews_found_is_judged() {
         plain.into_iter().filter(|command| !is_plain(command)).map(|c| (c, judge(c))).collect();
     assert!(missed.is_empty() && wrong.is_empty(), "missed: {missed:#?}\nwrong: {wrong:#?}");
 }
+
+// proves SH-6
+#[test]
+fn clients_and_remote_commands_are_known_by_their_form() {
+    check(
+        &[
+            "cockroach sql < x.sql",
+            "echo 'drop table x' | cqlsh host",
+            "sqlplus u/p @drop.sql",
+            "cqlsh -f x.cql",
+            "foo --query='drop table x'",
+            "foo 'alter table t drop column c'",
+            "aws ssm send-command --parameters x",
+            "az vm run-command invoke --scripts x",
+            "heroku run 'cd /app && rm -rf x'",
+            "foo 'FOO=1 rm -rf x'",
+            "rabbitmqctl delete_queue q",
+            "virsh vol-delete x",
+            "govc vm.destroy x",
+            "lxc-destroy -n c",
+            "k3s-uninstall.sh",
+            "bridge link s dev eth0 state 0",
+            "ip x s deletea",
+            "ip r chg default dev lo",
+            "nmcli r w of",
+            "echo x > ~/.bashrc",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "cat data.csv | clickhouse-client --query 'insert into t format CSV'",
+            "echo x | slack-cli send",
+            "bridge vlan s",
+            "nmcli r w",
+            "ip -s l",
+            "foo drop.txt",
+            "kubectl get pods delete-me",
+            "unzip -l a.zip",
+            "cd /etc && git log --oneline",
+            "cd /etc && tar czf /tmp/x.tgz .",
+            "wget -qO- u",
+            "sysctl net.ipv6.conf.all.disable_ipv6",
+        ],
+        "plain",
+    );
+}

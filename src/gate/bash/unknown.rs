@@ -5,6 +5,7 @@
 //! SH-6.
 
 use super::inner::Inner;
+use super::options::has;
 use super::word::Word;
 use super::{abbreviated, builtins, destructive, subcommands};
 use crate::argv::programs::{self, Kind, Words, is_listed, words};
@@ -16,7 +17,8 @@ static VERBS: Words = Words::new(|| {
     delete del destroy drop purge prune stop kill killall pkill reset terminate remove rm rmi rmdir \
     unlink erase wipe zap nuke shred dd mkfs sudo uninstall undeploy unpublish decommission \
     deprovision teardown shutdown halt poweroff reboot down drain evict flush flushall flushdb \
-    truncate undefine deallocate disable revoke rollback forget deregister detach",
+    truncate undefine deallocate disable revoke rollback forget deregister detach deleteall deletefile \
+    removenode rmr stopdaemon powerdown obliterate",
     )
 });
 
@@ -66,8 +68,17 @@ const NOUNS: &str = "alternatives at batch command consul eject env eval exec ex
 /// Further programs that a launcher may run.
 const LAUNCHED: &str = "systemctl loginctl git chmod chown chgrp curl wget rsync scp make";
 
-/// Database clients and the like, which read commands from their standard input.
-const CONSOLES: &str = "redis-cli valkey-cli virsh cqlsh clickhouse-client influx sqlcmd sqlplus vtysh birdc rabbitmqadmin";
+/// Clients whose operands are a command. Without one, they read commands from their standard input.
+const CONSOLES: &str = "redis-cli valkey-cli virsh birdc rabbitmqadmin";
+
+/// Clients whose operands name a database or a host: they read commands from their standard input,
+/// unless an option gives the statement.
+const SHELLS: &str = "arangosh beeline clickhouse-client cqlsh duckdb hive influx presto snowsql sqlcmd sqlplus \
+    smbclient trino vtysh";
+
+/// Options of such clients that give a statement, and those that name a file of statements.
+const STATEMENT: &str = "-c -e -q -Q --query --command --execute -execute";
+const STATEMENTS: &str = "-f -i --file --queries-file --input-file";
 
 /// Words after which the other words of a described program only name things.
 const READING: &str = "get describe logs log list ls show status ps top images inspect history info version events \
@@ -88,7 +99,7 @@ pub(super) fn reason(
         return None;
     }
     let said = |what: &str| Some(format!("`{program}` {what}"));
-    if is_listed(CONSOLES, program) && is_fed && !has_operand(arguments) {
+    if reads_commands(program, arguments, is_fed) {
         return said("runs the commands that it reads");
     }
     if scales_to_zero(arguments) {
@@ -100,8 +111,12 @@ pub(super) fn reason(
     if is_described && first.is_some_and(|first| is_listed(READING, first)) {
         return None;
     }
-    if !is_described && program.split(['-', '_', '.']).next().is_some_and(is_verb) {
+    if !is_described && program.split('.').next().is_some_and(begins_or_ends_with_verb) {
         return said("is named after what it destroys");
+    }
+    // `sysctl net.ipv6.conf.all.disable_ipv6` only reads.
+    if is_described && first.is_some_and(|first| !first.contains('.') && begins_with_verb(first)) {
+        return said("is given a subcommand that destroys something");
     }
     // In `aws ec2 stop-instances`, the verb is the part before the dash.
     let has_heads = !is_described || is_listed("aws gcloud az", program);
@@ -111,7 +126,9 @@ pub(super) fn reason(
             || !is_described && (is_ruled(text) || is_statement(text))
     };
     for text in own.iter().filter_map(Word::known) {
-        if names_verb(text) || is_destroying_option(text) {
+        let value = text.split_once('=').filter(|(name, _)| name.starts_with('-'));
+        let holds_statement = !is_described && value.is_some_and(|(_, value)| is_statement(value));
+        if names_verb(text) || is_destroying_option(text) || holds_statement {
             return Some(format!("`{program} {text}` says that it destroys something"));
         }
         let name = text.split('=').next().unwrap_or(text);
@@ -194,10 +211,22 @@ fn is_verb(text: &str) -> bool {
 /// Tells whether a bare word is a verb or begins with one, as `stop-instances`, `delete_user` and
 /// `db:drop` do.
 fn begins_with_verb(text: &str) -> bool {
-    let is_bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b':');
-    !text.starts_with('-')
-        && text.bytes().all(is_bare)
-        && text.split(':').filter_map(|part| part.split(['-', '_']).next()).any(is_verb)
+    let is_bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b':' | b'.');
+    if text.starts_with('-') || !text.bytes().all(is_bare) {
+        return false;
+    }
+    // In `vm.destroy`, the verb is the last part; `drop.txt` is a file.
+    match text.rsplit_once('.') {
+        Some((_, last)) => is_verb(last),
+        None => text.split(':').any(begins_or_ends_with_verb),
+    }
+}
+
+/// Tells whether the first or the last part of a word is a verb, as in `stop-instances` and
+/// `vol-delete`.
+fn begins_or_ends_with_verb(word: &str) -> bool {
+    let mut parts = word.split(['-', '_']);
+    parts.next().is_some_and(is_verb) || parts.next_back().is_some_and(is_verb)
 }
 
 /// Tells whether an option says that it destroys something: `--delete`, `-prune`,
@@ -218,9 +247,36 @@ fn is_statement(text: &str) -> bool {
     text.split(';').any(|statement| {
         let statement = statement.to_ascii_lowercase();
         let mut words = statement.split_ascii_whitespace();
-        let is_verb = words.next().is_some_and(|verb| is_listed("drop delete truncate", verb));
-        is_verb && words.next().is_some_and(|noun| is_listed(OBJECTS, noun))
+        let verb = words.next().unwrap_or_default();
+        let noun = words.next().unwrap_or_default();
+        let more: Vec<&str> = words.collect();
+        is_listed("drop delete truncate", verb) && is_listed(OBJECTS, noun)
+            || verb == "truncate" && !noun.is_empty() && more.is_empty()
+            || verb == "alter" && more.iter().any(|word| is_listed("drop delete", word))
     })
+}
+
+/// Tells whether a client reads commands from its standard input or from a file.
+fn reads_commands(program: &str, arguments: &[Word], is_fed: bool) -> bool {
+    let known = || arguments.iter().filter_map(Word::known);
+    if is_listed(CONSOLES, program) || program.ends_with("-cli") {
+        return is_fed && !has_operand(arguments) || has(arguments, &["--eval", "--pipe"]);
+    }
+    let starts_shell = |words: &str| {
+        known().find(|text| !text.starts_with('-')).is_some_and(|first| is_listed(words, first))
+    };
+    let is_shell = is_listed(SHELLS, program)
+        || program.ends_with("sql")
+        || program.ends_with("-shell")
+        || starts_shell("sql");
+    let has_one_of = |options: &str| {
+        known().any(|text| is_listed(options, text.split('=').next().unwrap_or(text)))
+    };
+    if has_one_of(STATEMENT) {
+        return false;
+    }
+    let is_file = is_shell && (has_one_of(STATEMENTS) || known().any(|text| text.starts_with('@')));
+    is_file || is_fed && (is_shell || starts_shell("client console repl shell"))
 }
 
 /// Tells whether arguments such as `--replicas=0` or `scale web=0` stop all instances of something.
@@ -254,11 +310,21 @@ fn has_operand(arguments: &[Word]) -> bool {
 
 /// Tells whether a word is the name of a known program, or a command line that begins with one.
 fn names_program(text: &str) -> bool {
-    let first = text.split_ascii_whitespace().next().unwrap_or_default();
     if text == "exec" || text.starts_with("exec-") {
         return true;
     }
-    let (directory, name) = first.rsplit_once('/').unwrap_or(("", first));
+    if !text.contains(char::is_whitespace) {
+        return is_runnable(text);
+    }
+    text.split([';', '&', '|', '\n']).any(|command| {
+        let mut words = command.split_ascii_whitespace();
+        words.find(|word| !word.contains('=')).is_some_and(is_runnable)
+    })
+}
+
+/// Tells whether a word is the name of a known program.
+fn is_runnable(word: &str) -> bool {
+    let (directory, name) = word.rsplit_once('/').unwrap_or(("", word));
     let is_found =
         directory.is_empty() || directory.ends_with("/bin") || directory.ends_with("/sbin");
     let is_runner = |reader: &programs::Reader| reader.kind != Kind::Options;

@@ -1,8 +1,19 @@
 //! The files that well-known programs write, as far as their arguments name them. The gate raises a
 //! command that writes to a system path, as it does for the file tools.
 
+use std::sync::LazyLock;
+
 use super::options::has;
 use super::word::Word;
+
+/// The current directory, into which a program writes that names no other one.
+static HERE: LazyLock<Word> = LazyLock::new(|| Word::literal("."));
+
+/// Subcommands of git that write files into its directory.
+const CHECKOUTS: [&str; 11] = [
+    "clone", "checkout", "switch", "pull", "merge", "rebase", "apply", "am", "revert", "restore",
+    "init",
+];
 
 /// Returns the arguments that name a file or directory that the program writes.
 pub(super) fn written<'a>(program: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
@@ -25,13 +36,45 @@ pub(super) fn written<'a>(program: &str, arguments: &'a [Word]) -> Vec<&'a Word>
         }
         "patch" => operands().collect(),
         "sort" => values(arguments, 'o', "--output"),
-        "curl" => values(arguments, 'o', "--output"),
+        "curl" => {
+            let mut found = values(arguments, 'o', "--output");
+            for (letter, long) in [
+                ('D', "--dump-header"),
+                ('c', "--cookie-jar"),
+                ('\0', "--trace"),
+                ('\0', "--stderr"),
+            ] {
+                found.extend(values(arguments, letter, long));
+            }
+            if has(arguments, &["-O", "--remote-name"]) {
+                found.extend(or_here(values(arguments, '\0', "--output-dir")));
+            }
+            found
+        }
         "wget" => {
             let mut found = values(arguments, 'O', "--output-document");
             found.extend(values(arguments, 'P', "--directory-prefix"));
+            if found.is_empty() && !has(arguments, &["-O", "--output-document", "--spider"]) {
+                found.push(&HERE);
+            }
+            found.extend(values(arguments, 'o', "--output-file"));
+            found.extend(values(arguments, 'a', "--append-output"));
             found
         }
-        "unzip" => values(arguments, 'd', "--directory"),
+        "unzip" if has(arguments, &["-l", "-p", "-t", "-v", "-Z"]) => Vec::new(),
+        "unzip" => or_here(values(arguments, 'd', "--directory")),
+        "git" if operands().filter_map(Word::known).any(|text| CHECKOUTS.contains(&text)) => {
+            let mut found = or_here(values(arguments, 'C', "--work-tree"));
+            // `git clone URL DIRECTORY`
+            found.extend(operands().skip_while(|word| word.known() != Some("clone")).nth(2));
+            found
+        }
+        "find" => ["-fprint", "-fprint0", "-fprintf", "-fls"]
+            .into_iter()
+            .flat_map(|option| values(arguments, '\0', option))
+            .collect(),
+        "openssl" => values(arguments, '\0', "-out"),
+        "gpg" | "gpg2" => values(arguments, 'o', "--output"),
         "tar" | "bsdtar" | "gtar" => archive(arguments),
         _ => Vec::new(),
     }
@@ -47,7 +90,13 @@ fn archive(arguments: &[Word]) -> Vec<&Word> {
         has(arguments, &[long]) || arguments.iter().enumerate().any(is_bundle)
     };
     if is_mode('x', "--extract") {
-        return values(arguments, 'C', "--directory");
+        // The values of a bundle without a dash follow in the order of its letters.
+        let is_bare = arguments.first().is_some_and(|word| {
+            !word.beginning().starts_with('-') && word.beginning().contains('C')
+        });
+        let mut found = values(arguments, 'C', "--directory");
+        found.extend(arguments.iter().skip(1).filter(|_| is_bare));
+        return or_here(found);
     }
     if !is_mode('c', "--create") {
         return Vec::new();
@@ -59,6 +108,11 @@ fn archive(arguments: &[Word]) -> Vec<&Word> {
         .is_some_and(|word| !word.beginning().starts_with('-') && word.beginning().ends_with('f'));
     found.extend(arguments.get(1).filter(|_| is_bare));
     found
+}
+
+/// Returns the named directories, or the current one if none is named.
+fn or_here(found: Vec<&Word>) -> Vec<&Word> {
+    if found.is_empty() { vec![&*HERE] } else { found }
 }
 
 /// Returns the values of an option: in the next word, or attached to its own. An attached value is

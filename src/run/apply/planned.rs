@@ -69,11 +69,19 @@ pub(super) fn planned_environment(
     if of_host.is_empty() {
         return now.clone();
     }
+    // A step tells that a variable was absent only if it does not set it itself.
+    let was_absent = |name: &String| {
+        plan.steps.iter().map(|kept| &kept.step.binding.environment).any(|variables| {
+            variables.iter().any(|variable| variable.set_by == SetBy::Host)
+                && variables.iter().all(|variable| variable.name != *name)
+        })
+    };
     allowlist.iter().fold(now.clone(), |environment, name| {
         match of_host.iter().find(|variable| variable.name == *name) {
             Some(Variable { value: Some(value), .. }) => environment.with(name, Some(value)),
             Some(Variable { value: None, .. }) => environment,
-            None => environment.with(name, None),
+            None if was_absent(name) => environment.with(name, None),
+            None => environment,
         }
     })
 }
