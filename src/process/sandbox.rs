@@ -226,12 +226,12 @@ fn allow(
 /// process will execute.
 fn drop_capabilities(kept: u64) {
     use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
-    for number in 0..u64::BITS {
-        let bit = 1_u64 << number;
-        if kept & bit == 0 {
-            // Ignore errors: the kernel refuses a number that it does not know, and a process that
-            // may not drop capabilities has none.
-            let _ = remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(bit));
+    let bits = (0..u64::BITS).map(|number| 1_u64 << number);
+    for bit in bits.filter(|bit| kept & bit == 0) {
+        // The first error ends the loop: the kernel does not know this number nor any above it
+        // (EINVAL), or this process may not drop capabilities, and then has none (EPERM).
+        if remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(bit)).is_err() {
+            break;
         }
     }
 }
