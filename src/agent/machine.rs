@@ -389,7 +389,10 @@ impl Machine {
                 limit: "error_threshold".to_owned(),
                 value: self.rules.limits.error_threshold.into(),
             });
-            let error = format!("every call failed in {} responses in a row", self.failed_in_a_row);
+            let error = match self.failed_in_a_row {
+                1 => "every call of the last response failed".to_owned(),
+                count => format!("every call failed in {count} responses in a row"),
+            };
             return self.close(
                 StopReason::ErrorThreshold,
                 "Stopped: every call of the last responses failed.",

@@ -243,7 +243,7 @@ impl ModelError {
 
 /// Receives text as the model generates it, for people who watch.
 pub trait DeltaSink: Send + Sync {
-    /// Takes note that bytes of an answer arrive. Must not block.
+    /// Records that bytes of an answer have arrived. Must not block.
     fn begin_answer(&self) {}
 
     /// Receives a piece of text. Must not block.

@@ -52,7 +52,7 @@ impl PreparedCall {
     }
 }
 
-/// The state of everything besides its arguments on which a call depends.
+/// The state on which a call depends in addition to its arguments.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CallState {
     /// Identifies the tool's rights and the values of its variables. The text may hold secrets, so

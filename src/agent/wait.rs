@@ -63,7 +63,7 @@ impl ModelWaits {
         self.locked().clone()
     }
 
-    /// Returns once a call was listed since the last return. For one caller.
+    /// Returns as soon as a call has been listed since it last returned. Supports one caller.
     ///
     /// *Cancel*: safe.
     pub async fn added(&self) {
@@ -72,7 +72,8 @@ impl ModelWaits {
 
     /// Lists the call of a run once it has lasted for a moment.
     ///
-    /// *Cancel*: the call is no longer listed. Call it beside the call, and drop both together.
+    /// *Cancel*: the call is no longer listed. Poll this future beside the model call, and drop
+    /// both together.
     pub(super) async fn list(&self, run_id: &str, wait: Arc<ModelWait>) -> Infallible {
         tokio::time::sleep_until(wait.since + LISTED_AFTER).await;
         self.locked().insert(run_id.to_owned(), wait);
@@ -112,7 +113,7 @@ mod tests {
             never = &mut listing => match never {},
             () = tokio::time::sleep(LISTED_AFTER / 2) => {}
         }
-        assert!(waits.all().is_empty(), "a short call wakes nobody");
+        assert!(waits.all().is_empty(), "a short call does not wake the daemon");
         tokio::select! {
             biased;
             never = &mut listing => match never {},

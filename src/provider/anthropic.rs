@@ -224,9 +224,7 @@ impl Answer {
             }
             "message_stop" => self.done = true,
             "error" => return Err(failure::of_body(None, &event, "")),
-            _ if event.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(failure::of_body(None, &event, ""));
-            }
+            _ if failure::has_error(&event) => return Err(failure::of_body(None, &event, "")),
             // Ignore `ping`, and event types that the API adds later.
             _ => {}
         }
@@ -289,8 +287,7 @@ impl Reader for Answer {
     }
 
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
-        if text(&body, "type") == "error" || body.get("error").is_some_and(|error| !error.is_null())
-        {
+        if text(&body, "type") == "error" || failure::has_error(&body) {
             return Err(failure::of_body(None, &body, ""));
         }
         if !body.get("content").is_some_and(Value::is_array) {
@@ -336,9 +333,11 @@ impl Reader for Answer {
         let (no_reason, last) =
             (self.stop_reason.is_none(), self.blocks.last().map(|block| block.index));
         let arguments = |block: &Block| match block.arguments() {
-            // The answer was cut before the arguments arrived. Make them invalid, so that the call
-            // is not executed with an empty object.
-            none if is_cut && none == "{}" && Some(block.index) == last => "{".to_owned(),
+            // The answer was cut within or before arguments that came in one piece, so they may lack
+            // a part. Make them invalid, so that the call is not executed.
+            whole if is_cut && block.input.is_empty() && Some(block.index) == last => {
+                whole.strip_suffix('}').unwrap_or("{").to_owned()
+            }
             none if no_reason && none == "{}" && !block.is_stopped => "{".to_owned(),
             arguments => arguments,
         };
@@ -349,7 +348,7 @@ impl Reader for Answer {
                 arguments: arguments(block),
             })
             .collect();
-        let is_invalid = drop_nameless(&mut calls, &answer);
+        let is_invalid = drop_nameless(&mut calls);
         let finish_reason = match self.stop_reason.as_deref() {
             _ if is_cut => FinishReason::Length,
             Some("refusal") => FinishReason::Refusal,
@@ -358,7 +357,7 @@ impl Reader for Answer {
             _ if !calls.is_empty() => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        if self.stop_reason.as_deref() == Some("tool_use") && of_kind("tool_use").next().is_none() {
+        if self.stop_reason.as_deref() == Some("tool_use") && calls.is_empty() && !is_invalid {
             return Err(malformed("the response announces tool calls and contains none"));
         }
         if self.stop_reason.as_deref() == Some("model_context_window_exceeded")

@@ -13,6 +13,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
 use crate::agent::{ErrorClass, ModelError};
+use crate::text::json::says_nothing;
 
 /// Returns the error that a response with a failure status describes.
 pub(super) fn of_response(
@@ -67,6 +68,12 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
     let class = classify(status, &words.to_lowercase(), retry_after.is_some());
     let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
     ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{message}")) }
+}
+
+/// Tells whether a part of an answer reports an error. Several servers write an error that says
+/// nothing beside every answer.
+pub(super) fn has_error(part: &Value) -> bool {
+    part.get("error").is_some_and(|error| !says_nothing(error))
 }
 
 /// Returns the delay that Google's error details request: `"retryDelay": "48s"`.

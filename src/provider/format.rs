@@ -164,14 +164,15 @@ pub(super) fn is_named(name: &str) -> bool {
 }
 
 /// Removes the calls without a name. Returns true if the answer then counts as one invalid call: a
-/// removed call had arguments, and the answer has neither text nor a call with a name.
-pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>, text: &str) -> bool {
+/// removed call had arguments, and no call with a name is left. Text beside such a call only
+/// announces it.
+pub(super) fn drop_nameless(calls: &mut Vec<RequestedCall>) -> bool {
     let is_empty =
         |arguments: &str| matches!(arguments.trim(), "" | "{}" | "null" | r#"{"input":""}"#);
     let had_arguments =
         calls.iter().any(|call| !is_named(&call.name) && !is_empty(&call.arguments));
     calls.retain(|call| is_named(&call.name));
-    had_arguments && calls.is_empty() && text.trim().is_empty()
+    had_arguments && calls.is_empty()
 }
 
 /// Returns the string at `field`, or the empty string.

@@ -123,7 +123,7 @@ struct DeltaUsage {
 
 impl Answer {
     fn take_chunk(&mut self, chunk: &Value, new: &mut String) -> Result<(), ModelError> {
-        if chunk.get("error").is_some_and(|error| !error.is_null()) {
+        if failure::has_error(chunk) {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
@@ -337,7 +337,7 @@ impl Reader for Answer {
             })
             .collect();
         let answer = self.texts(false);
-        let is_invalid = drop_nameless(&mut calls, &answer);
+        let is_invalid = drop_nameless(&mut calls);
         // Drop the calls without a name from the parts too: when we send parts and calls back, we
         // match them by position.
         let is_nameless = |call: &Value| !is_named(text(call, "name"));

@@ -140,7 +140,7 @@ struct DeltaMessage<'a> {
 
 impl Answer {
     fn take_line(&mut self, line: &Value, new: &mut String) -> Result<(), ModelError> {
-        if line.get("error").is_some_and(|error| !error.is_null()) {
+        if failure::has_error(line) {
             return Err(failure::of_body(None, line, ""));
         }
         if let Some(message) = line.get("message").filter(|message| message.is_object()) {
@@ -210,7 +210,10 @@ impl Reader for Answer {
         if !self.has_message {
             return Err(malformed("the response contains no message"));
         }
-        let is_invalid = drop_nameless(&mut self.calls, self.written.text());
+        if self.calls.is_empty() {
+            self.written.end();
+        }
+        let is_invalid = drop_nameless(&mut self.calls);
         let is_inline = self.written.reasoning().is_some() && self.reasoning.is_empty();
         self.reasoning.push_str(self.written.reasoning().unwrap_or_default());
         let finish_reason = match self.done_reason.as_deref() {

@@ -254,9 +254,7 @@ impl Answer {
                 self.status.get_or_insert(status);
             }
             "error" => return Err(failure::of_body(None, event, "")),
-            _ if event.get("error").is_some_and(|error| !error.is_null()) => {
-                return Err(failure::of_body(None, event, ""));
-            }
+            _ if failure::has_error(event) => return Err(failure::of_body(None, event, "")),
             _ => {}
         }
         Ok(())
@@ -274,7 +272,7 @@ impl Answer {
     }
 
     fn take_response(&mut self, response: &Value) -> Result<(), ModelError> {
-        if response.get("error").is_some_and(|error| !error.is_null()) {
+        if failure::has_error(response) {
             return Err(failure::of_body(None, response, ""));
         }
         self.take_head(response);
@@ -364,7 +362,7 @@ impl Reader for Answer {
 
     fn take_whole(&mut self, body: Value) -> Result<(), ModelError> {
         let has_output = body.get("output").is_some_and(Value::is_array);
-        if !has_output && body.get("error").is_none_or(Value::is_null) {
+        if !has_output && !failure::has_error(&body) {
             return Err(match body.get("message").or_else(|| body.get("detail")) {
                 Some(_) => failure::of_body(None, &body, ""),
                 None => malformed("the response has no `output` list"),
@@ -415,7 +413,7 @@ impl Reader for Answer {
                 items.push(item.value);
             }
         }
-        let is_invalid = drop_nameless(&mut calls, &answer);
+        let is_invalid = drop_nameless(&mut calls);
         let finish_reason = match (self.status.as_deref(), self.incomplete.as_deref()) {
             (_, Some("content_filter")) => FinishReason::ContentFilter,
             // Do not run calls that accompany a refusal.

@@ -959,12 +959,21 @@ async fn a_call_without_a_name_is_no_call() {
             let body = with_calls(format, text, &calls).to_string();
             answer(format, body.as_bytes(), 50).await.unwrap()
         };
-        let reply = read("done", vec![("", none.clone())]).await;
-        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
-        let reply = read("done", vec![("", some.clone())]).await;
-        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
-        let reply = read("", vec![("", none.clone())]).await;
-        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
+        for text in ["done", ""] {
+            let body = with_calls(format, text, &[("", none.clone())]).to_string();
+            let reply = answer(format, body.as_bytes(), 50).await;
+            if matches!(format, WireFormat::OpenaiChat | WireFormat::Anthropic) {
+                // The finish reason announces a call.
+                let error = reply.unwrap_err();
+                assert_eq!(error.class, ErrorClass::MalformedResponse, "{name}");
+                continue;
+            }
+            let reply = reply.unwrap();
+            assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop), "{name}");
+        }
+        let reply = read("I restart it now.", vec![("", some.clone())]).await;
+        assert_eq!(reply.calls.len(), 0, "{name}");
+        assert_eq!(reply.finish_reason, FinishReason::InvalidToolCall, "{name}");
         let reply = read("", vec![(" ", some.clone())]).await;
         assert_eq!(reply.calls.len(), 0, "{name}");
         assert_eq!(reply.finish_reason, FinishReason::InvalidToolCall, "{name}");
@@ -998,6 +1007,46 @@ async fn a_call_without_a_name_is_no_call() {
     ];
     let reply = answer(WireFormat::Gemini, sse(&goes_on).as_bytes(), 50).await.unwrap();
     assert_eq!((reply.calls.len(), reply.calls[0].arguments.as_str()), (1, r#"{"a":"v"}"#));
+}
+
+// proves LLM-5
+#[tokio::test]
+async fn a_call_that_may_be_cut_is_not_executed() {
+    let cut = json!({"stop_reason": "max_tokens", "content": [
+        {"type": "tool_use", "id": "a", "name": "write", "input": {"path": "a", "text": "x"}},
+        {"type": "tool_use", "id": "b", "name": "write", "input": {"path": "b"}},
+    ]});
+    let reply = answer(WireFormat::Anthropic, cut.to_string().as_bytes(), 50).await.unwrap();
+    assert_eq!(reply.finish_reason, FinishReason::Length);
+    let parses: Vec<bool> =
+        reply.calls.iter().map(|call| parse_arguments(&call.arguments).is_ok()).collect();
+    assert_eq!(parses, [true, false], "{:?}", reply.calls);
+}
+
+// proves LLM-6
+#[tokio::test]
+async fn calls_that_share_an_id_are_not_mixed() {
+    let part = |name: &str| json!({"choices": [{"delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": name, "arguments": "{}"}}]}}]});
+    let end = json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]});
+    let stream = sse(&[part("look"), part("look"), part("change"), end]);
+    let reply = answer(WireFormat::OpenaiChat, stream.as_bytes(), 50).await.unwrap();
+    let names: Vec<&str> = reply.calls.iter().map(|call| call.name.as_str()).collect();
+    assert_eq!(names, ["look", "change"]);
+}
+
+#[tokio::test]
+async fn an_error_that_says_nothing_beside_an_answer_is_no_error() {
+    for (format, name, _) in FORMATS {
+        for error in [json!({"code": 0, "message": ""}), json!({"message": "", "code": null})] {
+            let mut body = with_calls(format, "done", &[("look", json!({}))]);
+            body["error"] = error;
+            let reply = answer(format, body.to_string().as_bytes(), 50).await.unwrap();
+            assert_eq!(reply.text, "done", "{name}");
+        }
+        let mut body = with_calls(format, "done", &[("look", json!({}))]);
+        body["error"] = json!({"code": 0, "message": "overloaded"});
+        assert!(answer(format, body.to_string().as_bytes(), 50).await.is_err(), "{name}");
+    }
 }
 
 #[tokio::test]

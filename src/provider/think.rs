@@ -1,12 +1,24 @@
 //! Reasoning that a model writes into its text, between `<think>` and `</think>`.
 //!
 //! A server that does not parse the reasoning of its model passes it on as text. It is not a part
-//! of the answer. Only tags at the start of the text count, because an answer may quote them.
+//! of the answer. Only tags at the start of the text count, because an answer may quote them; a
+//! closing tag without an opening one counts at the end of a line.
 
 use crate::domain::AssistantTurn;
 
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
+
+/// The marks of other models before and after their reasoning.
+const OTHERS: &[(&str, &str)] = &[
+    ("[THINK]", "[/THINK]"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<thought>", "</thought>"),
+    ("<seed:think>", "</seed:think>"),
+    ("◁think▷", "◁/think▷"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+];
 
 /// Most reasoning blocks of an answer, and most bytes of white space before the first. Beyond them,
 /// everything is text, so that a hostile answer costs neither time nor stack.
@@ -85,9 +97,33 @@ impl Written {
         self.push(&rest, new);
     }
 
-    /// Returns the text of the answer.
-    pub(super) fn text(&self) -> &str {
-        &self.text
+    /// Ends the text of an answer without calls. Some chat templates write the opening tag into the
+    /// prompt, so that only the closing one arrives; the text before it is then reasoning too.
+    pub(super) fn end(&mut self) {
+        if self.blocks > 0 {
+            return;
+        }
+        let begun = self.text.trim_start();
+        let mut others = OTHERS.iter();
+        if let Some((rest, close)) =
+            others.find_map(|(open, close)| Some((begun.strip_prefix(*open)?, *close)))
+        {
+            let (reasoning, answer) = rest.split_once(close).unwrap_or((rest, ""));
+            (self.reasoning, self.text) = (reasoning.to_owned(), answer.trim_start().to_owned());
+            self.blocks = 1;
+            return;
+        }
+        let Some((before, after)) = self.text.split_once(CLOSE) else { return };
+        let is_last_of_line = after.is_empty() || after.starts_with(['\n', '\r']);
+        let is_first_of_line = before.trim_end_matches([' ', '\t']).ends_with('\n');
+        // An answer may quote the tag, such as in a block of code.
+        let is_quoted = before.contains(OPEN) || before.matches("```").count() % 2 == 1;
+        if is_quoted || !before.trim().is_empty() && !is_last_of_line && !is_first_of_line {
+            return;
+        }
+        self.reasoning = before.to_owned();
+        self.text = after.trim_start().to_owned();
+        self.blocks = 1;
     }
 
     /// Returns the reasoning between tags; `None` without tags.
@@ -123,7 +159,7 @@ mod tests {
             for piece in characters.chunks(size) {
                 written.push(&piece.iter().collect::<String>(), &mut new);
             }
-            assert_eq!((written.text(), written.reasoning()), (answer, reasoning), "{text}");
+            assert_eq!((written.text.as_str(), written.reasoning()), (answer, reasoning), "{text}");
             assert!(answer.starts_with(&new), "{text}: {new}");
         }
     }
@@ -139,5 +175,35 @@ mod tests {
         check("the tag <think>x</think>", "the tag <think>x</think>", None);
         check("<thinking> is", "<thinking> is", None);
         check("<thi", "<thi", None);
+    }
+
+    #[test]
+    fn reasoning_whose_opening_tag_is_in_the_prompt_is_not_a_part_of_the_answer() {
+        for (text, answer, reasoning) in [
+            (
+                "I look.\n</think>\n\n{\"status\": \"failed\"}",
+                "{\"status\": \"failed\"}",
+                Some("I look."),
+            ),
+            ("I look.</think>\ndone", "done", Some("I look.")),
+            ("I look.\n</think> done", "done", Some("I look.")),
+            ("</think>", "", Some("")),
+            ("[THINK]I look.[/THINK]\ndone", "done", Some("I look.")),
+            ("<thinking>never closed", "", Some("never closed")),
+            (
+                "<|channel|>analysis<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>done",
+                "done",
+                Some("I look.<|end|><|start|>assistant"),
+            ),
+            ("</think>done", "done", Some("")),
+            ("The tag `</think>` ends it", "The tag `</think>` ends it", None),
+            ("As in:\n```\n</think>\n```", "As in:\n```\n</think>\n```", None),
+            ("a <think>b\n</think>\nc", "a <think>b\n</think>\nc", None),
+        ] {
+            let mut written = Written::default();
+            written.push(text, &mut String::new());
+            written.end();
+            assert_eq!((written.text.as_str(), written.reasoning()), (answer, reasoning), "{text}");
+        }
     }
 }

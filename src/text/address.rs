@@ -3,7 +3,7 @@
 //! *Source*: the IANA registries of special-purpose addresses for IPv4 and IPv6.
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Who can have an address.
+/// The hosts that can have an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AddressKind {
     Public,

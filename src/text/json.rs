@@ -72,6 +72,19 @@ pub(crate) fn memory(value: &Value) -> usize {
         }
 }
 
+/// Tells whether a value says nothing: null, false, zero, or a text, list or object in which nothing
+/// says anything. Several servers write such an error beside every result.
+pub(crate) fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(is_true) => !is_true,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.iter().all(says_nothing),
+        Value::Object(fields) => fields.values().all(says_nothing),
+    }
+}
+
 /// Checks the number of values in a JSON text against a limit.
 ///
 /// *Errors*: the upper bound that [`values`] returns is greater than `most`.

@@ -284,6 +284,15 @@ fn an_answer_that_is_not_perfect_ends_its_call_at_once() {
         (format!("{{\n  \"id\": @ID@,\n  \"result\":\n{ok}\n}}\n"), Value::Null, "ok"),
         (format!("[{}]\n", of(&format!(r#""id":@ID@,"result":{ok}"#)).trim()), Value::Null, "ok"),
         (of(&format!(r#""id":null,"result":{ok}"#)), Value::Null, "ok"),
+        (of(&format!(r#""id":99,"result":{ok}"#)), Value::Null, "ok"),
+        (of(&format!(r#""id":@ID@,"method":"tools/call","result":{ok}"#)), Value::Null, "ok"),
+        (
+            of(&format!(r#""id":@ID@,"error":{{"code":0,"message":""}},"result":{ok}"#)),
+            Value::Null,
+            "ok",
+        ),
+        (format!("[INFO] {}", of(&format!(r#""id":@ID@,"result":{ok}"#))), Value::Null, "ok"),
+        (format!("\u{feff}{{\n  \"id\": @ID@,\n  \"result\":\n{ok}\n}}\n"), Value::Null, "ok"),
         (
             of(r#""id":@ID@,"result":{"content":[{"type":"text","text":"a \ud83d b"}]}"#),
             Value::Null,
@@ -373,6 +382,32 @@ fn set_url(place: &Place, url: &str) {
             "models: {{main: {{provider: scripted, script: script.yaml}}}}\nmcp_servers: {{small: {{url: '{url}', category: read}}}}\n"
         ),
     );
+}
+
+// proves MCP-6
+#[test]
+fn an_answer_with_status_202_ends_its_call_at_once() {
+    let answer = |message: axum::Json<Value>| async move {
+        let (status, result) = match message["method"].as_str().unwrap() {
+            "initialize" => (StatusCode::OK, json!({"protocolVersion": "2025-11-25"})),
+            "tools/list" => {
+                let tools = json!([{"name": "echo", "inputSchema": {"type": "object"}}]);
+                (StatusCode::OK, json!({"tools": tools}))
+            }
+            _ => (StatusCode::ACCEPTED, json!({"content": "ok"})),
+        };
+        let whole = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        let headers = [("content-type", "application/json"), ("mcp-session-id", "s")];
+        (status, headers, whole.to_string())
+    };
+    let served = serve_on_loopback(Router::new().route("/mcp", post(answer)));
+    let place =
+        place("plain", ECHO, "    double_confirmation: false\n    limits: {tool_timeout: 60s}\n");
+    set_url(&place, &format!("http://{}/mcp", served.address));
+    let began = Instant::now();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert!(began.elapsed() < AT_ONCE);
+    assert_eq!(events(&place, "tool_call_end")[0]["output"], "ok");
 }
 
 // proves MCP-6

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{Action, Machine};
 use crate::domain::{Event, FinishReason, InputSource, StopReason};
+use crate::text::escape::is_deceptive;
 
 const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
@@ -24,11 +25,55 @@ const MARKS: &[(&str, &str)] = &[
     ("<|tool_call|>", "<|/tool_call|>"),
     ("<|python_tag|>", "<|eom_id|>"),
     ("[TOOL_CALLS]", "</s>"),
+    ("<invoke name=\"", "</invoke>"),
+];
+
+/// The marks with which other chat templates begin a call; its form differs. They are tokens of
+/// models, which no answer contains by chance.
+const TOKENS: &[&str] = &[
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<minimax:tool_call>",
+    "<|channel|>commentary to=",
+    "<|START_ACTION|>",
+];
+
+/// The marks with which chat templates end a turn.
+const END_MARKS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|return|>",
+    "<end_of_turn>",
+    "<｜end▁of▁sentence｜>",
+    "</s>",
+    "</think>",
 ];
 
 /// The keys under which models write the name of a tool, and its arguments.
 const NAMES: &[&str] = &["name", "tool", "tool_name", "function", "recipient_name"];
 const ARGUMENTS: &[&str] = &["arguments", "parameters", "args", "params", "input", "tool_input"];
+
+/// The other keys of a call, or of a list of calls. An object with any further key, such as the
+/// `status` of a verdict, is a document that mentions a call.
+const BESIDE: &[&str] = &[
+    "type",
+    "id",
+    "call_id",
+    "tool_call_id",
+    "index",
+    "role",
+    "content",
+    "thought",
+    "thoughts",
+    "reasoning",
+];
+const CALLS: &[&str] = &["tool_calls", "function"];
 
 /// Why a response without calls is not an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +142,7 @@ impl Machine {
         if finish_reason == FinishReason::Length {
             return Some(AnswerFault::Cut);
         }
-        if text.trim().is_empty() {
+        if is_blank(text) {
             return Some(AnswerFault::Empty);
         }
         let is_tool = |name: &str| self.toolbox.find(name).is_some();
@@ -117,13 +162,35 @@ impl Machine {
     }
 }
 
+/// Tells whether `text` shows nothing: white space, invisible characters, marks of the end of a
+/// turn, or an empty Markdown fence.
+fn is_blank(text: &str) -> bool {
+    let mut rest = without_fence(text.trim());
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_whitespace() || is_deceptive(c));
+        match END_MARKS.iter().find_map(|mark| rest.strip_prefix(*mark)) {
+            Some(after) => rest = after,
+            None => return rest.is_empty(),
+        }
+    }
+}
+
 /// Tells whether `text` only spells calls of known tools: as marked calls at its end, or as JSON.
 fn spells_call(text: &str, is_tool: &dyn Fn(&str) -> bool) -> bool {
     if text.len() > LONGEST_CALL {
         return false;
     }
     let text = without_fence(text.trim());
-    is_marked_call(text, is_tool) || are_calls(text, &|call| has_call(call, is_tool))
+    is_marked_call(text, is_tool)
+        || has_token(text, is_tool)
+        || are_calls(text, &|call| has_call(call, is_tool))
+}
+
+/// Tells whether a tool is named after a token with which a model begins a call.
+fn has_token(text: &str, is_tool: &dyn Fn(&str) -> bool) -> bool {
+    let is_end = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-');
+    let mut called = TOKENS.iter().filter_map(|token| text.split_once(*token));
+    called.any(|(_, call)| call.split(is_end).any(is_tool))
 }
 
 /// Removes the Markdown fence around a text.
@@ -141,7 +208,8 @@ fn is_marked_call(text: &str, is_tool: &dyn Fn(&str) -> bool) -> bool {
             && calls.all(|call| {
                 let call = call.trim();
                 let call = call.strip_suffix(*close).unwrap_or(call).trim();
-                names_tool(call, is_tool)
+                let is_alone = !call.contains(*close);
+                is_alone && names_tool(call, is_tool)
                     || are_calls(call, &|call| tool_name(call).is_some_and(is_tool))
             })
     })
@@ -168,8 +236,10 @@ fn is_each_a_call(value: &Value, is_call: &dyn Fn(&Map<String, Value>) -> bool) 
         Value::Array(items) => {
             !items.is_empty() && items.iter().all(|item| is_each_a_call(item, is_call))
         }
-        Value::Object(map) => match map.get("tool_calls").or_else(|| map.get("function")) {
-            Some(inner @ (Value::Array(_) | Value::Object(_))) => is_each_a_call(inner, is_call),
+        Value::Object(map) => match CALLS.iter().find_map(|key| map.get(*key)) {
+            Some(inner @ (Value::Array(_) | Value::Object(_))) => {
+                has_only(map, &[CALLS, BESIDE]) && is_each_a_call(inner, is_call)
+            }
             _ => is_call(map),
         },
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
@@ -177,7 +247,13 @@ fn is_each_a_call(value: &Value, is_call: &dyn Fn(&Map<String, Value>) -> bool) 
 }
 
 fn has_call(map: &Map<String, Value>, is_tool: &dyn Fn(&str) -> bool) -> bool {
-    tool_name(map).is_some_and(is_tool) && ARGUMENTS.iter().any(|key| map.contains_key(*key))
+    tool_name(map).is_some_and(is_tool)
+        && ARGUMENTS.iter().any(|key| map.contains_key(*key))
+        && has_only(map, &[NAMES, ARGUMENTS, BESIDE])
+}
+
+fn has_only(map: &Map<String, Value>, lists: &[&[&str]]) -> bool {
+    map.keys().all(|key| lists.iter().any(|list| list.contains(&key.as_str())))
 }
 
 fn tool_name(map: &Map<String, Value>) -> Option<&str> {
@@ -194,6 +270,24 @@ mod tests {
         assert_eq!(spells_call(text, &|name| name == "uptime"), expected, "{text}");
     }
 
+    #[test]
+    fn a_text_that_shows_nothing_is_empty() {
+        for text in [
+            "",
+            " \n",
+            "\u{200b}",
+            "\u{feff}\u{2060} ",
+            "```json\n```",
+            "<|im_end|>",
+            "</think>\n</s>",
+        ] {
+            assert!(is_blank(text), "{text:?}");
+        }
+        for text in ["0", ".", "{}", "ok<|im_end|>", "`</s>`"] {
+            assert!(!is_blank(text), "{text:?}");
+        }
+    }
+
     // proves LLM-2
     #[test]
     fn a_text_that_only_spells_a_call_of_a_known_tool_is_recognized() {
@@ -207,6 +301,10 @@ mod tests {
             "[TOOL_CALLS]uptime{}",
             "<|python_tag|>{\"type\": \"function\", \"name\": \"uptime\", \"parameters\": {}}",
             "{\"name\": \"uptime\", \"parameters\": {}}",
+            "I look: <invoke name=\"uptime\">\n</invoke>",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>uptime\n```json\n{}\n```<｜tool▁call▁end｜>",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.uptime:0<|tool_call_argument_begin|>{}",
+            "<|channel|>commentary to=functions.uptime <|constrain|>json<|message|>{}",
             "```json\n{\"tool\": \"uptime\", \"args\": {}}\n```",
             "{\"name\": \"uptime\", \"arguments\": {}}\n{\"name\": \"functions.uptime\", \"arguments\": {}}",
             "{\"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": \"uptime\", \"arguments\": \"{}\"}}]}",
@@ -219,6 +317,11 @@ mod tests {
             "{\"status\": \"ok\", \"summary\": \"up\"}",
             "{\"name\": \"uptime\", \"status\": \"ok\"}",
             "{\"name\": \"other\", \"arguments\": {}}",
+            "{\"status\": \"ok\", \"tool\": \"uptime\", \"input\": \"none\"}",
+            "{\"name\": \"uptime\", \"description\": \"d\", \"parameters\": {}}",
+            "{\"status\": \"ok\", \"tool_calls\": [{\"name\": \"uptime\", \"arguments\": {}}]}",
+            "The template writes <|tool_call_begin|> before a call.",
+            "I called <function=uptime>{}</function>, and the host is up.",
             "[]",
             "I called <tool_call>{\"name\": \"uptime\"}</tool_call>, and the host is up.",
             "The result of {\"name\": \"uptime\", \"arguments\": {}} is 3 days.",

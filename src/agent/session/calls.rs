@@ -322,6 +322,12 @@ impl Session {
             said = Some(output.content);
         }
         let (prepared, gate) = (&call.prepared, &self.parts.machine.rules().gate);
+        let digest = prepared.digest(open.name(), &state);
+        let mut binding = state.binding;
+        // The file tools name all that they write, so their files stay bound.
+        if position.step > 1 && !prepared.argv.is_empty() {
+            binding.tell_new_files();
+        }
         let planned = PlanStep {
             step: position.step,
             call_id: open.id().clone(),
@@ -330,8 +336,8 @@ impl Session {
             argv: prepared.argv.clone(),
             arguments: prepared.arguments.clone(),
             working_dir: prepared.working_dir.clone(),
-            digest: prepared.digest(open.name(), &state),
-            binding: state.binding,
+            digest,
+            binding,
             dry_run_output: said.clone(),
             rests_on: position.rests_on.clone(),
             would_modify: gate

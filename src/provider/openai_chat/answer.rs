@@ -99,7 +99,7 @@ impl Answer {
         let is_bare_error = chunk.get("choices").is_none()
             && (chunk.get("object").and_then(Value::as_str) == Some("error")
                 || chunk.get("message").is_some());
-        if is_bare_error || chunk.get("error").is_some_and(|error| !error.is_null()) {
+        if is_bare_error || failure::has_error(chunk) {
             return Err(failure::of_body(None, chunk, ""));
         }
         if !chunk.is_object() {
@@ -121,7 +121,7 @@ impl Answer {
         let Some(choice) = list(chunk, "choices").iter().find(|choice| is_first(choice)) else {
             return Ok(());
         };
-        if choice.get("error").is_some_and(|error| !error.is_null()) {
+        if failure::has_error(choice) {
             return Err(failure::of_body(None, choice, ""));
         }
         self.has_choice = true;
@@ -259,14 +259,18 @@ impl Answer {
         // send a new id with each fragment.
         let begins = |call: &Call| match (id.is_empty(), call.id.is_empty()) {
             _ if name.is_empty() => false,
-            (false, false) => call.id != id,
+            (false, false) if call.id != id => true,
+            // Some servers give every call the same id.
+            (false, false) => {
+                !call.name.is_empty() && name != call.name && call.arguments.are_complete()
+            }
             (true, _) => (brings || name != call.name) && call.arguments.are_complete(),
             (false, true) => false,
         };
         let continues = |call: &Call| match index {
             Some(_) => call.index == index && !begins(call),
             None if id.is_empty() && name.is_empty() => true,
-            None => !id.is_empty() && call.id == id,
+            None => !id.is_empty() && call.id == id && !begins(call),
         };
         let at = match self.calls.iter().rposition(|call| !whole && continues(call)) {
             Some(at) => at,
@@ -343,6 +347,9 @@ impl Reader for Answer {
     }
 
     fn finish(mut self: Box<Self>) -> Result<ModelReply, ModelError> {
+        if self.calls.is_empty() {
+            self.written.end();
+        }
         if let Some(word @ ("error" | "abort" | "network_error" | "insufficient_system_resource")) =
             self.finish.as_deref()
         {
@@ -371,12 +378,7 @@ impl Reader for Answer {
             _ if self.calls.iter().any(|call| is_named(&call.name)) => FinishReason::ToolCalls,
             _ => FinishReason::Stop,
         };
-        if finish_reason == FinishReason::Stop
-            && self.calls.is_empty()
-            && matches!(word.as_str(), "tool_calls" | "function_call")
-        {
-            return Err(malformed("the response announces tool calls and contains none"));
-        }
+
         // Keep one entry for each call with a name, in order: when we send the entries back, we
         // match them with the calls by position.
         let named = self.calls.iter().filter(|call| is_named(&call.name));
@@ -409,9 +411,15 @@ impl Reader for Answer {
                 name: call.name,
             })
             .collect();
-        let finish_reason = match drop_nameless(&mut calls, self.written.text()) {
-            true if finish_reason == FinishReason::Stop => FinishReason::InvalidToolCall,
-            _ => finish_reason,
+        let is_invalid = drop_nameless(&mut calls);
+        let finish_reason = match finish_reason {
+            FinishReason::Stop if is_invalid => FinishReason::InvalidToolCall,
+            FinishReason::Stop
+                if calls.is_empty() && matches!(word.as_str(), "tool_calls" | "function_call") =>
+            {
+                return Err(malformed("the response announces tool calls and contains none"));
+            }
+            other => other,
         };
         Ok(ModelReply {
             text: self.written.into_text(),

@@ -277,7 +277,12 @@ enum Next {
 
 /// Reads the tools of a page one by one, so that an unreadable tool does not hide the others.
 fn read_page(listed: &Value) -> Result<Page, McpError> {
-    let tools = listed.get("tools").and_then(Value::as_array).ok_or(McpError::NoTools)?;
+    let tools = match listed.get("tools") {
+        Some(Value::Array(tools)) => tools.as_slice(),
+        // Some servers write an empty list as null.
+        Some(Value::Null) => &[],
+        Some(_) | None => return Err(McpError::NoTools),
+    };
     let next = match listed.get("nextCursor") {
         None | Some(Value::Null) => Next::End,
         Some(Value::String(cursor)) if cursor.is_empty() => Next::Fault(ListFault::EmptyCursor),
@@ -299,4 +304,16 @@ fn read_tool(tool: &Value) -> Result<Described, UnreadableTool> {
         description: word("description").unwrap_or_default().to_owned(),
         schema: schema.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_without_tools_is_no_fault() {
+        let page = |listed: Value| read_page(&listed).map(|(tools, _)| tools.len());
+        assert!(matches!(page(serde_json::json!({"tools": null})), Ok(0)));
+        assert!(matches!(page(serde_json::json!({})), Err(McpError::NoTools)));
+    }
 }

@@ -38,7 +38,7 @@ pub(super) fn read(result: &Value) -> Result<Answered, McpError> {
     if parts.is_empty() {
         let known = result.get("structuredContent");
         let is_known = ["content", "isError", "_meta"].iter().any(|key| result.get(key).is_some());
-        // A result that is not of the protocol is told as it is.
+        // Show the model a result that is not of the protocol as JSON, unchanged.
         let whole = Some(result).filter(|result| !is_known && !result.is_null());
         parts.extend(known.or(whole).map(Value::to_string));
     }

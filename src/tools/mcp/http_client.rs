@@ -18,7 +18,7 @@ use reqwest::Response;
 use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::common::http_header::{
-    EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID,
+    EVENT_STREAM_MIME_TYPE, HEADER_LAST_EVENT_ID, HEADER_SESSION_ID, JSON_MIME_TYPE,
 };
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
@@ -126,7 +126,8 @@ impl HttpClient {
             let events = self.events(response, Some(own));
             return StreamableHttpPostResponse::Sse(events, session);
         }
-        if has_session && matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        let is_accepted = matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT);
+        if has_session && is_accepted && !is_json(&response) {
             // The answer comes on the stream of the session.
             return StreamableHttpPostResponse::Accepted;
         }
@@ -140,6 +141,7 @@ impl HttpClient {
         };
         match self.answer_in(&body, own) {
             Some(answer) => StreamableHttpPostResponse::Json(answer, session),
+            None if has_session && is_accepted => StreamableHttpPostResponse::Accepted,
             None => self.fail(own, no_answer(status, kind.as_deref(), &body, url)),
         }
     }
@@ -281,8 +283,16 @@ fn header(response: &Response, name: &str) -> Option<String> {
 }
 
 fn is_stream(response: &Response) -> bool {
+    is_of_type(response, EVENT_STREAM_MIME_TYPE)
+}
+
+fn is_json(response: &Response) -> bool {
+    is_of_type(response, JSON_MIME_TYPE)
+}
+
+fn is_of_type(response: &Response, media_type: &str) -> bool {
     header(response, CONTENT_TYPE.as_str())
-        .is_some_and(|kind| kind.to_ascii_lowercase().starts_with(EVENT_STREAM_MIME_TYPE))
+        .is_some_and(|kind| kind.to_ascii_lowercase().starts_with(media_type))
 }
 
 /// Reads a body up to the end of the JSON value in it, or to its own end.

@@ -23,7 +23,7 @@ pub struct Offer {
     pub alias: Option<String>,
     /// Its category, according to the configuration.
     pub category: Category,
-    /// What the server says about it.
+    /// The description by the server.
     pub described: Described,
     /// The tool, or why a run leaves it out.
     pub tool: Result<Arc<dyn AgentTool>, LeftOut>,

@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 use std::str::Chars;
 
+use serde::de::IgnoredAny;
+
 /// Maximum levels of lists and objects. The parser's own limit is 128. A deeper value becomes
 /// `null`, so that the rest of the message is usable.
 const MAX_LEVELS: usize = 120;
@@ -15,6 +17,9 @@ const NO_NUMBERS: [&str; 6] = ["NaN", "nan", "Infinity", "infinity", "Inf", "inf
 
 /// Maximum keys that [`top_keys`] returns.
 const MAX_KEYS: usize = 64;
+
+/// Maximum brackets at which [`message_in`] looks for a message.
+const MAX_STARTS: usize = 16;
 
 /// Returns the text with what JSON does not allow replaced: bytes that are not UTF-8 and lone
 /// surrogates by U+FFFD, numbers such as NaN and values that are nested too deeply by `null`,
@@ -139,6 +144,19 @@ fn take_unit(chars: &mut Chars<'_>) -> Option<u16> {
     let unit = u16::from_str_radix(digits, 16).ok()?;
     chars.nth(3);
     Some(unit)
+}
+
+/// Returns a text from the beginning of its first message on: some servers write a time, a level or
+/// a colour before it. `is_message` tells whether a text begins with a message, however broken.
+pub(super) fn message_in(text: &str, is_message: impl Fn(&[u8]) -> bool) -> &str {
+    let begins_with_json = |rest: &&str| {
+        let object = rest.trim_start_matches(['[', ' ', '\t', '\r', '\n']);
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
+        is_message(object.as_bytes()) || values.next().is_some_and(|value| value.is_ok())
+    };
+    let starts = move || text.match_indices(['{', '[']).filter_map(move |(at, _)| text.get(at..));
+    let found = starts().take(MAX_STARTS).find(begins_with_json);
+    found.or_else(|| starts().next()).unwrap_or_default()
 }
 
 /// Returns the keys of the first object in a text that may be cut or broken, each with the text

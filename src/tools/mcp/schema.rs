@@ -18,8 +18,9 @@ const DATA: [&str; 4] = ["enum", "const", "default", "examples"];
 
 /// Returns a schema that accepts at least what `schema` accepts; the server checks the rest itself.
 /// A reference that leads back to a schema around it accepts anything, and a pattern that needs
-/// backtracking, such as one with a look-ahead, is left out.
+/// backtracking, such as one with a look-ahead, is left out. So are the forms of older drafts.
 pub(super) fn simplify(schema: &Value) -> Value {
+    let schema = &mended(schema);
     let (open, done, circular) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
     let mut walk = Walk { root: schema, open, done, circular };
     walk.visit("", schema, 0);
@@ -33,6 +34,35 @@ pub(super) fn simplify(schema: &Value) -> Value {
     }
     drop_patterns(&mut simple);
     simple
+}
+
+/// Returns a schema with forms of older drafts and of careless servers replaced: a limit or a
+/// `required` that is true or false is left out, and an empty list becomes the empty object that it
+/// stands for.
+fn mended(schema: &Value) -> Value {
+    let Value::Object(fields) = schema else {
+        let items = schema.as_array().map(|items| items.iter().map(mended).collect());
+        return items.unwrap_or_else(|| schema.clone());
+    };
+    let is_kept = |key: &str, field: &Value| match key {
+        "exclusiveMinimum" | "exclusiveMaximum" | "required" => !field.is_boolean(),
+        _ => true,
+    };
+    let fields = fields.iter().filter(|(key, field)| is_kept(key, field));
+    let fields = fields.map(|(key, field)| {
+        let is_object = matches!(key.as_str(), "properties" | "patternProperties" | "$defs");
+        let is_empty = field.is_null() || field.as_array().is_some_and(Vec::is_empty);
+        let field = if is_object && is_empty {
+            // PHP writes an empty object as an empty list.
+            json!({})
+        } else if DATA.contains(&key.as_str()) {
+            field.clone()
+        } else {
+            mended(field)
+        };
+        (key.clone(), field)
+    });
+    Value::Object(fields.collect())
 }
 
 /// Finds the references that close a circle: those to a schema that is being visited, or to one
@@ -188,6 +218,105 @@ fn referred(
     Some(count)
 }
 
+/// Keys that providers reject at the top of a schema, beside those of [`BRANCHES`].
+const NOT_AT_TOP: [&str; 6] = ["not", "if", "then", "else", "enum", "const"];
+
+/// Keys at the top of a schema that list further schemas.
+const BRANCHES: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+
+/// Returns a schema of an object in the form that every provider accepts, for the request to a
+/// model. It accepts at least what `schema` accepts, with which we check the arguments.
+///
+/// Providers reject a whole request if one tool has alternatives or a reference at the top of its
+/// schema, no `properties`, a list without `items`, or true as the schema of a property.
+pub(super) fn offered(schema: &Value) -> Value {
+    let mut offered = schema.clone();
+    let Value::Object(fields) = &mut offered else { return offered };
+    let mut properties = match fields.remove("properties") {
+        Some(Value::Object(properties)) => properties,
+        _ => Map::new(),
+    };
+    let listed = BRANCHES.iter().filter_map(|key| fields.remove(*key));
+    let mut branches: Vec<Value> =
+        listed.filter_map(|branches| branches.as_array().cloned()).flatten().collect();
+    if let Some(reference) = fields.remove("$ref") {
+        branches.push(json!({"$ref": reference}));
+    }
+    fields.retain(|key, _| !NOT_AT_TOP.contains(&key.as_str()));
+    for branch in &branches {
+        let target = branch.get("$ref").and_then(Value::as_str);
+        let target = target.and_then(|to| schema.pointer(to.strip_prefix('#')?));
+        let found = target.unwrap_or(branch).get("properties").and_then(Value::as_object);
+        for (name, property) in found.into_iter().flatten() {
+            properties.entry(name.clone()).or_insert_with(|| property.clone());
+        }
+    }
+    fields.insert("properties".to_owned(), properties.into());
+    adapt(&mut offered);
+    offered
+}
+
+/// Replaces the parts of a schema that a provider rejects at any level.
+fn adapt(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(adapt),
+        Value::Object(fields) => {
+            if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+                let truths = properties.values_mut().filter(|property| property.is_boolean());
+                truths.for_each(|property| *property = json!({}));
+            }
+            let is_list = |kind: &Value| kind == "array";
+            let lists = fields.get("type").is_some_and(|kind| {
+                is_list(kind) || kind.as_array().is_some_and(|kinds| kinds.iter().any(is_list))
+            });
+            let items = match fields.get("items") {
+                Some(Value::Array(items)) if !items.is_empty() => Some(json!({"anyOf": items})),
+                Some(Value::Object(_)) => None,
+                None if !lists => None,
+                Some(_) | None => Some(json!({})),
+            };
+            fields.extend(items.map(|items| ("items".to_owned(), items)));
+            let inner = fields.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str()));
+            inner.for_each(|(_, field)| adapt(field));
+        }
+        _ => {}
+    }
+}
+
+/// Renames the properties at the top of a schema whose names providers reject, such as `$filter`.
+/// Returns the server's name of each by the name that the model sees.
+///
+/// *Source*: Anthropic takes `^[a-zA-Z0-9_.-]{1,64}$` and rejects the whole request otherwise.
+pub(super) fn rename_properties(offered: &mut Value) -> BTreeMap<String, String> {
+    let is_taken = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    let mut renamed = BTreeMap::new();
+    let Value::Object(fields) = offered else { return renamed };
+    let Some(Value::Object(properties)) = fields.get_mut("properties") else { return renamed };
+    let is_odd = |name: &String| name.is_empty() || name.len() > 64 || !name.chars().all(is_taken);
+    let odd: Vec<String> = properties.keys().filter(|name| is_odd(name)).cloned().collect();
+    for own in odd {
+        let plain = own.chars().map(|c| if is_taken(c) { c } else { '_' }).take(60);
+        let plain: String = plain.collect();
+        let mut names = std::iter::once(plain.clone())
+            .chain((2..).map(|number| format!("{plain}_{number}")))
+            .filter(|name| !name.is_empty() && !properties.contains_key(name));
+        let Some(name) = names.next() else { continue };
+        drop(names);
+        let Some(property) = properties.remove(&own) else { continue };
+        properties.insert(name.clone(), property);
+        renamed.insert(name, own);
+    }
+    if let Some(Value::Array(required)) = fields.get_mut("required") {
+        for property in required {
+            let found = renamed.iter().find(|(_, own)| *property == own.as_str());
+            if let Some((name, _)) = found {
+                *property = name.as_str().into();
+            }
+        }
+    }
+    renamed
+}
+
 /// Returns a schema as a model sees it: `clean` is applied to each text, and keys are escaped.
 pub(super) fn visible(schema: &Value, clean: &impl Fn(&str) -> String) -> Value {
     match schema {
@@ -254,6 +383,74 @@ mod tests {
             json!({"patternProperties": {"(?<=x)y": {}, "z": {}}, "additionalProperties": false}),
             json!({"patternProperties": {"z": {}}}),
         );
+    }
+
+    #[test]
+    fn forms_of_older_drafts_and_empty_lists_are_used() {
+        let schema = json!({
+            "properties": {
+                "n": {"type": "number", "minimum": 0, "exclusiveMinimum": true, "required": true},
+                "o": {"type": "object", "properties": [], "default": {"properties": []}},
+            },
+            "required": ["n"],
+        });
+        let expected = json!({
+            "properties": {
+                "n": {"type": "number", "minimum": 0},
+                "o": {"type": "object", "properties": {}, "default": {"properties": []}},
+            },
+            "required": ["n"],
+        });
+        assert_eq!(simplify(&schema), expected);
+        assert!(Parameters::of_schema(expected).is_ok());
+    }
+
+    #[test]
+    fn a_schema_is_offered_in_a_form_that_every_provider_accepts() {
+        let check = |schema: Value, expected: Value| assert_eq!(offered(&schema), expected);
+        check(json!({"type": "object"}), json!({"type": "object", "properties": {}}));
+        let text = json!({"type": "string"});
+        check(
+            json!({"type": "object", "properties": {"a": text}, "required": ["a"], "oneOf": [{"properties": {"b": text}}, {"$ref": "#/$defs/x"}], "not": {}, "$defs": {"x": {"properties": {"c": text}}}}),
+            json!({"type": "object", "properties": {"a": text, "b": text, "c": text}, "required": ["a"], "$defs": {"x": {"properties": {"c": text}}}}),
+        );
+        check(
+            json!({"type": "object", "$ref": "#/$defs/x", "$defs": {"x": {"properties": {"c": text}}}}),
+            json!({"type": "object", "properties": {"c": text}, "$defs": {"x": {"properties": {"c": text}}}}),
+        );
+        let list = |items: Value| json!({"type": "object", "properties": {"a": items}});
+        check(
+            list(json!({"type": ["array", "null"]})),
+            list(json!({"type": ["array", "null"], "items": {}})),
+        );
+        check(
+            list(json!({"type": "array", "items": [text, text]})),
+            list(json!({"type": "array", "items": {"anyOf": [text, text]}})),
+        );
+        check(list(json!(true)), list(json!({})));
+        check(
+            list(json!({"enum": [{"type": "array"}]})),
+            list(json!({"enum": [{"type": "array"}]})),
+        );
+    }
+
+    #[test]
+    fn a_property_whose_name_providers_reject_is_offered_under_another() {
+        let mut offered = json!({
+            "properties": {"$top": {}, "_top": {}, "user[name]": {}, "plain-1.x": {}, "é": {}},
+            "required": ["$top", "_top"],
+        });
+        let renamed = rename_properties(&mut offered);
+        assert_eq!(
+            offered,
+            json!({
+                "properties": {"_top_2": {}, "_top": {}, "user_name_": {}, "plain-1.x": {}, "_": {}},
+                "required": ["_top_2", "_top"],
+            })
+        );
+        let pairs: Vec<_> =
+            renamed.iter().map(|(name, own)| (name.as_str(), own.as_str())).collect();
+        assert_eq!(pairs, [("_", "é"), ("_top_2", "$top"), ("user_name_", "user[name]")]);
     }
 
     // proves LLM-3

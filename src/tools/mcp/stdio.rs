@@ -20,6 +20,9 @@ use crate::text::json::Measure;
 /// Maximum bytes of one message.
 const MESSAGE_BYTES: usize = 16 << 20;
 
+/// What some servers write before their first message.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// Bytes that we read at once.
 const PIECE: usize = 64 << 10;
 
@@ -172,8 +175,11 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
     /// Takes the current line: a text of its own, or a part of a message over several lines.
     fn end_line(&mut self) {
-        let line = std::mem::take(&mut self.line);
+        let mut line = std::mem::take(&mut self.line);
         let measure = std::mem::take(&mut self.measure);
+        if line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
+        }
         let written = line.trim_ascii();
         if written.is_empty() {
             return;
@@ -184,7 +190,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         if self.begun.is_empty() || is_whole && is_message(alone) {
             // Such a line also ends what a broken line began.
             self.end_begun();
-            if is_whole || !written.starts_with(b"{") && !written.starts_with(b"[") {
+            let may_begin = matches!(written.first(), Some(b'{' | b'[')) || written.ends_with(b"{");
+            if is_whole || !may_begin {
                 self.ready.push_back(alone.to_vec());
                 return;
             }
@@ -255,6 +262,8 @@ mod tests {
         .await;
         check(&format!("[\n{message},\n{message}\n]"), &["[\n", message, message, "]"]).await;
         check(&format!("[x] can't say \"\n{message}"), &["[x] can't say \"\n", message]).await;
+        check("\u{feff}{\n\"id\": 1\n}\n", &["{\n\"id\": 1\n}\n"]).await;
+        check("12:00 {\n\"id\": 1\n}\n", &["12:00 {\n\"id\": 1\n}\n"]).await;
         check("{\"id\":1,\"result\":{\"a\n", &["{\"id\":1,\"result\":{\"a\n"]).await;
     }
 

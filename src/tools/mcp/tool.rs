@@ -37,6 +37,8 @@ pub(super) struct McpTool {
     digest: String,
     definition: ToolDefinition,
     parameters: Parameters,
+    /// The server's names of the parameters that the model sees under another name.
+    renamed: BTreeMap<String, String>,
     category: Category,
     connection: Arc<Connection>,
     ctx: Arc<ToolContext>,
@@ -68,11 +70,13 @@ impl McpTool {
             *kind = "object".into();
         }
         let parameters = Parameters::of_schema(schema.clone()).map_err(SchemaError::Invalid)?;
+        let mut offered = super::schema::offered(&schema);
+        let renamed = super::schema::rename_properties(&mut offered);
         let clean = |text: &str| shown(&ctx.redactor.text(text));
         let definition = ToolDefinition {
             name: name.to_owned(),
             description: clean(&described.description),
-            parameters: super::schema::visible(&schema, &clean),
+            parameters: super::schema::visible(&offered, &clean),
         };
         Ok(Self {
             own_name: described.name.clone(),
@@ -80,6 +84,7 @@ impl McpTool {
             digest: described.digest(),
             definition,
             parameters,
+            renamed,
             category,
             connection,
             ctx,
@@ -97,7 +102,9 @@ impl ToolSpec for McpTool {
     }
 
     fn prepare(&self, arguments: &Map<String, Value>) -> Result<PreparedCall, CallError> {
-        let arguments = self.parameters.check(arguments, TEXT_BYTES)?;
+        let own = |name: &String| self.renamed.get(name).unwrap_or(name).clone();
+        let arguments = arguments.iter().map(|(name, value)| (own(name), value.clone())).collect();
+        let arguments = self.parameters.check(&arguments, TEXT_BYTES)?;
         Ok(PreparedCall {
             arguments,
             argv: Vec::new(),
