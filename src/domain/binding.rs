@@ -1,11 +1,11 @@
-//! What an approval binds besides the arguments of a call.
+//! The facts of a call that an approval binds in addition to its arguments.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a call depends on besides its arguments, as a person sees it before the call runs.
+/// The inputs of a call in addition to its arguments, as a person sees them before the call runs.
 ///
 /// *Shape*:
 /// `{"stdin":"…","environment":[{"name":"LANG","value":"C","set_by":"host"}],"files":{"/bin/x":"9f…"}}`
@@ -21,9 +21,32 @@ pub struct Binding {
     /// `absent`, `directory`, `unreadable`, or for a large or special file its size and change time.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
-    /// What the call uses although no digest covers it, for a person.
+    /// Things that the call uses and that no digest covers, for a person.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unbound: Vec<String>,
+}
+
+impl Binding {
+    /// The state of a file that does not exist.
+    pub const ABSENT: &'static str = "absent";
+
+    /// Says of each file that does not exist yet that nothing binds its content: an earlier step of
+    /// the plan may create it.
+    pub fn tell_new_files(&mut self) {
+        let absent = self.files.iter().filter(|(_, state)| *state == Self::ABSENT);
+        let told: Vec<String> = absent.map(|(path, _)| new_file(path)).collect();
+        self.unbound.extend(told);
+    }
+
+    /// Tells whether a person was told that an earlier step may create this file.
+    #[must_use]
+    pub fn may_be_new(&self, path: &str) -> bool {
+        self.unbound.contains(&new_file(path))
+    }
+}
+
+fn new_file(path: &str) -> String {
+    format!("the content of {path}, which does not exist yet: an earlier step may create it")
 }
 
 /// A variable in the environment of a call's program.

@@ -126,6 +126,22 @@ impl GateRules {
     }
 }
 
+impl GateRules {
+    /// Returns the absolute paths of the files that a call names as written, also those that a
+    /// command line names.
+    #[must_use]
+    pub fn named(&self, resources: &[Resource]) -> BTreeSet<PathBuf> {
+        let mut named: BTreeSet<PathBuf> = self.written(resources).collect();
+        for resource in resources {
+            if let Resource::Command(command) = resource {
+                let writes = self.commands.classify(command).writes;
+                named.extend(writes.iter().map(|path| self.paths.followed(path)));
+            }
+        }
+        named
+    }
+}
+
 /// The facts about a call that the gate judges.
 #[derive(Debug, Clone, Copy)]
 pub struct CallFacts<'a> {
@@ -650,6 +666,11 @@ mod tests {
             "tar -xf a -C /",
             "git -C /etc pull",
             "find . -fprint /etc/x",
+            "split x /etc/y; uniq a /etc/b",
+            "gzip /etc/x",
+            "yq -i .a=1 /etc/x",
+            "iconv -o /etc/x y",
+            "/usr/bin/time -o /etc/x ls",
         ] {
             check(command, ("category", Category::Admin));
         }
@@ -659,6 +680,8 @@ mod tests {
             "sed -n 1p /etc/app/x; sed -i '/etc/d' a; curl -s http://h/x",
             "cd /app && touch a",
             "tar xf a; git pull",
+            "grep -o /etc/x f; gzip -t /etc/x.gz; zcat /etc/x.gz; uniq /etc/x",
+            "kubectl get pods -o yaml; sort -o out f; ps -o pid",
             "cd /etc && git log",
         ] {
             check(command, ("allowed", Category::Write));

@@ -162,10 +162,10 @@ impl PathRules {
         !path.starts_with(&self.working_dir) && SYSTEM.iter().any(|root| path.starts_with(root))
     }
 
-    /// Returns the absolute path of a file that a command line writes, if writing this file is an
-    /// admin call. Follows `..`, as the shell does. `gate/bash/devices.rs` judges devices.
+    /// Returns the absolute path of a file that a command line names. Follows `..`, as the shell
+    /// does, without accessing the disk.
     #[must_use]
-    pub fn system_target(&self, text: &str) -> Option<PathBuf> {
+    pub fn followed(&self, text: &str) -> PathBuf {
         let mut path = PathBuf::new();
         for part in self.working_dir.join(text).components() {
             if part == Component::ParentDir {
@@ -174,8 +174,16 @@ impl PathRules {
                 path.push(part);
             }
         }
+        path
+    }
+
+    /// Returns the absolute path of a file that a command line writes, if writing this file is an
+    /// admin call. `gate/bash/devices.rs` judges devices.
+    #[must_use]
+    pub fn system_target(&self, text: &str) -> Option<PathBuf> {
+        let path = self.followed(text);
         let is_device = ["/dev", "/proc"].iter().any(|tree| path.starts_with(tree));
-        // What a command writes into the root may lie in any tree.
+        // A file that a command writes into the root may lie in any tree.
         let is_root = path.parent().is_none() && path != self.working_dir;
         (!is_device && (is_root || self.is_system(&path))).then_some(path)
     }

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use self::planned::{difference, planned_environment};
+use self::planned::{Changed, difference, planned_environment};
 use super::ended::{Ended, ended_early};
 use super::host::{Host, RunError};
 use super::scope::RunScope;
 use super::spec::RunSpec;
 use super::tool_context::gate_rules;
 use crate::agent::{
-    AcceptedCall, CallExecutor, CallOutput, EventSink, OpenCall, RecordError, StopSignal, Toolbox,
-    outer_limit,
+    AcceptedCall, CallExecutor, CallOutput, EventSink, OpenCall, PreparedCall, RecordError,
+    StopSignal, Toolbox, outer_limit,
 };
 use crate::config::{Limits, Mode};
 use crate::domain::{
@@ -72,6 +72,7 @@ pub async fn apply(
         executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new()),
         sink: scope.sink.clone(),
         spent: Spent::default(),
+        changed: Changed::default(),
         plan,
     };
     let (done, stopped) = work.run_until_stopped(&scope.stop, &scope.host.ledger, only).await;
@@ -117,6 +118,7 @@ struct Apply {
     executor: CallExecutor,
     sink: Arc<dyn EventSink>,
     spent: Spent,
+    changed: Changed,
     plan: Plan,
 }
 
@@ -174,10 +176,10 @@ impl Apply {
             items.push(self.read_again(read).await?);
         }
         // Before making any step, check that each step is unchanged and that the gate allows it
-        // together with the steps before it.
+        // together with the steps before it. Nothing has run yet, so every file is as planned.
         let mut spent = self.spent.clone();
         for kept in &steps {
-            let checked = self.ready(kept, &mut spent).await;
+            let checked = self.ready(kept, &mut spent, &Changed::default()).await;
             items.push(PreflightItem {
                 name: format!("step {}", kept.step.step),
                 ok: checked.is_ok(),
@@ -289,16 +291,21 @@ impl Apply {
         })
     }
 
-    /// Prepares a step as it would be made now, and adds what it uses up to `spent`.
+    /// Prepares a step as it would be made now, and adds what it uses up to `spent`. `changed` is
+    /// what the steps before it may have changed.
     ///
     /// *Errors*: the step cannot be prepared or differs from the plan, or the gate denies it.
-    async fn ready(&self, kept: &KeptStep, spent: &mut Spent) -> Result<AcceptedCall, CallError> {
+    async fn ready(
+        &self,
+        kept: &KeptStep,
+        spent: &mut Spent,
+        changed: &Changed,
+    ) -> Result<AcceptedCall, CallError> {
         let step = &kept.step;
         let tool = self.toolbox.find(&step.name).ok_or_else(tool_is_gone)?;
         let prepared = tool.prepare(&step.arguments)?;
         let state = tool.state(&prepared).await?;
-        // `spent` names the files that the earlier steps of this plan write.
-        if let Some(what) = difference(step, &prepared, state, &spent.files) {
+        if let Some(what) = difference(step, &prepared, state, changed) {
             return Err(denied(format!("{what} is not what was planned")));
         }
         let call = AcceptedCall { tool: tool.clone(), category: tool.category(), prepared };
@@ -341,7 +348,13 @@ impl Apply {
     async fn step(&mut self, kept: &KeptStep) -> Result<Option<String>, RecordError> {
         // Check the step again at the last moment. Pass a copy of `spent`: the budgets are charged
         // only after the call.
-        let ready = self.ready(kept, &mut self.spent.clone()).await;
+        let ready = self.ready(kept, &mut self.spent.clone(), &self.changed).await;
+        if let Ok(call) = &ready {
+            let PreparedCall { argv, resources, .. } = &call.prepared;
+            self.changed.files.extend(self.rules.named(resources));
+            // Only the file tools name all that they write.
+            self.changed.others |= !argv.is_empty() || resources.is_empty();
+        }
         let step = &kept.step;
         let failed = match self.call(&step.call_id, &step.name, ready, step.category).await? {
             Err(error) => Some(error.message),
@@ -371,6 +384,7 @@ impl Apply {
         if let Ok(output) = &made {
             self.spent.calls += 1;
             self.spent.files.extend(output.modified.iter().cloned());
+            self.changed.files.extend(output.modified.iter().cloned());
             self.spent.lines += output.lines_changed;
         }
         Ok(made)

@@ -95,6 +95,35 @@ impl World {
     }
 }
 
+// proves STATE-8
+#[test]
+fn an_older_ledger_does_not_apply_a_plan_again() {
+    for has_guards in [true, false] {
+        let world = World::new("plan");
+        assert_eq!(world.place.dutyd(&["run", "j"]).code, 0);
+        let plan_id = world.plan()["plan_id"].as_str().unwrap().to_owned();
+        let ledger = || {
+            let kept = world.place.kept().into_iter();
+            kept.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("ledger.db"))
+        };
+        let backup: Vec<_> =
+            ledger().map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        let done = world.place.dutyd(&["apply", &plan_id]);
+        assert_eq!(done.code, 0, "{done:?}");
+        let applied = world.file("world");
+        ledger().for_each(|path| std::fs::remove_file(path).unwrap());
+        backup.iter().for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+        if !has_guards {
+            std::fs::remove_file(world.place.state().join("guards.json")).unwrap();
+        }
+        drop(world.place.serve());
+        let again = world.place.dutyd(&["apply", &plan_id]);
+        assert!(again.code != 0, "{again:?}");
+        assert_eq!(world.plan()["state"], if has_guards { "applied" } else { "failed" });
+        assert_eq!(world.file("world"), applied);
+    }
+}
+
 #[test]
 fn a_job_in_plan_mode_changes_nothing_and_leaves_a_plan() {
     let world = World::new("plan");
@@ -259,6 +288,48 @@ fn a_step_whose_file_an_earlier_step_writes_is_compared_with_the_plan() {
         (made("deployed"), made("lang")),
         ("deployed one: kind: Role\n".into(), "one\n".into())
     );
+}
+
+// proves POL-10, WEB-6, WEB-7
+#[test]
+fn a_step_may_use_a_file_that_an_earlier_program_creates() {
+    let place = Place::new(&[
+        ("config.yaml", "models: {main: {provider: scripted, script: s.yaml}}\n"),
+        (
+            "s.yaml",
+            "steps:\n  - call: {tool: bash, args: {command: 'printf one >named'}}\n  - call: {tool: build, args: {}}\n  - call: {tool: deploy, args: {target: named}}\n  - call: {tool: deploy, args: {target: made}}\n  - say: planned\n",
+        ),
+        (
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: j, prompt: Deploy, mode: plan, double_confirmation: false, tools: {write: [bash, build, deploy]}}\n",
+        ),
+    ]);
+    let script = place.path().join("deploy");
+    write_program(&script, "#!/bin/sh\ncat \"$1\" >>deployed\n");
+    place.write(
+        "tools.yaml",
+        &format!(
+            "version: 1\ntools:\n  - {{name: build, description: Build, category: write, cmd: sh, args: [-c, 'printf two >made']}}\n  - {{name: deploy, description: Deploy, category: write, cmd: {}, args: ['{{{{target}}}}'], parameters: {{target: {{type: string, format: path}}}}}}\n",
+            script.display()
+        ),
+    );
+    let planned = place.dutyd(&["run", "j"]);
+    assert_eq!(planned.code, 0, "{planned:?}");
+    let plan = place.json(&["plan", "last"]);
+    for (at, is_told) in [(0, false), (1, false), (2, true), (3, true)] {
+        let unbound = plan["steps"][at]["unbound"].to_string();
+        assert_eq!(unbound.contains("does not exist yet"), is_told, "{unbound}");
+    }
+    // A file that appears before the first step is not one that a step creates.
+    let work = place.state().join("workspace/j");
+    std::fs::write(work.join("made"), "swapped").unwrap();
+    let done = place.dutyd(&["apply", "last"]);
+    assert!(done.code == 1 && done.stderr.contains("made is not what was planned"), "{done:?}");
+    assert!(!work.join("named").exists());
+    std::fs::remove_file(work.join("made")).unwrap();
+    let done = place.dutyd(&["apply", "last"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(std::fs::read_to_string(work.join("deployed")).unwrap(), "onetwo");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an event says about its call, for those who look for certain events only.
+//! Facts that an event states about its call, for code that looks for certain events only.
 
 use super::Event;
 use crate::domain::{CallId, Category, DecisionKind, ErrorKind};

@@ -15,7 +15,7 @@ static ALWAYS: Words = Words::new(|| {
     pkexec run0 sg runuser sudoedit chroot unshare nsenter setpriv capsh at batch atrm visudo vipw \
     vigr chpasswd useradd userdel usermod adduser deluser groupadd groupdel groupmod delgroup \
     addgroup newusers gpasswd chage chsh chfn insmod rmmod modprobe chattr iptables-restore \
-    ip6tables-restore ipset ebtables arptables hdparm fsck e2fsck xfs_repair tune2fs resize2fs \
+    ip6tables-restore ebtables arptables hdparm fsck e2fsck xfs_repair tune2fs resize2fs \
     debugfs badblocks update-grub grub-install add-apt-repository aptitude synaptic microdnf dnf5 \
     rpm-ostree apt-mark zypper flatpak emerge portage dpkg-reconfigure debconf-set-selections \
     update-rc.d chkconfig alternatives update-alternatives srm wipe fstrim pivot_root switch_root \
@@ -78,6 +78,7 @@ const BUT_FOR: &[(&str, &[&str])] = &[
         &["-L", "-S", "-nL", "-nvL", "-vnL", "-V", "--list", "--list-rules", "--version"],
     ),
     ("nft", &["list", "-v", "--version"]),
+    ("ipset", &["list", "-L", "test", "--version"]),
     ("fdisk", &["-l", "--list", "-V"]),
     ("swapon", &["--show", "-s", "--summary"]),
     ("zpool", &["status", "list", "iostat", "get", "history", "events", "version"]),
@@ -184,7 +185,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         "find" | "fd" | "fdfind" => find(arguments),
         "git" => super::git::reason(arguments),
         "curl" | "wget" | "gh" | "glab" | "http" | "https" | "xh" | "xhs"
-            if asks_to_change(program, arguments) =>
+            if super::http::asks_to_change(program, arguments) =>
         {
             said("asks a server to change something")
         }
@@ -196,9 +197,12 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
             said("changes a kernel setting")
         }
         "rsync"
-            if arguments.iter().any(|word| match word.known() {
-                None => !word.begins_known(),
-                Some(word) => word.starts_with("--del") || word.starts_with("--remove-source"),
+            if arguments.iter().any(|word| {
+                let is_named = |option| word.beginning().starts_with(option);
+                let is_open = word.known().is_none() && !word.begins_known();
+                is_named("--del")
+                    || is_named("--remove-source")
+                    || is_open && !word.is_valued_option()
             }) =>
         {
             said("may delete")
@@ -231,7 +235,8 @@ fn only_looks(program: &str, arguments: &[Word], harmless: &[&str]) -> bool {
     let arguments = arguments.get(if skipped.is_some() { 2 } else { 0 }..).unwrap_or_default();
     let simulates = ["-s", "--simulate", "--dry-run"];
     let changes = |text: &str| {
-        text == ";" || ["--pipe", "--exec", "--no-"].iter().any(|option| text.starts_with(option))
+        is_listed("; undo redo rollback", text)
+            || ["--pipe", "--exec", "--no-"].iter().any(|option| text.starts_with(option))
     };
     if arguments.iter().any(|word| takes_code(program, word)) {
         return false;
@@ -315,29 +320,6 @@ fn sets_clock(arguments: &[Word]) -> bool {
         }
     }
     false
-}
-
-/// Tells whether the arguments of an HTTP client select a method that changes something: as a word
-/// of its own, or in an option such as `--request=DELETE` or `-sXDELETE`.
-fn asks_to_change(program: &str, arguments: &[Word]) -> bool {
-    const METHODS: [&str; 3] = ["DELETE", "PUT", "PATCH"];
-    let changes = |text: &str| METHODS.iter().any(|method| text.eq_ignore_ascii_case(method));
-    let is_option = |name: &str| {
-        name.len() > 2 && ["--request", "--method"].iter().any(|option| option.starts_with(name))
-    };
-    // Whether the next word may be a method.
-    let mut is_awaited = false;
-    arguments.iter().filter_map(Word::known).any(|text| {
-        let is_bundle = text.starts_with('-') && !text.starts_with("--");
-        let attached = match is_bundle {
-            true => text.split_once('X').map(|(_, value)| value.trim_start_matches('=')),
-            false => text.split_once('=').filter(|(name, _)| is_option(name)).map(|(_, v)| v),
-        };
-        let is_method = METHODS.contains(&text)
-            || (is_awaited || is_listed("http https xh xhs", program)) && changes(text);
-        is_awaited = is_option(text) || is_bundle && text.ends_with('X');
-        is_method || attached.is_some_and(changes)
-    })
 }
 
 fn verb(program: &str, arguments: &[Word], verbs: &str) -> Option<String> {

@@ -60,10 +60,16 @@ fn own_words(reader: &Reader, text: &str, letters: &str) -> Option<usize> {
     Some(0)
 }
 
+/// Returns the known beginnings of the words before `--`. An option shows there even if its value,
+/// which is attached to it, is computed.
+fn before_end(words: &[Word]) -> impl Iterator<Item = &str> {
+    words.iter().take_while(|word| word.known() != Some("--")).map(Word::beginning)
+}
+
 /// Tells whether the words before `--` contain one of the options: alone, with a value, or in a
 /// bundle of short options.
 pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
-    words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
+    before_end(words).any(|word| {
         options.iter().any(|option| {
             word == *option
                 || (option.starts_with("--")
@@ -78,7 +84,7 @@ pub(super) fn has(words: &[Word], options: &[&str]) -> bool {
 
 /// Tells whether the words before `--` contain one of the long options, also abbreviated.
 pub(super) fn has_shortened(words: &[Word], options: &[&str]) -> bool {
-    words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(|word| {
+    before_end(words).any(|word| {
         let name = word.split('=').next().unwrap_or(word);
         name.len() > 2 && name.starts_with("--") && options.iter().any(|o| o.starts_with(name))
     })
@@ -97,7 +103,5 @@ pub(super) fn runs_value(reader: &Reader, words: &[Word]) -> bool {
             bundle.chars().take_while(|letter| !reader.valued.contains(*letter)).any(is_one)
         })
     };
-    has(words, &long)
-        || has_shortened(words, &long)
-        || words.iter().filter_map(Word::known).take_while(|word| *word != "--").any(has_letter)
+    has(words, &long) || has_shortened(words, &long) || before_end(words).any(has_letter)
 }

@@ -21,10 +21,32 @@ const FUNCTIONS: &str = "count sum min max avg now coalesce lower upper length s
 const GROUPING: &str = "in and or not on where from as exists over any all values select join by having when then \
     else using like between union";
 
+/// Commands of the client `mysql`, which may stand at the beginning of a line.
+const CLIENT: &str = "system source pager tee edit connect delimiter";
+
+/// Tells whether a text is a command of `psql` that describes or lists something: `\dt`, `\d+ t`.
+fn describes(text: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.*+ ".contains(c);
+    let command = text.strip_prefix('\\').filter(|rest| rest.chars().all(is_plain));
+    command.is_some_and(|command| {
+        let name = command.split(' ').next().unwrap_or_default();
+        name.starts_with('d') || matches!(name, "l" | "l+" | "conninfo")
+    })
+}
+
 /// Tells whether a text is one statement that only reads.
-fn only_reads(statement: &str) -> bool {
+pub(super) fn only_reads(statement: &str) -> bool {
     const PLAIN: &str = "_.,*()=<>!+-/%'";
-    let text = statement.trim().trim_end_matches(';').to_ascii_lowercase();
+    let text = statement.trim();
+    if describes(text) {
+        return true;
+    }
+    let text = text.strip_suffix("\\G").unwrap_or(text);
+    let text = text.trim_end_matches(';').to_ascii_lowercase();
+    let mut later = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
+    if later.any(|first| is_listed(CLIENT, first)) {
+        return false;
+    }
     let is_plain =
         |c: char| c.is_ascii_alphanumeric() || c.is_ascii_whitespace() || PLAIN.contains(c);
     if !text.chars().all(is_plain) || text.contains("--") || text.contains("/*") {

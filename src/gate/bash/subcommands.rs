@@ -4,6 +4,7 @@
 //! that these tables lack. *Source*: the manual pages of the programs; threat model, SH-5.
 
 use super::options::{has, has_shortened};
+use super::verbs::is_verb;
 use super::word::Word;
 use crate::argv::programs::is_listed;
 
@@ -18,7 +19,7 @@ const WORDS: &[(&str, &str)] = &[
     ("nerdctl", CONTAINERS),
     ("docker-compose", CONTAINERS),
     ("crictl", "rm rmi rmp stop stopp"),
-    ("helm", "uninstall delete rollback"),
+    ("helm", "uninstall un delete rollback"),
     ("terraform", "destroy apply"),
     ("tofu", "destroy apply"),
     ("terragrunt", "destroy apply"),
@@ -30,10 +31,10 @@ const WORDS: &[(&str, &str)] = &[
     ("gh", "delete"),
     ("glab", "delete"),
     ("virsh", "destroy undefine shutdown reset managedsave-remove"),
-    ("valkey-cli", "flushall flushdb shutdown del unlink"),
-    ("redis-cli", "flushall flushdb shutdown del unlink"),
+    ("valkey-cli", REDIS),
+    ("redis-cli", REDIS),
     ("etcdctl", "del remove"),
-    ("rabbitmqctl", "reset force_reset stop stop_app delete_vhost delete_user purge_queue"),
+    ("rabbitmqctl", "reset force_reset stop stop_app delete_vhost delete_user purge_queue eval"),
     ("vault", "delete destroy seal revoke"),
     ("consul", "delete force-leave leave"),
     ("nomad", "stop purge drain"),
@@ -57,6 +58,9 @@ const WORDS: &[(&str, &str)] = &[
     ("localectl", "set"),
     ("busctl", "call set-property"),
 ];
+
+const REDIS: &str =
+    "flushall flushdb shutdown del unlink eval evalsha fcall debug replicaof slaveof migrate";
 
 const CONTAINERS: &str = "rm rmi stop kill prune down leave reset pause";
 
@@ -90,6 +94,13 @@ const VALUED: &[(&str, &str)] = &[
     ("redis-cli", "-h -p -n -a -u -s"),
 ];
 
+/// Subcommands after which the other words only name things.
+const READING: &str = "get describe logs log list ls show status ps top images inspect history info version events \
+    explain diff search help plan preview validate view";
+
+/// The first parts of the operations of `aws` that only read.
+const READING_HEADS: &str = "describe get list lookup filter search tail head ls wait";
+
 const KUBECTL: &str = "-n --namespace --context --cluster --user -s --server --request-timeout";
 
 /// Returns why a command is destructive, if one of its arguments is in [`OPTIONS`] or [`WORDS`].
@@ -98,15 +109,30 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
         && (has(arguments, options) || has_shortened(arguments, options))
     {
-        return Some(format!("`{program}` is told to remove or change something"));
+        return Some(format!("`{program}` would remove or change something"));
     }
     let (_, verbs) = WORDS.iter().find(|(name, _)| *name == stem || *name == program)?;
-    let mut first = without_options(stem, arguments).into_iter().peekable();
-    if first.peek().is_some_and(|word| word.known().is_none() && !word.begins_known()) {
+    if only_reads(program, arguments) {
+        return None;
+    }
+    if stem == "gsutil"
+        && arguments.iter().any(|word| word.known() == Some("rsync"))
+        && has(arguments, &["-d"])
+    {
+        return Some(format!("`{program}` would remove or change something"));
+    }
+    let first = without_options(stem, arguments);
+    let is_computed = |word: &&Word| word.known().is_none() && !word.begins_known();
+    // Either list may contain the subcommand: our list of options may be wrong.
+    let certain = without_values(stem, arguments);
+    // In `aws ec2 $operation`, the operation is the second word.
+    let at = usize::from(stem == "aws");
+    let subcommands = [first.first(), certain.first(), certain.get(at)];
+    if subcommands.into_iter().flatten().any(is_computed) {
         return Some(format!("`{program}` is given a word that is computed at run time"));
     }
     if is_listed("kubectl oc", stem) && arguments.iter().filter_map(Word::known).any(replaces) {
-        return Some(format!("`{program}` is told to replace or evict what runs"));
+        return Some(format!("`{program}` would replace or evict what runs"));
     }
     let destroys = |word: &Word| {
         let text = word.known()?.to_lowercase();
@@ -119,7 +145,34 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         };
         verbs.split_ascii_whitespace().any(is_one).then_some(text)
     };
-    first.find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
+    first.into_iter().find_map(destroys).map(|verb| format!("`{program} {verb}` is destructive"))
+}
+
+/// Tells whether the subcommand of a described program only reads: the first word, or the second
+/// one behind the name of an object, as in `docker image ls`. An option before the subcommand may
+/// take the next word as its value, so there we cannot tell.
+pub(super) fn only_reads(program: &str, arguments: &[Word]) -> bool {
+    let stem = stem(program);
+    let word = |at: usize| {
+        let text = arguments.get(at).and_then(Word::known);
+        text.filter(|text| !text.starts_with('-'))
+    };
+    let Some(first) = word(0) else { return false };
+    let second = word(1).unwrap_or_default();
+    match stem {
+        "aws" => is_listed(READING_HEADS, second.split('-').next().unwrap_or(second)),
+        // Their subcommand stands last: `gcloud compute images delete x`.
+        "gcloud" | "az" => false,
+        "kubectl" | "oc" if first == "auth" => second == "can-i",
+        // In `docker stop ps`, `ps` is the name of a container.
+        _ if WORDS.iter().any(|(name, verbs)| *name == stem && is_listed(verbs, first)) => false,
+        _ => {
+            is_listed(READING, first)
+                || !is_listed("exec run rsh debug", first)
+                    && !is_verb(first)
+                    && is_listed(READING, second)
+        }
+    }
 }
 
 /// Tells whether the tables describe the subcommands or options of a program.
@@ -142,11 +195,28 @@ fn without_options<'a>(stem: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
     let mut words = arguments.iter().peekable();
     while let Some(word) = words.next() {
         match word.known().filter(|text| text.starts_with('-')) {
+            None if word.is_valued_option() => {}
             None => found.push(word),
             // A literal value may be a subcommand if our list of options is wrong.
             Some(option) if is_listed(valued, option) => {
                 words.next_if(|value| value.known().is_none() && value.is_one_word());
             }
+            Some(_) => {}
+        }
+    }
+    found
+}
+
+/// Returns the arguments that are neither options nor the values of options that we know.
+fn without_values<'a>(stem: &str, arguments: &'a [Word]) -> Vec<&'a Word> {
+    let valued = VALUED.iter().find(|(name, _)| *name == stem).map_or("", |(_, valued)| valued);
+    let mut found = Vec::new();
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.known().filter(|text| text.starts_with('-')) {
+            None if word.beginning().starts_with('-') => {}
+            None => found.push(word),
+            Some(option) if is_listed(valued, option) => drop(words.next()),
             Some(_) => {}
         }
     }

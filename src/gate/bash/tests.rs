@@ -956,6 +956,138 @@ fn what_reviews_found_is_judged() {
     assert!(missed.is_empty() && wrong.is_empty(), "missed: {missed:#?}\nwrong: {wrong:#?}");
 }
 
+// proves SH-5, SH-6
+#[test]
+fn a_subcommand_that_reads_is_told_from_its_names() {
+    check(
+        &[
+            "aws events disable-rule --name x",
+            "aws events remove-targets --rule x",
+            "aws kms schedule-key-deletion --key-id x",
+            "kubectl -n get delete pod x",
+            "kubectl delete pod get",
+            "docker stop ps",
+            "gcloud compute images delete x",
+            "hcloud server power-off x",
+            "docker restart ps && docker rm ps",
+            "helm un x",
+            "rabbitmqctl eval 'x.'",
+            "redis-cli -h h eval x 0",
+            "gsutil -m rsync -d a gs://b",
+            "kubectl patch deploy x -p '{\"spec\":{\"replicas\": 0}}'",
+            "kubectl patch deploy x -p 'spec: {replicas: 0}'",
+            "kubectl patch sts x --type=json -p '[{\"path\":\"/spec/replicas\",\"value\":0}]'",
+            "kubectl rollout undo deployment x",
+            "virsh 'list; destroy x'",
+            "birdc 'disable bgp1'",
+            "smbclient //h/s -c 'del x'",
+            "vtysh -c 'conf t' -c 'no router bgp 1'",
+            "nodetool removenode x",
+            "zkCli.sh deleteall /x",
+            "kafka-topics --deleteTopic x; foo deleteTopic x",
+            "govc vm.power -off x",
+            "stonith_admin --fence x",
+            "s3cmd rb s3://x",
+            "nginx -s quit",
+            "dnf history undo 1",
+        ],
+        "destructive",
+    );
+    check(
+        &[
+            "kubectl logs -p x -c delete",
+            "kubectl auth can-i delete pods",
+            "aws logs filter-log-events --log-group-name x --filter-pattern delete",
+            "gh issue list --label delete",
+            "docker image ls",
+            "terraform plan -destroy",
+            "virsh list --all",
+            "vtysh -c 'show ip bgp summary'",
+            "smbclient //h/s -c 'ls; get x'",
+            "kubectl patch deploy x -p '{\"spec\":{\"replicas\":10}}'",
+            "foo list --state deleted",
+            "foo remover",
+            "doctl compute droplet list",
+        ],
+        "plain",
+    );
+}
+
+// proves SH-5, SH-6
+#[test]
+fn code_in_an_argument_is_told_from_a_read() {
+    check(
+        &[
+            "make SHELL='rm x'",
+            "make CC='rm x;'",
+            "make 'X=$(shell rm x)'",
+            "kubectl exec p -c b -- kill 1",
+            "kubectl exec p --kubeconfig=x -- ls",
+            "psql -c '\\! ls'",
+            "psql -c '\\dt \\! ls'",
+            "mysql -G -e $'show tables\\nsystem ls'",
+            "sqlite3 x 'drop table t'",
+            "sqlite3 x 'select 1' '.shell ls'",
+            "sqlite3 -cmd '.shell ls' x 'select 1'",
+            "ipset destroy",
+            "curl -d '{\"query\":{}}' http://es/i/_delete_by_query",
+            "curl -sX POST http://h/actuator/shutdown",
+            "wget --post-data=x http://h/api/delete",
+            "http POST h/-/quit",
+            "curl -T f http://h/x",
+            "curl -X \"$m\" u",
+            "curl -sX$m u",
+            "psql --command=\"drop table $t\"",
+            "psql -c\"$t\"",
+            "psql --command='drop table {a,b}'",
+            "mysql -e\"$t\"",
+            "foo --exec=\"$t\"",
+            "foo --exec='kill {1..3}'",
+            "rg --pre=\"$x\" y",
+            "journalctl --vacuum-size=$x",
+            "sysctl -w\"$x\"",
+            "aws ec2 \"$verb\"",
+            "kubectl -n x \"$verb\" pod y",
+            "echo {rm,x}; {rm,\"x\"}",
+            "read -r c; kubectl --context=$c get nodes",
+            "kubectl --context=\"$c\" \"$verb\" node x",
+            "rsync --del\"$x\" a b",
+            "rsync --rsh=\"$x\" a b",
+            "rsync \"$x\" a b",
+            "tar -tzf $f; tar \"$f\" x",
+        ],
+        "destructive",
+    );
+    check(&["kubectl exec p -c b -n a -- rm x"], "blocked");
+    check(
+        &[
+            "dnf history",
+            "make test",
+            "make VERSION=1.2 CFLAGS='-O2 -g' image",
+            "kubectl exec -n a p -c b -- cat /etc/hosts",
+            "kubectl exec p -- ls -c",
+            "psql -c '\\dt'",
+            "psql -Atc '\\d+ public.t'",
+            "mysql -e 'show slave status\\G'",
+            "sqlite3 -readonly x 'select count(*) from t'",
+            "ipset list",
+            "curl -s http://h/delete",
+            "curl -G --data-urlencode q=a http://h/stop",
+            "curl -d '{\"a\": \"/x/delete\"}' http://h/api/events",
+            "curl -X POST https://h/api/v1/query -d query=up",
+            "curl -H\"X-Token: $t\" -H \"X-Other: $t\" u",
+            "curl -so\"$f\" u; head -n\"$n\" f",
+            "kubectl get pods -n \"$ns\" -o jsonpath='{.items[0],.x}'",
+            "kubectl -n \"$ns\" get pods; kubectl --context=\"$c\" get nodes",
+            "terraform -chdir=\"$d\" plan; aws --region=\"$r\" --profile \"$p\" s3 ls",
+            "rsync -av --exclude=\"$x\" a b; tar -tzf \"$f\"; tar xf \"$f\"",
+            "aws s3 ls \"s3://$bucket\"; aws ec2 describe-instances --region=\"$r\"",
+            "docker logs \"$c\"; jq -r --arg='{a,b}' . f",
+        ],
+        "plain",
+    );
+}
+
 // proves SH-6
 #[test]
 fn clients_and_remote_commands_are_known_by_their_form() {

@@ -6,25 +6,12 @@
 
 use super::inner::Inner;
 use super::options::has;
+use super::verbs::{
+    begins_command, begins_or_ends_with_verb, begins_with_verb, is_destroying_option, is_verb,
+};
 use super::word::Word;
 use super::{abbreviated, builtins, destructive, subcommands};
 use crate::argv::programs::{self, Kind, Words, is_listed, words};
-
-/// Verbs that stop or destroy something.
-static VERBS: Words = Words::new(|| {
-    words(
-        "\
-    delete del destroy drop purge prune stop kill killall pkill reset terminate remove rm rmi rmdir \
-    unlink erase wipe zap nuke shred dd mkfs sudo uninstall undeploy unpublish decommission \
-    deprovision teardown shutdown halt poweroff reboot down drain evict flush flushall flushdb \
-    truncate undefine deallocate disable revoke rollback forget deregister detach deleteall deletefile \
-    removenode rmr stopdaemon powerdown obliterate",
-    )
-});
-
-/// Verbs that make an option such as `--delete` or `--prune-all` destroy something.
-const OPTION_VERBS: &str =
-    "delete del destroy drop purge prune remove uninstall wipe erase shutdown terminate";
 
 /// Options of unknown programs whose value is a command or code.
 const CODE: &str = "--eval --exec --execute --command --cmd";
@@ -80,10 +67,6 @@ const SHELLS: &str = "arangosh beeline clickhouse-client cqlsh duckdb hive influ
 const STATEMENT: &str = "-c -e -q -Q --query --command --execute -execute";
 const STATEMENTS: &str = "-f -i --file --queries-file --input-file";
 
-/// Words after which the other words of a described program only name things.
-const READING: &str = "get describe logs log list ls show status ps top images inspect history info version events \
-    explain diff search help";
-
 /// Returns why a command destroys something as far as its words say; `None` if they do not.
 /// `is_ruled` tells whether the operator's rules begin with a word.
 pub(super) fn reason(
@@ -103,12 +86,12 @@ pub(super) fn reason(
         return said("runs the commands that it reads");
     }
     if scales_to_zero(arguments) {
-        return said("is told to stop every instance");
+        return said("would stop every instance");
     }
     let own = own_arguments(program, arguments);
     let is_described = subcommands::is_described(program);
     let first = own.first().and_then(Word::known);
-    if is_described && first.is_some_and(|first| is_listed(READING, first)) {
+    if is_described && subcommands::only_reads(program, arguments) {
         return None;
     }
     if !is_described && program.split('.').next().is_some_and(begins_or_ends_with_verb) {
@@ -125,16 +108,19 @@ pub(super) fn reason(
             || has_heads && begins_with_verb(text)
             || !is_described && (is_ruled(text) || is_statement(text))
     };
+    let is_client = is_listed(CONSOLES, program) || is_listed(SHELLS, program);
     for text in own.iter().filter_map(Word::known) {
         let value = text.split_once('=').filter(|(name, _)| name.starts_with('-'));
         let holds_statement = !is_described && value.is_some_and(|(_, value)| is_statement(value));
-        if names_verb(text) || is_destroying_option(text) || holds_statement {
+        let is_line = is_client && begins_command(text);
+        if names_verb(text) || is_destroying_option(text) || holds_statement || is_line {
             return Some(format!("`{program} {text}` says that it destroys something"));
         }
-        let name = text.split('=').next().unwrap_or(text);
-        if !is_described && programs::reader(program).is_none() && is_listed(CODE, name) {
-            return said("may run the value of an option");
-        }
+    }
+    let mut options = own.iter().map(Word::beginning);
+    let is_code = |text: &str| is_listed(CODE, text.split('=').next().unwrap_or(text));
+    if !is_described && programs::reader(program).is_none() && options.any(is_code) {
+        return said("may run the value of an option");
     }
     None
 }
@@ -204,42 +190,6 @@ fn own_arguments<'a>(program: &str, arguments: &'a [Word]) -> &'a [Word] {
     arguments.get(..end.unwrap_or(arguments.len())).unwrap_or_default()
 }
 
-fn is_verb(text: &str) -> bool {
-    VERBS.contains(text.to_ascii_lowercase().as_str())
-}
-
-/// Tells whether a bare word is a verb or begins with one, as `stop-instances`, `delete_user` and
-/// `db:drop` do.
-fn begins_with_verb(text: &str) -> bool {
-    let is_bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b':' | b'.');
-    if text.starts_with('-') || !text.bytes().all(is_bare) {
-        return false;
-    }
-    // In `vm.destroy`, the verb is the last part; `drop.txt` is a file.
-    match text.rsplit_once('.') {
-        Some((_, last)) => is_verb(last),
-        None => text.split(':').any(begins_or_ends_with_verb),
-    }
-}
-
-/// Tells whether the first or the last part of a word is a verb, as in `stop-instances` and
-/// `vol-delete`.
-fn begins_or_ends_with_verb(word: &str) -> bool {
-    let mut parts = word.split(['-', '_']);
-    parts.next().is_some_and(is_verb) || parts.next_back().is_some_and(is_verb)
-}
-
-/// Tells whether an option says that it destroys something: `--delete`, `-prune`,
-/// `--remove-orphans`.
-fn is_destroying_option(text: &str) -> bool {
-    let Some(name) = text.strip_prefix('-').map(|name| name.trim_start_matches('-')) else {
-        return false;
-    };
-    let (name, value) = name.split_once('=').unwrap_or((name, "true"));
-    let verb = name.split('-').next().unwrap_or(name);
-    is_listed(OPTION_VERBS, verb) && !matches!(value, "false" | "no" | "0" | "never")
-}
-
 /// Tells whether a text begins with a statement of a database that destroys something.
 fn is_statement(text: &str) -> bool {
     const OBJECTS: &str = "database table schema keyspace index view user role from series measurement collection \
@@ -295,7 +245,19 @@ fn scales_to_zero(arguments: &[Word]) -> bool {
         let is_operand = !text.starts_with('-') || text.starts_with("--scale=");
         is_operand && is_zero(text.rsplit('=').next().unwrap_or(text))
     };
-    counts || scales && known.iter().any(has_none)
+    let patches = arguments.iter().map(Word::beginning).any(patches_to_zero);
+    counts || patches || scales && known.iter().any(has_none)
+}
+
+/// Tells whether a patch, in JSON or YAML, sets the number of replicas to zero.
+fn patches_to_zero(text: &str) -> bool {
+    let is_kept = |c: &char| !c.is_ascii_whitespace() && *c != '"' && *c != '\'';
+    let text: String = text.chars().filter(is_kept).collect();
+    let is_zero = |rest: &str| {
+        let rest = rest.strip_prefix('0');
+        rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    ["replicas:", "/replicas,value:"].iter().any(|key| text.split(key).skip(1).any(is_zero))
 }
 
 /// Tells whether the arguments of a console contain a command, so that it reads none.
@@ -309,7 +271,7 @@ fn has_operand(arguments: &[Word]) -> bool {
 }
 
 /// Tells whether a word is the name of a known program, or a command line that begins with one.
-fn names_program(text: &str) -> bool {
+pub(super) fn names_program(text: &str) -> bool {
     if text == "exec" || text.starts_with("exec-") {
         return true;
     }

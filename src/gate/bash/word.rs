@@ -74,6 +74,12 @@ impl Word {
         !self.many && !self.pattern
     }
 
+    /// Tells whether the word is certainly one option with a known name and a computed value, as
+    /// `--context="$c"` is.
+    pub(super) fn is_valued_option(&self) -> bool {
+        !self.splits && self.is_one_word() && self.text.starts_with('-') && self.text.contains('=')
+    }
+
     /// Tells whether file name expansion may turn the word into `text`.
     pub(super) fn may_become(&self, text: &str) -> bool {
         let fixed = self.text.find(['*', '?', '[']).and_then(|at| self.text.get(..at));

@@ -25,6 +25,10 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         // `destructive.rs` covers every use of `crontab` that changes something.
         "crontab" => return Vec::new(),
         "psql" | "mysql" | "mariadb" => return database(program, arguments, outer),
+        "sqlite3" if only_selects(arguments) => return Vec::new(),
+        "make" | "gmake" | "bmake" | "remake" if arguments.iter().any(sets_code) => {
+            return unknown("is given a variable that may hold code");
+        }
         "sftp" if outer.piped => return unknown("executes the commands that it reads"),
         "rename" | "prename" | "file-rename" => {
             let is_code =
@@ -67,6 +71,17 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     found
 }
 
+/// Tells whether an argument of `make` sets a variable to code: the program that runs the recipes,
+/// a text that make or its shell expands, or the name of a known program.
+fn sets_code(word: &Word) -> bool {
+    let (name, value) = word.beginning().split_once('=').unwrap_or_default();
+    let name = name.trim_end_matches([':', '+', '?', '!']);
+    !name.starts_with('-')
+        && (is_listed("SHELL .SHELLFLAGS MAKE MAKEFLAGS MAKEFILES", name)
+            || value.contains(['$', '`', ';', '|', '&', '<', '>'])
+            || unknown::names_program(value))
+}
+
 /// Returns what a database client runs, apart from statements that only read.
 fn database(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let Some(reader) = programs::reader(program) else { return Vec::new() };
@@ -74,6 +89,14 @@ fn database(program: &str, arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     let unfed = Simple::default();
     let outer = if remaining.had_statement { &unfed } else { outer };
     read(program, reader, &remaining.words, outer)
+}
+
+/// Tells whether `sqlite3` is given only statements that read. It then reads no standard input.
+fn only_selects(arguments: &[Word]) -> bool {
+    let operands = programs::reader("sqlite").and_then(|reader| operands(reader, arguments));
+    let statements = operands.and_then(|words| words.get(1..)).unwrap_or_default();
+    let reads = |word: &Word| word.known().is_some_and(sql::only_reads);
+    !statements.is_empty() && statements.iter().all(reads)
 }
 
 /// Returns what `program` runs; `reader` describes how the program reads its arguments.
@@ -150,6 +173,9 @@ fn wrapped(name: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
     };
     let behind_own = |rest: &'_ [Word]| {
         let rest = rest.get(reader.before..).unwrap_or_default();
+        // `kubectl` also accepts its options behind the name of the pod.
+        let behind = operands(reader, rest).filter(|_| is_listed("kubectl oc", name));
+        let rest = behind.unwrap_or(rest);
         let is_end = rest.first().and_then(Word::known) == Some("--");
         rest.get(usize::from(is_end)..).unwrap_or_default().to_vec()
     };
@@ -242,13 +268,21 @@ fn tar_runs(arguments: &[Word]) -> bool {
             None => false,
         }
     };
+    // The word after `-f`, also in a bundle, names the archive.
+    let is_archive = |at: usize, word: &Word| {
+        let before = at.checked_sub(1).and_then(|before| arguments.get(before));
+        word.is_one_word()
+            && before.and_then(Word::known).is_some_and(|text| {
+                !text.starts_with("--") && (at == 1 || text.starts_with('-')) && text.ends_with('f')
+            })
+    };
     // The first argument of tar is a bundle of options even without a dash.
     let first = arguments.first().and_then(Word::known);
     first.is_some_and(|first| !first.starts_with('-') && first.contains(['I', 'F']))
         || arguments.iter().enumerate().any(|(at, word)| {
             let one = std::slice::from_ref(word);
             match word.known() {
-                None => !word.begins_known(),
+                None => !word.begins_known() && !is_archive(at, word),
                 Some(_) if is_harmless(at) => false,
                 Some(_) => has(one, RUN) || has_shortened(one, RUN),
             }

@@ -73,10 +73,23 @@ pub(super) fn written<'a>(program: &str, arguments: &'a [Word]) -> Vec<&'a Word>
             .into_iter()
             .flat_map(|option| values(arguments, '\0', option))
             .collect(),
+        "gzip" | "gunzip" | "bzip2" | "bunzip2" | "xz" | "unxz" | "lzma" | "unlzma" | "zstd"
+        | "unzstd"
+            if !has(arguments, &["-c", "-l", "-t", "--stdout", "--list", "--test"]) =>
+        {
+            operands().collect()
+        }
+        "dos2unix" | "unix2dos" | "fallocate" | "script" | "crudini" => operands().collect(),
+        "yq" if has(arguments, &["-i", "--inplace"]) => operands().skip(1).collect(),
+        "split" | "uniq" | "xxd" => operands().nth(1).into_iter().collect(),
+        "tcpdump" => values(arguments, 'w', "--write"),
         "openssl" => values(arguments, '\0', "-out"),
         "gpg" | "gpg2" => values(arguments, 'o', "--output"),
         "tar" | "bsdtar" | "gtar" => archive(arguments),
-        _ => Vec::new(),
+        // Here, `-o` takes no file, or a file is read.
+        "grep" | "egrep" | "fgrep" | "zgrep" | "rg" | "ag" | "ack" | "ls" | "ps" | "lsof"
+        | "test" | "[" | "mount" => Vec::new(),
+        _ => output(arguments),
     }
 }
 
@@ -107,6 +120,17 @@ fn archive(arguments: &[Word]) -> Vec<&Word> {
         .first()
         .is_some_and(|word| !word.beginning().starts_with('-') && word.beginning().ends_with('f'));
     found.extend(arguments.get(1).filter(|_| is_bare));
+    found
+}
+
+/// Returns the values of `-o` and `--output`, which most programs read as a file to write.
+fn output(arguments: &[Word]) -> Vec<&Word> {
+    let is_attached = |text: &str| text.starts_with("-o/") || text.starts_with("--output=");
+    let mut found: Vec<&Word> =
+        arguments.iter().filter(|word| is_attached(word.beginning())).collect();
+    let pairs = arguments.iter().zip(arguments.iter().skip(1));
+    let is_option = |word: &Word| matches!(word.known(), Some("-o" | "--output"));
+    found.extend(pairs.filter(|(option, _)| is_option(option)).map(|(_, file)| file));
     found
 }
 

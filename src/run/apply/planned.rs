@@ -6,17 +6,31 @@ use std::path::PathBuf;
 
 use crate::agent::{CallState, PreparedCall};
 use crate::config::Environment;
-use crate::domain::{Plan, PlanStep, SetBy, Variable};
+use crate::domain::{Binding, Plan, PlanStep, SetBy, Variable};
+
+/// What the steps that were already made may have changed.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    /// The files that they name.
+    pub(super) files: BTreeSet<PathBuf>,
+    /// Whether one of them may have written files that it does not name.
+    pub(super) others: bool,
+}
 
 /// Returns what differs from the planned step; `None` if nothing does. Only the content of the
-/// files in `touched`, which earlier steps write, may differ.
+/// files that the steps before it change may differ. Of the files that those do not name, these
+/// are the ones that the plan says may be created.
 pub(super) fn difference(
     step: &PlanStep,
     prepared: &PreparedCall,
     mut state: CallState,
-    touched: &BTreeSet<PathBuf>,
+    changed: &Changed,
 ) -> Option<String> {
-    for path in touched {
+    let may_be_new = |path: &&String| changed.others && step.binding.may_be_new(path);
+    for path in step.binding.files.keys().filter(may_be_new) {
+        state.binding.files.insert(path.clone(), Binding::ABSENT.to_owned());
+    }
+    for path in &changed.files {
         let path = path.display().to_string();
         match step.binding.files.get(&path) {
             Some(planned) => drop(state.binding.files.insert(path, planned.clone())),
@@ -91,7 +105,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::domain::{Binding, CallId, Category};
+    use crate::domain::{CallId, Category};
 
     fn call() -> PreparedCall {
         PreparedCall {
@@ -143,11 +157,10 @@ mod tests {
     #[test]
     fn only_the_content_of_a_file_that_an_earlier_step_writes_may_differ() {
         let planned = step(&state("script", "old", "C", "write"));
-        let touched: BTreeSet<PathBuf> = ["/target".into()].into();
-        let compare = |now: CallState, touched: &BTreeSet<PathBuf>| {
-            difference(&planned, &call(), now, touched)
-        };
-        let nothing = BTreeSet::new();
+        let touched = Changed { files: ["/target".into()].into(), others: true };
+        let compare =
+            |now: CallState, changed: &Changed| difference(&planned, &call(), now, changed);
+        let nothing = Changed::default();
         assert_eq!(compare(state("script", "old", "C", "write"), &nothing), None);
         assert_eq!(compare(state("script", "new", "C", "write"), &touched), None);
         for (now, touched, what) in [
@@ -165,5 +178,22 @@ mod tests {
         let other = PreparedCall { argv: vec!["/bin/other".to_owned()], ..call() };
         let found = difference(&planned, &other, state("script", "new", "C", "write"), &touched);
         assert_eq!(found.as_deref(), Some("the program or one of its arguments"));
+    }
+
+    // proves POL-10, WEB-7
+    #[test]
+    fn a_file_may_be_created_while_applying_only_if_the_plan_says_so() {
+        let absent = state("script", "absent", "C", "write");
+        let mut told = step(&absent);
+        told.binding.tell_new_files();
+        assert_eq!(told.binding.unbound.len(), 1);
+        let after = Changed { others: true, ..Changed::default() };
+        let compare = |step: &PlanStep, changed: &Changed| {
+            difference(step, &call(), state("script", "new", "C", "write"), changed)
+        };
+        assert_eq!(compare(&told, &after), None);
+        let differs = Some("the file /target".to_owned());
+        assert_eq!(compare(&told, &Changed::default()), differs);
+        assert_eq!(compare(&step(&absent), &after), differs);
     }
 }

@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::*;
 use crate::agent::{
-    AgentTool, CallContext, CallState, PreparedCall, Record, ShownAs, ToolDefinition, ToolRunner,
-    ToolSpec,
+    AgentTool, CallContext, CallState, Record, ShownAs, ToolDefinition, ToolRunner, ToolSpec,
 };
 use crate::config::{Autonomy, Listed, Policy, ReadPolicy};
 use crate::domain::{Binding, PlanStep, ToolName};
@@ -184,6 +183,7 @@ impl Bench {
             executor: CallExecutor::new(record.clone(), CancellationToken::new()),
             sink: record.clone(),
             spent: Spent::default(),
+            changed: Changed::default(),
             plan,
         };
         Self { world, record, ledger, work, _temp: temp }

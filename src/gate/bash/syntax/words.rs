@@ -139,8 +139,12 @@ impl Reader<'_> {
                     _ => false,
                 };
         }
-        // A brace expansion turns one word into several.
-        let braces = self.of(node);
+        // A brace expansion turns one word into several. Quotes end its effect.
+        let is_quoted = |kind: &str| {
+            matches!(kind, "raw_string" | "string" | "ansi_c_string" | "translated_string")
+        };
+        let unquoted = node.children.iter().filter(|child| !is_quoted(child.kind));
+        let braces: String = unquoted.map(|child| self.of(child)).collect();
         if node.kind == "concatenation"
             && braces.contains('{')
             && (braces.contains(',') || braces.contains(".."))
