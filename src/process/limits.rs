@@ -1,5 +1,5 @@
-//! The limits of a tool process. One of them is no limit but a mark: it tells of which run a process
-//! is, even if its shim, the fork server and the daemon were killed at once (PROC-11).
+//! The limits of a tool process. One of them limits nothing and serves as a mark: it identifies the
+//! run of a process, even if shim, fork server and daemon were killed at once (PROC-11).
 //!
 //! *Source*: `getrlimit(2)`; `proc_pid_limits(5)`.
 

@@ -297,12 +297,17 @@ async fn follow(
             () = cancel.cancelled() => {}
             () = kill.cancelled() => {}
         }
-        if kill.is_cancelled() {
+        let is_at_once = kill.is_cancelled();
+        if is_at_once {
             let _ = to_shim.write_all(&[KILL_AT_ONCE]).await;
         }
         // Closing our side of the lifeline orders the shim to end the tool.
         let _ = to_shim.shutdown().await;
-        tokio::time::sleep(GRACE + SHIM_SLACK).await;
+        tokio::select! {
+            () = tokio::time::sleep(GRACE + SHIM_SLACK) => {}
+            // A shim in its grace period takes no further order, so the caller kills it.
+            () = kill.cancelled(), if !is_at_once => {}
+        }
     };
     let overdue = tokio::time::sleep(limit);
     tokio::pin!(report, cancelled, overdue);

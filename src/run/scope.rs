@@ -9,7 +9,6 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::budget::{millionths, reserve};
 use super::ended::{Ended, session_end};
@@ -26,7 +25,7 @@ use crate::domain::{
     Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
     Stop, StopReason,
 };
-use crate::process::{HostWork, HostWorkError, Spawner, landlock_abi};
+use crate::process::{HostWork, HostWorkError, landlock_abi};
 use crate::sinks::Observed;
 use crate::store::{EndFacts, GivenUp, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
@@ -66,7 +65,6 @@ pub(super) struct RunScope {
     servers: Servers,
     connection: Option<Connection>,
     _watch: TemporaryWatch,
-    _killer: AbortOnDropHandle<()>,
 }
 
 impl RunScope {
@@ -129,7 +127,6 @@ impl RunScope {
         let (ctx, hangs) =
             context((&spec, &host, &directory), redactor, &stop).await.map_err(state_error)?;
         let limits = &spec.job.limits;
-        let killer = kill_at_once(stop.clone(), ctx.programs.spawner.clone());
         let watch = TemporaryWatch::new(
             host.state.clone(),
             spec.run_id.clone(),
@@ -146,7 +143,6 @@ impl RunScope {
             toolbox: Arc::new(toolbox),
             connection: None,
             _watch: watch,
-            _killer: killer,
             spec,
             host,
             directory,
@@ -322,19 +318,6 @@ async fn context(
         Ok(ctx) => Ok((ctx?, None)),
         Err(error) => Ok((build(Links::AsWritten)()?, Some(error))),
     }
-}
-
-/// Kills the processes of a run once a stop asks for it.
-fn kill_at_once(
-    mut stop: watch::Receiver<Option<Stop>>,
-    spawner: Spawner,
-) -> AbortOnDropHandle<()> {
-    let is_at_once = |stop: &Option<Stop>| stop.as_ref().is_some_and(|stop| stop.at_once);
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        if stop.wait_for(is_at_once).await.is_ok() {
-            spawner.kill();
-        }
-    }))
 }
 
 /// Ends a run: writes the last line of the transcript, the end of the record into the ledger, and

@@ -69,8 +69,8 @@ impl Drop for TemporaryWatch {
 }
 
 impl TemporaryWatch {
-    /// Once the directory exceeds `most` bytes, `spawner` kills the processes of the run without a grace
-    /// period, in which they could write more.
+    /// Once the directory exceeds `most` bytes, or a stop asks for it, `spawner` kills the processes of
+    /// the run without a grace period, in which they could write more.
     pub(super) fn new(
         state: StateDir,
         run_id: RunId,
@@ -90,14 +90,22 @@ impl TemporaryWatch {
                     Some(Stop { at_once: true, ..StopReason::BudgetExceeded.into() })
                 }
             };
-            let is_over =
-                given.as_ref().is_some_and(|stop| stop.reason == StopReason::BudgetExceeded);
-            // The receiver is gone if the run has ended.
-            let _ = sender.send(given);
-            if is_over {
+            // Kill before the run learns of the stop and asks its calls to end: a shim that has begun
+            // a grace period takes no further order.
+            if given.as_ref().is_some_and(|stop| stop.at_once) {
                 spawner.kill();
             }
+            // The receiver is gone if the run has ended.
+            let _ = sender.send(given);
             // Keep the channel open as long as the run watches it.
+            tokio::select! {
+                () = sender.closed() => return,
+                stop = outer.wait_for(|stop| stop.as_ref().is_some_and(|stop| stop.at_once)) => {
+                    if stop.is_ok() {
+                        spawner.kill();
+                    }
+                }
+            }
             sender.closed().await;
         });
         Self { task: task.abort_handle(), stop }

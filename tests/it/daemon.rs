@@ -360,13 +360,16 @@ jobs: [{name: tick, schedule: '*/2 * * * * *', overlap: terminate_other, prompt:
         let runs = runs.as_array().unwrap().iter();
         runs.filter(|run| run["outcome"] == "cancelled").cloned().collect()
     };
-    let is_killed = |run: &Value| {
+    let ends = |run: &Value| -> Vec<Value> {
         let shown = place.json(&["show", run["run_id"].as_str().unwrap()]);
-        let events = shown["events"].as_array().unwrap();
-        let mut ends = events.iter().filter(|event| event["type"] == "tool_call_end");
-        ends.any(|end| end["signal"] == 9 && end["output"] == "")
+        let events = shown["events"].as_array().unwrap().iter();
+        events.filter(|event| event["type"] == "tool_call_end").cloned().collect()
     };
-    wait_until(|| cancelled().iter().any(is_killed), || place.log());
+    let all_ends = || cancelled().iter().flat_map(ends).collect::<Vec<Value>>();
+    wait_until(|| all_ends().len() >= 3, || place.log());
+    for end in all_ends() {
+        assert!(end["signal"] == 9 && end["output"] == "", "{end}");
+    }
     let calls = place.json(&["show", cancelled()[0]["run_id"].as_str().unwrap()]);
     assert_eq!(calls["run"]["stop_reason"], "cancelled");
     daemon.signal(Signal::SIGTERM);
